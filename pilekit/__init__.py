@@ -1,0 +1,95 @@
+"""pilekit: read, count, deduplicate, stream, train on and evaluate Pile-format corpora.
+
+The public names below load on first use, so `import pilekit` costs milliseconds and pulls in no torch: a command that
+only counts documents must not wait seconds for a deep-learning library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, resolve_subsets
+    from pilekit.documents import DocumentBatch
+    from pilekit.engine import map_shards
+    from pilekit.errors import PilekitError
+    from pilekit.pipeline import Match, MinBytes, Pipeline, Sample, Select, Write, document_filter, document_map
+    from pilekit.shards import ShardWriter, read, read_corpus
+    from pilekit.stats import corpus_stats
+    from pilekit.stream import Pack, PileStream
+    from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer
+
+_HOME = {
+    "Corpus": "pilekit.corpus",
+    "Manifest": "pilekit.corpus",
+    "Shard": "pilekit.corpus",
+    "load_manifest": "pilekit.corpus",
+    "resolve_subsets": "pilekit.corpus",
+    "DocumentBatch": "pilekit.documents",
+    "map_shards": "pilekit.engine",
+    "PilekitError": "pilekit.errors",
+    "Match": "pilekit.pipeline",
+    "MinBytes": "pilekit.pipeline",
+    "Pipeline": "pilekit.pipeline",
+    "Sample": "pilekit.pipeline",
+    "Select": "pilekit.pipeline",
+    "Write": "pilekit.pipeline",
+    "document_filter": "pilekit.pipeline",
+    "document_map": "pilekit.pipeline",
+    "ShardWriter": "pilekit.shards",
+    "read": "pilekit.shards",
+    "read_corpus": "pilekit.shards",
+    "corpus_stats": "pilekit.stats",
+    "Pack": "pilekit.stream",
+    "PileStream": "pilekit.stream",
+    "TokenBatch": "pilekit.tokenize",
+    "Tokenize": "pilekit.tokenize",
+    "Tokenizer": "pilekit.tokenize",
+    "load_tokenizer": "pilekit.tokenize",
+}
+
+__all__ = [
+    "Corpus",
+    "DocumentBatch",
+    "Manifest",
+    "Match",
+    "MinBytes",
+    "Pack",
+    "PileStream",
+    "PilekitError",
+    "Pipeline",
+    "Sample",
+    "Select",
+    "Shard",
+    "ShardWriter",
+    "TokenBatch",
+    "Tokenize",
+    "Tokenizer",
+    "Write",
+    "__version__",
+    "corpus_stats",
+    "document_filter",
+    "document_map",
+    "load_manifest",
+    "load_tokenizer",
+    "map_shards",
+    "read",
+    "read_corpus",
+    "resolve_subsets",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pilekit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

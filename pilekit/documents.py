@@ -1,0 +1,130 @@
+"""`DocumentBatch`: the unit that flows through pilekit.
+
+A batch holds parallel columns for about 1-4 MB of text from one shard. Batching is what makes Python affordable: the
+per-document work is a list append, everything heavier (hashing, tokenizing, counting) is one call for the whole batch.
+
+A document is identified by (shard name, document number): the number is its line number from 0, bad and blank lines
+included, so that neither recompressing nor filtering changes anyone's identity. `texts` are what the JSON says;
+`raw_lines()` are the bytes as they stood in the shard, so that a kept line can be written byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from pilekit.errors import PilekitError
+
+UNLABELLED = "(none)"
+"""The subset of a document that carries no label."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFormat:
+    """Where a JSON record keeps its text and its subset label; a manifest sets it."""
+
+    text_field: str = "text"
+    label_path: tuple[str, ...] = ("meta", "pile_set_name")
+
+    def record(self, text: str, subset: str) -> dict[str, Any]:
+        """A new record of this format."""
+        record: dict[str, Any] = {self.text_field: text}
+        if subset != UNLABELLED:
+            value: Any = subset
+            for key in reversed(self.label_path):
+                value = {key: value}
+            record.update(value)
+        return record
+
+
+@dataclass(frozen=True)
+class DocumentBatch:
+    """Documents of one shard, as parallel columns.
+
+    texts     list of str, [documents]
+    subsets   list of str, [documents]; `(none)` where a document has no label
+    shard     the shard's name, e.g. `train/00.jsonl`
+    numbers   int64 [documents], increasing; the line number of each document from 0
+    lines     the raw lines without their newline, [documents]; None for documents that never were in a shard
+    edited    indices into the batch of the documents whose text differs from their line
+    """
+
+    texts: list[str]
+    subsets: list[str]
+    shard: str
+    numbers: npt.NDArray[np.int64]
+    lines: Sequence[bytes | memoryview] | None = field(default=None, repr=False)
+    edited: frozenset[int] = field(default=frozenset(), repr=False)
+    format: RecordFormat = field(default=RecordFormat(), repr=False)
+
+    def __post_init__(self) -> None:
+        counts = {len(self.texts), len(self.subsets), len(self.numbers)}
+        if self.lines is not None:
+            counts.add(len(self.lines))
+        if len(counts) != 1:
+            raise PilekitError(f"a DocumentBatch of {self.shard} has columns of different lengths: {sorted(counts)}")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def text_column(self) -> pa.LargeStringArray:
+        """The texts as one Arrow `large_string` array: contiguous UTF-8 plus int64 offsets."""
+        return pa.array(self.texts, type=pa.large_string())
+
+    def utf8(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """(bytes uint8 [total bytes], offsets int64 [documents + 1]): views of `text_column`, nothing is copied."""
+        _, offsets, values = self.text_column.buffers()
+        ends = np.frombuffer(offsets, dtype=np.int64, count=len(self) + 1)
+        if values is None:
+            return np.zeros(0, dtype=np.uint8), ends
+        return np.frombuffer(values, dtype=np.uint8, count=int(ends[-1])), ends
+
+    def text_bytes(self) -> npt.NDArray[np.int64]:
+        """UTF-8 bytes of each text, int64 [documents]."""
+        return np.fromiter(
+            (len(text) if text.isascii() else len(text.encode()) for text in self.texts), np.int64, len(self.texts)
+        )
+
+    def raw_lines(self) -> list[bytes | memoryview]:
+        """Each document as one JSON line without its newline: the original bytes unless its text was edited."""
+        if self.lines is None:
+            return [
+                orjson.dumps(self.format.record(text, subset))
+                for text, subset in zip(self.texts, self.subsets, strict=True)
+            ]
+        lines = list(self.lines)
+        for index in self.edited:
+            record = orjson.loads(lines[index])
+            record[self.format.text_field] = self.texts[index]
+            lines[index] = orjson.dumps(record)
+        return lines
+
+    def take(self, indices: Iterable[int]) -> DocumentBatch:
+        """The documents at `indices`, which must increase: stages drop documents, they never reorder them."""
+        chosen = list(indices)
+        return replace(
+            self,
+            texts=[self.texts[i] for i in chosen],
+            subsets=[self.subsets[i] for i in chosen],
+            numbers=self.numbers[chosen] if chosen else self.numbers[:0],
+            lines=None if self.lines is None else [self.lines[i] for i in chosen],
+            edited=frozenset(new for new, old in enumerate(chosen) if old in self.edited) if self.edited else self.edited,
+        )
+
+    def where(self, keep: Sequence[bool] | npt.NDArray[np.bool_]) -> DocumentBatch:
+        """The documents whose entry in `keep` (bool, [documents]) is true; the batch itself if all are."""
+        chosen = np.flatnonzero(np.asarray(keep, dtype=bool)).tolist()
+        return self if len(chosen) == len(self) else self.take(chosen)
+
+    def with_texts(self, texts: list[str]) -> DocumentBatch:
+        """The same documents with other texts; `raw_lines()` re-encodes only the ones that changed."""
+        changed = {i for i, (new, old) in enumerate(zip(texts, self.texts, strict=True)) if new is not old and new != old}
+        return replace(self, texts=texts, edited=self.edited | changed) if changed else self

@@ -1,0 +1,28 @@
+"""The one exception that people see.
+
+Everything a user can cause (a damaged shard, a misspelt subset, a manifest with an unknown field) is raised as a
+`PilekitError` whose text is one clear line: what is wrong, where (file, frame, line, field), and what to do next. The
+command line prints that line and exits with 1; anything else that escapes is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class PilekitError(Exception):
+    """Bad input or a wrong argument, told in one line that names the place and the remedy."""
+
+
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+# Direction overrides and other invisible format characters can make a terminal show something else than what is there.
+_ESCAPES |= {code: f"\\u{code:04x}" for code in (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)}
+
+
+def visible(text: str, limit: int | None = None) -> str:
+    """`text` with control and invisible format characters spelt out, so that it is safe to print to a terminal.
+
+    Document text, labels and file names come from elsewhere: an escape sequence in them must not reach the terminal.
+    With `limit`, at most that many characters of the original are shown, followed by an ellipsis.
+    """
+    if limit is not None and len(text) > limit:
+        return text[:limit].translate(_ESCAPES) + "…"
+    return text.translate(_ESCAPES)

@@ -1,0 +1,17 @@
+"""Shared fixtures: the folder of real text, and small shards made on the spot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def real_corpus() -> Path:
+    """The folder named by PILEKIT_REAL_CORPUS; tests that need real text are skipped without it."""
+    folder = os.environ.get("PILEKIT_REAL_CORPUS")
+    if not folder:
+        pytest.skip("PILEKIT_REAL_CORPUS is not set: no real text to test on")
+    return Path(folder)
