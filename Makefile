@@ -1,0 +1,43 @@
+# Each target builds the virtual environment it needs, so every one of them works in a fresh clone.
+
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
+BIN := .venv/bin
+VENV := .venv/installed
+
+.PHONY: demo test test-slow check bench docs clean
+
+demo: $(VENV)
+	$(BIN)/pilekit demo --out demo
+
+test: $(VENV)
+	$(BIN)/pytest
+
+test-slow: $(VENV)
+	$(BIN)/pytest -m slow
+	$(BIN)/pytest --nbmake --nbmake-timeout=600 -m '' notebooks
+
+check: $(VENV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest
+
+# One script after the other: each compares pilekit with its peers in one run, on an otherwise idle machine.
+bench: $(VENV)
+	set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: $(VENV)
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf .venv site dist build demo .bench
+
+# constraints.txt holds the versions that were tested together. The stamp is written last: a broken install is no install.
+$(VENV): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or later with venv found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

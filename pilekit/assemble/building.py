@@ -1,0 +1,119 @@
+"""From documents to a corpus folder as The Pile is laid out: `train/00.jsonl.zst` ..., `val.jsonl.zst`, `test.jsonl.zst`.
+
+A document's split is a hash of (seed, its group), its place in the split a hash of (seed, its text): no random state, so
+the same documents give the same files whatever order they come in, and nothing that shares text with a training document
+is held out. Subsets can be repeated in train, as The Pile repeats its better ones; held-out documents occur once.
+
+The folder's header is written first, marked unfinished, and again when the last shard is in place. That is how a folder
+of ours is told from somebody else's, and a corpus from what a killed run left.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import orjson
+import xxhash
+
+from pilekit.assemble.arithmetic import arithmetic_documents
+from pilekit.assemble.sources import SourceDocument, python_documents, standard_library
+from pilekit.corpus import load_manifest, read_header, write_header
+from pilekit.documents import RecordFormat
+from pilekit.errors import PilekitError, visible
+from pilekit.shards import ShardWriter
+
+DEMO_CORPUS = "demo corpus"
+"""The kind in the header of the folder that `demo_corpus` makes."""
+
+
+def claim(folder: Path, kind: str, parameters: Mapping[str, Any]) -> bool:
+    """Take `folder` for output of this kind; True if it already holds it, finished, from the same parameters.
+
+    A new or empty folder is made ours by an unfinished header; one of ours is taken over as it is.
+
+    Raises PilekitError for a folder with other things in it: nobody's files are mixed with ours or overwritten.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        try:
+            header = read_header(folder, kind)
+        except PilekitError as error:
+            raise PilekitError(
+                f"{folder} is not empty and not a {kind} of pilekit ({error}); name another folder with --out"
+            ) from error
+        if header.parameters == {**parameters, "finished": True}:
+            return True
+    elif folder.exists() and not folder.is_dir():
+        raise PilekitError(f"{folder} is a file, not a folder; name another with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_header(folder, kind=kind, parameters={**parameters, "finished": False}, inputs={})
+    return False
+
+
+def finish(folder: Path, kind: str, parameters: Mapping[str, Any]) -> None:
+    """Mark `folder` as complete."""
+    write_header(folder, kind=kind, parameters={**parameters, "finished": True}, inputs={})
+
+
+def split(
+    documents: Iterable[SourceDocument],
+    *,
+    train_shards: int = 4,
+    held_out: float = 0.03,
+    repeats: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> dict[str, list[SourceDocument]]:
+    """The documents of each shard, in their order, by the shard's path without suffix (`train/00`, ..., `val`, `test`).
+
+    held_out   share of the groups that goes to val, and again to test
+    repeats    how often each subset stands in train, 1 where nothing is said
+    """
+    repeats = repeats or {}
+    placed: dict[str, list[tuple[int, SourceDocument]]] = {"train": [], "val": [], "test": []}
+    for document in documents:
+        fraction = xxhash.xxh3_64_intdigest(document.group.encode(), seed) / 2**64
+        name = "val" if fraction < held_out else "test" if fraction < 2 * held_out else "train"
+        for copy in range(repeats.get(document.subset, 1) if name == "train" else 1):
+            place = xxhash.xxh3_64_intdigest(f"{copy} {document.text}".encode(), seed)
+            placed[name].append((place, document))
+    ordered = {
+        name: [document for _, document in sorted(members, key=lambda member: (member[0], member[1].text))]
+        for name, members in placed.items()
+    }
+    train = ordered.pop("train")
+    return {f"train/{shard:02}": train[shard::train_shards] for shard in range(train_shards)} | ordered
+
+
+def write_shards(shards: Mapping[str, Iterable[SourceDocument]], folder: Path) -> None:
+    """Write each shard as `<folder>/<name>.jsonl.zst` in Pile format."""
+    record = RecordFormat().record
+    for name, documents in shards.items():
+        path = folder / f"{name}.jsonl.zst"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ShardWriter(path) as writer:
+            writer.write_lines(orjson.dumps(record(document.text, document.subset)) for document in documents)
+
+
+def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: Path | None = None) -> bool:
+    """Make the demo's corpus in `folder` from this Python's standard library; False if it was already there.
+
+    The subsets, and how often each stands in train, are those of the bundled manifest `demo`. About 15 MB of text, the
+    same for the same Python version, seed and `arithmetic_bytes`. `library` takes another folder of Python files.
+
+    Raises PilekitError if `folder` holds something else, or if this Python has no source files.
+    """
+    parameters = {"seed": seed, "arithmetic_bytes": arithmetic_bytes, "python": platform.python_version()}
+    if claim(folder, DEMO_CORPUS, parameters):
+        return False
+    library = library or standard_library()
+    documents = list(python_documents(library))
+    if not any(document.subset == "Github" for document in documents):
+        raise PilekitError(f"no Python files in {visible(str(library))}: this Python was installed without its library's source")
+    arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in arithmetic_documents(arithmetic_bytes, seed))
+    repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
+    write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)
+    finish(folder, DEMO_CORPUS, parameters)
+    return True
