@@ -1,0 +1,68 @@
+"""`Tokenize`: the end of a document pipeline, and `TokenBatch`, what it yields.
+
+One encoder call per batch, whatever the number of documents in it: per-document Python would cost more than the encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.tokenize.tokenizer import Tokenizer, UnencodableTextError
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """The tokens of some documents of one shard, as parallel columns; no EOD among them.
+
+    ids       uint32 [tokens], all documents one after another
+    offsets   int64 [documents + 1], from 0; document i is `ids[offsets[i]:offsets[i + 1]]`
+    shard     the shard's name, e.g. `train/00.jsonl`
+    numbers   int64 [documents], increasing; the line number of each document from 0
+    subsets   list of str, [documents]; `(none)` where a document has no label
+    """
+
+    ids: npt.NDArray[np.uint32]
+    offsets: npt.NDArray[np.int64]
+    shard: str
+    numbers: npt.NDArray[np.int64]
+    subsets: list[str]
+
+    def __post_init__(self) -> None:
+        if not len(self.offsets) - 1 == len(self.numbers) == len(self.subsets) or self.offsets[-1] != len(self.ids):
+            raise PilekitError(
+                f"a TokenBatch of {self.shard} has columns that do not fit: {len(self.numbers)} numbers, "
+                f"{len(self.subsets)} subsets, {len(self.offsets)} offsets for {len(self.ids)} tokens"
+            )
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """Turn each `DocumentBatch` into the `TokenBatch` of the same documents; empty batches are dropped.
+
+    A document without tokens (an empty text) stays, with no ids. A text with a lone surrogate, which only a user's own
+    stage can bring in, is a PilekitError that names the document.
+    """
+
+    tokenizer: Tokenizer
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[TokenBatch]:
+        for batch in batches:
+            if not len(batch):
+                continue
+            try:
+                ids, offsets = self.tokenizer.encode_batch(batch.texts)
+            except UnencodableTextError as error:
+                raise PilekitError(
+                    f"{batch.shard}: document {batch.numbers[error.index]} holds a lone surrogate, which no UTF-8 can "
+                    "express; drop the document or repair its text before Tokenize"
+                ) from error
+            yield TokenBatch(ids, offsets, batch.shard, batch.numbers, batch.subsets)
