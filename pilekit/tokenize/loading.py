@@ -49,7 +49,8 @@ def load_tokenizer(
 
     Without `backend`, fastokens serves if it loads the file and agrees with `tokenizers` on the probe set; else
     `tokenizers` serves, and a warning says so once. A named backend is used or the call fails. The text of special
-    tokens inside documents stays text unless `special_tokens="parse"`. PilekitError for what is missing or no tokenizer.
+    tokens inside documents stays text unless `special_tokens="parse"`. Anything else
+    than a tokenizer is a PilekitError.
     """
     if backend not in (None, "fastokens", "tokenizers"):
         raise PilekitError(f"unknown tokenizer backend {backend!r}; it is 'fastokens' or 'tokenizers'")
@@ -186,7 +187,7 @@ def _agreed_fast_encoder(
 
 
 def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> dict[str, int | None]:
-    """The ids of the EOS, BOS and padding tokens: by the config files beside a `tokenizer.json`, else by common names."""
+    """The ids of the EOS, BOS and padding tokens: by the configs beside a `tokenizer.json`, else by common names."""
     named: dict[str, str] = {}
     if path.name == "tokenizer.json":
         for config in ("special_tokens_map.json", "tokenizer_config.json"):

@@ -1,9 +1,9 @@
 """The probe set: hard strings on which two encoders must agree id for id before the fast one may serve.
 
-Two byte-level BPE programs part company in the corners: Unicode normalisation (NFC composes accents and Hangul jamo, and
-replaces the ohm and angstrom signs), the pre-tokenizer's classes (letters, digits, marks, white space of every kind),
-its look-ahead at the end of a run of spaces, added tokens, and the text of special tokens. So the probe holds each of
-these by name, the tokenizer's own added tokens in several surroundings, and some thousand seeded random mixtures.
+Two byte-level BPE programs part company in the corners: Unicode normalisation (NFC composes accents and Hangul jamo,
+and replaces the ohm and angstrom signs), the pre-tokenizer's classes (letters, digits, marks, white space of every
+kind), its look-ahead at the end of a run of spaces, added tokens, and the text of special tokens. So the probe holds
+each of these by name, the tokenizer's own added tokens in several surroundings, and a thousand seeded random mixtures.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STRINGS = [
     "\\begin{equation} \\frac{\\partial u}{\\partial t} = \\alpha \\nabla^2 u \\end{equation}",
     '<html><body class="a">&nbsp;&lt;</body></html>',
     "Straße ŁÓDŹ İstanbul ΑΒΓ ς σ Привет мир ﬁ ǆ ǅ",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f1e9\U0001f1ea \u0031\ufe0f\u20e3 \U0001f44d\U0001f3fd",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea 1\ufe0f\u20e3 \U0001f44d\U0001f3fd",
     *(" " * n for n in range(2, 60)),
     *("x" + " " * n + "y" for n in range(1, 60)),
     *("\n" * n + " " * n for n in range(1, 12)),

@@ -1,6 +1,7 @@
 """`Tokenize`: the end of a document pipeline, and `TokenBatch`, what it yields.
 
-One encoder call per batch, whatever the number of documents in it: per-document Python would cost more than the encoding.
+One encoder call per batch, whatever the number of documents in it: a Python loop over documents would cost more than
+the encoding itself.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Tokenize:
     tokenizer: Tokenizer
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[TokenBatch]:
+        """The token batches, one for each batch of documents, encoded when it is asked for."""
         for batch in batches:
             if not len(batch):
                 continue

@@ -1,0 +1,116 @@
+"""Stages out of plain functions of one document: `@document_filter` and `@document_map`.
+
+    @document_filter
+    def short_enough(document: Document) -> bool:
+        return len(document.text) < 100_000
+
+    @document_map
+    def without_trailing_space(document: Document) -> str:
+        return document.text.rstrip()
+
+The decorated name is the stage. The function must depend on the document alone: PileStream calls it again, in other
+processes, whenever it reads the document again. When it fails, the error names the function and the document.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document as a user's function sees it: its text, its subset (`(none)` without a label), its identity."""
+
+    text: str
+    subset: str
+    shard: str
+    number: int
+
+
+@dataclass(frozen=True)
+class _FunctionStage:
+    """What both stages share: calling the function on each document of a batch, naming the culprit when it fails."""
+
+    function: Callable[[Document], Any]
+
+    def _results(self, batch: DocumentBatch, wanted: tuple[type, ...]) -> list[Any]:
+        results = []
+        for text, subset, number in zip(batch.texts, batch.subsets, batch.numbers.tolist(), strict=True):
+            try:
+                result = self.function(Document(text, subset, batch.shard, number))
+            except Exception as error:
+                raise self._error(batch, number, f"raised {type(error).__name__}: {error}") from error
+            if not isinstance(result, wanted):
+                kind = wanted[0].__name__
+                raise self._error(batch, number, f"returned {type(result).__name__}; it must return {kind}")
+            results.append(result)
+        return results
+
+    def _error(self, batch: DocumentBatch, number: int, what: str) -> PilekitError:
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return PilekitError(f"{batch.shard}: document {number}: the function {name} {what}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A decorator puts the stage where the function's name was, so pickle would look for the function there and
+        # refuse: it sends the stage's own name instead.
+        module, name = getattr(self.function, "__module__", ""), getattr(self.function, "__qualname__", "")
+        try:
+            if _named(module, name) is self:
+                return _named, (module, name)
+        except (ImportError, AttributeError, ValueError):
+            pass  # a function made inside another one: pickle it as it is, and let pickle say what it thinks of that
+        return type(self), (self.function,)
+
+
+@dataclass(frozen=True)
+class DocumentFilter(_FunctionStage):
+    """Keep the documents for which `function` returns True."""
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The kept documents; batches without any are dropped."""
+        for batch in batches:
+            kept = batch.where(self._results(batch, (bool, np.bool_)))
+            if len(kept):
+                yield kept
+
+
+@dataclass(frozen=True)
+class DocumentMap(_FunctionStage):
+    """Put the string that `function` returns in the place of each document's text; identities and labels stay."""
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The same documents with the new texts; empty batches are dropped."""
+        for batch in batches:
+            if not len(batch):
+                continue
+            mapped = batch.with_texts(self._results(batch, (str,)))
+            for index in mapped.edited:
+                try:
+                    mapped.texts[index].encode()
+                except UnicodeEncodeError as error:
+                    number = int(batch.numbers[index])
+                    raise self._error(batch, number, "returned a lone surrogate, which no UTF-8 can express") from error
+            yield mapped
+
+
+def document_filter(function: Callable[[Document], bool]) -> DocumentFilter:
+    """A stage that keeps the documents for which `function(document)` is True."""
+    return DocumentFilter(function)
+
+
+def document_map(function: Callable[[Document], str]) -> DocumentMap:
+    """A stage that replaces each document's text by `function(document)`."""
+    return DocumentMap(function)
+
+
+def _named(module: str, qualified_name: str) -> Any:
+    return reduce(getattr, qualified_name.split("."), importlib.import_module(module))
