@@ -91,9 +91,7 @@ def write_shards(shards: Mapping[str, Iterable[SourceDocument]], folder: Path) -
     """Write each shard as `<folder>/<name>.jsonl.zst` in Pile format."""
     record = RecordFormat().record
     for name, documents in shards.items():
-        path = folder / f"{name}.jsonl.zst"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with ShardWriter(path) as writer:
+        with ShardWriter(folder / f"{name}.jsonl.zst") as writer:
             writer.write_lines(orjson.dumps(record(document.text, document.subset)) for document in documents)
 
 
