@@ -161,7 +161,9 @@ def derivative(random: Random) -> Question:
     for _ in range(order):
         answer = [power * coefficient for power, coefficient in enumerate(answer)][1:]
     asked = _polynomial(coefficients, letter)
-    return f"What is the {('first', 'second')[order - 1]} derivative of {asked} wrt {letter}?", _polynomial(answer, letter)
+    return f"What is the {('first', 'second')[order - 1]} derivative of {asked} wrt {letter}?", _polynomial(
+        answer, letter
+    )
 
 
 def evaluation(random: Random) -> Question:

@@ -109,7 +109,9 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
     library = library or standard_library()
     documents = list(python_documents(library))
     if not any(document.subset == "Github" for document in documents):
-        raise PilekitError(f"no Python files in {visible(str(library))}: this Python was installed without its library's source")
+        raise PilekitError(
+            f"no Python files in {visible(str(library))}: this Python was installed without its library's source"
+        )
     arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in arithmetic_documents(arithmetic_bytes, seed))
     repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
     write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)

@@ -52,8 +52,20 @@ def command(out: Path) -> None:
     claim(out, DEMO, {})
     corpus, train, tokenizer = out / "corpus", out / "corpus" / "train", out / "tokenizer.json"
     made = demo_corpus(corpus)
-    click.echo(f"{visible(str(corpus))}: {'made from the text of' if made else 'kept; it is from'} this Python installation")
+    click.echo(
+        f"{visible(str(corpus))}: {'made from the text of' if made else 'kept; it is from'} this Python installation"
+    )
     run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
-    run("stats", f"{corpus}", "--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
+    run(
+        "stats",
+        f"{corpus}",
+        "--manifest",
+        "demo",
+        "--tokenizer",
+        f"{tokenizer}",
+        "--copies",
+        "--plot",
+        f"{out / 'stats.png'}",
+    )
     run("stream", f"{train}", "--tokenizer", f"{tokenizer}", "--steps", "50")
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")

@@ -169,7 +169,12 @@ def test_a_document_holds_whole_pairs_of_one_kind_and_a_little_over_8_kib() -> N
         assert len(text) - len(lines[-1]) - len(lines[-2]) - 2 < CHUNK_BYTES
         for question, answer in zip(lines[::2], lines[1::2], strict=True):
             assert question[-1] in "?."
-            assert not set(answer) & set(ascii_letters) or answer in ("True", "False") or "base" in question or "deriv" in question
+            assert (
+                not set(answer) & set(ascii_letters)
+                or answer in ("True", "False")
+                or "base" in question
+                or "deriv" in question
+            )
 
 
 def test_documents_are_the_same_every_time_and_differ_by_number_and_seed() -> None:

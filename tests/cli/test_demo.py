@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pilekit.assemble import demo_corpus
+from pilekit.cli import demo
+from pilekit.errors import PilekitError
+from tests.assemble.test_sources import library
+
+PILEKIT = [sys.executable, "-m", "pilekit.cli.main"]
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The demo in an empty folder, on a corpus of a few files, its commands noted instead of run."""
+    commands: list[list[str]] = []
+
+    def note(command: list[str]) -> int:
+        commands.append(command)
+        return 0
+
+    source = library(tmp_path / "library")
+    monkeypatch.setattr(demo, "demo_corpus", lambda out: demo_corpus(out, arithmetic_bytes=50_000, library=source))
+    monkeypatch.setattr(demo.subprocess, "call", note)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return commands
+
+
+def test_what_it_prints_is_what_it_runs(quick: list[list[str]]) -> None:
+    result = CliRunner().invoke(demo.command, ["--out", "a demo"], catch_exceptions=False)
+    assert result.exit_code == 0
+    printed = [line.removeprefix("$ ") for line in result.stdout.splitlines() if line.startswith("$ ")]
+    assert [line.split()[1] for line in printed] == ["train-tokenizer", "stats", "stream"]
+    for line, command in zip(printed, quick, strict=True):
+        typed = subprocess.run(
+            ["bash", "-c", f'pilekit() {{ printf "%s\\n" "$@"; }}; {line}'], capture_output=True, text=True, check=True
+        )
+        assert typed.stdout.splitlines() == command[3:]
+        assert command[:3] == PILEKIT
+    assert Path("a demo/corpus/train/03.jsonl.zst").is_file()
+
+
+def test_run_again_it_keeps_its_corpus(quick: list[list[str]]) -> None:
+    first = CliRunner().invoke(demo.command, catch_exceptions=False)
+    second = CliRunner().invoke(demo.command, catch_exceptions=False)
+    assert "made from the text of" in first.stdout
+    assert "kept" in second.stdout
+    assert quick[:3] == quick[3:]
+
+
+def test_it_refuses_a_folder_with_other_things_in_it(quick: list[list[str]]) -> None:
+    Path("demo").mkdir()
+    Path("demo/thesis.tex").write_text("years of work", encoding="utf-8")
+    with pytest.raises(PilekitError, match=r"demo is not empty.*--out"):
+        CliRunner().invoke(demo.command, catch_exceptions=False)
+    assert [path.name for path in Path("demo").iterdir()] == ["thesis.tex"]
+    assert quick == []
+
+
+def test_it_stops_at_the_first_command_that_fails(quick: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo.subprocess, "call", lambda command: 1)
+    result = CliRunner().invoke(demo.command)
+    assert isinstance(result.exception, PilekitError)
+    assert "`pilekit train-tokenizer` ended with exit code 1" in str(result.exception)
+    assert "$ pilekit stats" not in result.stdout
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".zst", ".json")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PILEKIT_DATA"}
+
+    def whole(out: str) -> str:
+        result = subprocess.run(
+            [*PILEKIT, "demo", "--out", out], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    output = whole("fresh")
+    for command in ("train-tokenizer", "stats", "stream"):
+        assert f"\n$ pilekit {command} " in output
+    for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
+        assert subset in output
+    assert {path.name for path in (tmp_path / "fresh").iterdir()} == {
+        "corpus",
+        "tokenizer.json",
+        "stats.png",
+        "pilekit.json",
+    }
+
+    # A folder called `fresh` lies here, but what pilekit wrote is never taken for a corpus by accident.
+    nothing = subprocess.run(
+        [*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert nothing.returncode == 1
+    assert "pilekit demo" in nothing.stderr
+
+    # Killed while the shards are written: the first one is there, or about to be.
+    command = [*PILEKIT, "demo", "--out", "killed"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("corpus/train/*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert "finished" in (tmp_path / "killed/corpus/pilekit.json").read_text(encoding="utf-8")
+    assert not (tmp_path / "killed/tokenizer.json").exists()
+    again = whole("killed")
+    assert "made from the text of" in again
+    assert not list((tmp_path / "killed").rglob("*.partial"))
+    expected, found = digests(tmp_path / "fresh"), digests(tmp_path / "killed")
+    assert found == expected
+
+    third = whole("killed")
+    assert "kept" in third
+    assert digests(tmp_path / "killed") == found
+    counts = re.findall(r"^.*Github.*$", output, re.MULTILINE)
+    assert counts
+    assert counts == re.findall(r"^.*Github.*$", third, re.MULTILINE)

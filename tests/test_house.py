@@ -1,0 +1,117 @@
+"""The house rules that no single part can keep: what is public, what is shipped, what the documents mention."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pilekit
+from pilekit.cli.main import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+
+
+def text_of(*names: str) -> str:
+    return "\n".join((ROOT / name).read_text(encoding="utf-8") for name in names)
+
+
+def test_every_public_name_is_there_and_says_what_it_is() -> None:
+    for name in pilekit.__all__:
+        value = getattr(pilekit, name)
+        assert name == "__version__" or inspect.getdoc(value), name
+    assert dir(pilekit) == sorted(pilekit.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        pilekit.nothing_like_this  # noqa: B018
+
+
+def test_the_three_lists_of_public_names_agree() -> None:
+    tree = ast.parse(text_of("pilekit/__init__.py"))
+    imported = {
+        (alias.name, node.module)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("pilekit")
+        for alias in node.names
+    }
+    assert imported == set(pilekit._HOME.items())
+    assert set(pilekit.__all__) == {*pilekit._HOME, "__version__"}
+
+
+@pytest.mark.parametrize("name", ["torch", "transformers", "matplotlib", "numba", "pyarrow", "numpy", "rich", "click"])
+def test_importing_pilekit_loads_nothing_heavy(name: str) -> None:
+    check = f"import sys, pilekit; sys.exit({name!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False, cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md", "docs/read-count-stream.md", "CHANGELOG.md"])
+def test_the_documents_mention_every_command(document: str) -> None:
+    missing = [name for name in COMMANDS if f"pilekit {name}" not in text_of(document)]
+    assert not missing
+
+
+def test_the_api_page_shows_every_public_name() -> None:
+    shown = re.findall(r"^::: pilekit\.(\w+)$", text_of("docs/api.md"), re.MULTILINE)
+    assert sorted(shown) == sorted(set(pilekit.__all__) - {"__version__"})
+
+
+def test_the_python_in_the_documents_uses_only_public_names() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", text_of("README.md", "docs/read-count-stream.md"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "pilekit":
+                assert {alias.name for alias in node.names} <= set(pilekit.__all__)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert pages == set(re.findall(r": ([\w-]+\.md)$", text_of("mkdocs.yml"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_are_executed_small_and_free_of_this_machines_paths(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 300_000
+    assert not re.search(r"/(home|root|Users|work|tmp)/", text)
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert any(cell["outputs"] for cell in cells)
+    assert not any(output["output_type"] == "error" for cell in cells for output in cell["outputs"])
+
+
+def test_the_licence_is_the_apache_licence_in_full() -> None:
+    licence = text_of("LICENSE")
+    for part in ("Version 2.0, January 2004", "3. Grant of Patent License.", "END OF TERMS AND CONDITIONS"):
+        assert part in licence
+
+
+def test_constraints_pin_versions_and_nothing_else() -> None:
+    lines = text_of("constraints.txt").splitlines()
+    assert "torch==2.13.0" in lines
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
+def test_wheel_and_source_archive_hold_the_manifests_the_types_and_the_licence(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)], cwd=ROOT, check=True)
+    wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        source = {name.split("/", 1)[-1] for name in archive.getnames()}
+    manifests = [path.name for path in (ROOT / "manifests").glob("*.toml")]
+    assert len(manifests) >= 3
+    for name in manifests:
+        assert f"pilekit/manifests/{name}" in wheel
+        assert f"manifests/{name}" in source
+    assert {"pilekit/py.typed", "pilekit/cli/main.py"} <= set(wheel)
+    assert any(name.endswith("licenses/LICENSE") for name in wheel)
+    assert not any(name.startswith("tests/") for name in wheel)
+    assert {"LICENSE", "README.md", "pyproject.toml", "tests/test_house.py"} <= source
