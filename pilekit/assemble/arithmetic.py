@@ -160,10 +160,8 @@ def derivative(random: Random) -> Question:
     answer = coefficients
     for _ in range(order):
         answer = [power * coefficient for power, coefficient in enumerate(answer)][1:]
-    asked = _polynomial(coefficients, letter)
-    return f"What is the {('first', 'second')[order - 1]} derivative of {asked} wrt {letter}?", _polynomial(
-        answer, letter
-    )
+    which, asked = ("first", "second")[order - 1], _polynomial(coefficients, letter)
+    return f"What is the {which} derivative of {asked} wrt {letter}?", _polynomial(answer, letter)
 
 
 def evaluation(random: Random) -> Question:

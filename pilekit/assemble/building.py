@@ -1,8 +1,9 @@
-"""From documents to a corpus folder as The Pile is laid out: `train/00.jsonl.zst` ..., `val.jsonl.zst`, `test.jsonl.zst`.
+"""From documents to a corpus folder laid out as The Pile: `train/00.jsonl.zst`, ..., `val.jsonl.zst`, `test.jsonl.zst`.
 
-A document's split is a hash of (seed, its group), its place in the split a hash of (seed, its text): no random state, so
-the same documents give the same files whatever order they come in, and nothing that shares text with a training document
-is held out. Subsets can be repeated in train, as The Pile repeats its better ones; held-out documents occur once.
+A document's split is a hash of (seed, its group), its place in the split a hash of (seed, its text): no random state,
+so the same documents give the same files whatever order they come in, and nothing that shares text with a training
+document is held out. Subsets can be repeated in train, as The Pile repeats its better ones; what is held out occurs
+once.
 
 The folder's header is written first, marked unfinished, and again when the last shard is in place. That is how a folder
 of ours is told from somebody else's, and a corpus from what a killed run left.
@@ -109,11 +110,9 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
     library = library or standard_library()
     documents = list(python_documents(library))
     if not any(document.subset == "Github" for document in documents):
-        raise PilekitError(
-            f"no Python files in {visible(str(library))}: this Python was installed without its library's source"
-        )
+        raise PilekitError(f"no Python files in {visible(str(library))}: this Python came without its library's source")
     arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in arithmetic_documents(arithmetic_bytes, seed))
-    repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
+    repeats = {subset.name: round(subset.epochs) for subset in load_manifest("demo").subsets}
     write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)
     finish(folder, DEMO_CORPUS, parameters)
     return True

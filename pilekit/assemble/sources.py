@@ -1,9 +1,9 @@
 """Text that every Python installation has: the standard library's source, its docstrings, the language reference.
 
-Needs no network and no licence question: it is on the user's disk already, it is real prose and real code, and there are
-about 10 MB of it. Tests, `site-packages` and files that describe this machine's build are left out, so that two
-installations of one Python version give nearly the same text; files that cannot be read, are not UTF-8, or have 100,000
-bytes or more (the Pile's own limit for code files; it also drops the raw form of the reference) are passed over.
+Needs no network and no licence question: it is on the user's disk already, it is real prose and real code, and there
+are about 10 MB of it. Tests, `site-packages` and files that describe this machine's build are left out, so that two
+installations of one Python version give nearly the same text. Files that cannot be read, are not UTF-8, or have
+100,000 bytes or more are passed over (the Pile's own limit for code; the raw form of the reference goes with them).
 
 Each document names its `group`: documents that share text (a file and its docstrings, two copies of one file) share it,
 so whoever splits the corpus by group never has the same text on both sides.

@@ -24,7 +24,8 @@ def run(*arguments: str) -> None:
     """Print `$ pilekit ARGUMENTS` and run it, its output going where ours goes."""
     click.echo(f"\n$ {visible(shlex.join(('pilekit', *arguments)))}")
     sys.stdout.flush()
-    code = subprocess.call([sys.executable, "-m", "pilekit.cli.main", *arguments])
+    # -P: as with the installed command, a file in the current folder is no module of ours.
+    code = subprocess.call([sys.executable, "-P", "-m", "pilekit.cli.main", *arguments])
     if code:
         raise PilekitError(f"the demo stopped: `pilekit {arguments[0]}` ended with exit code {code}")
 
@@ -53,19 +54,10 @@ def command(out: Path) -> None:
     corpus, train, tokenizer = out / "corpus", out / "corpus" / "train", out / "tokenizer.json"
     made = demo_corpus(corpus)
     click.echo(
-        f"{visible(str(corpus))}: {'made from the text of' if made else 'kept; it is from'} this Python installation"
+        f"{visible(str(corpus))}: {'made from' if made else 'kept; it holds'} text that this Python brought along"
     )
     run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
-    run(
-        "stats",
-        f"{corpus}",
-        "--manifest",
-        "demo",
-        "--tokenizer",
-        f"{tokenizer}",
-        "--copies",
-        "--plot",
-        f"{out / 'stats.png'}",
-    )
+    counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
+    run("stats", f"{corpus}", *counting)
     run("stream", f"{train}", "--tokenizer", f"{tokenizer}", "--steps", "50")
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")

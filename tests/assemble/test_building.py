@@ -128,7 +128,7 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_python_without_its_source_is_named(tmp_path: Path) -> None:
     (tmp_path / "library").mkdir()
-    with pytest.raises(PilekitError, match="no Python files in .*library"):
+    with pytest.raises(PilekitError, match=r"no Python files in .*library"):
         demo_corpus(tmp_path / "corpus", library=tmp_path / "library")
 
 
