@@ -49,8 +49,7 @@ def load_tokenizer(
 
     Without `backend`, fastokens serves if it loads the file and agrees with `tokenizers` on the probe set; else
     `tokenizers` serves, and a warning says so once. A named backend is used or the call fails. The text of special
-    tokens inside documents stays text unless `special_tokens="parse"`. Anything else
-    than a tokenizer is a PilekitError.
+    tokens inside documents stays text unless `special_tokens="parse"`. Anything but a tokenizer is a PilekitError.
     """
     if backend not in (None, "fastokens", "tokenizers"):
         raise PilekitError(f"unknown tokenizer backend {backend!r}; it is 'fastokens' or 'tokenizers'")
@@ -78,9 +77,11 @@ def load_tokenizer(
         if isinstance(fast, str):
             if backend == "fastokens":
                 raise PilekitError(f"fastokens cannot serve the tokenizer {path}: {fast}; use backend='tokenizers'")
-            _say_once(fingerprint, f"{visible(str(path))}: fastokens {fast}; using tokenizers, the same ids but slower")
+            _say_once(f"{visible(str(path))}: fastokens {fast}; using tokenizers: the same ids, but slower")
         else:
             encode, chosen = fast, "fastokens"
+    if special_tokens == "text":
+        _warn_of_reachable_special_tokens(path, reference)
     ids = _special_ids(path, reference)
     return Tokenizer(
         path,
@@ -222,7 +223,19 @@ def _token_names(config: Path) -> dict[str, str]:
     return names
 
 
-def _say_once(key: str, message: str) -> None:
-    if key not in _said:
-        _said.add(key)
+def _warn_of_reachable_special_tokens(path: Path, reference: tokenizers.Tokenizer) -> None:
+    """Say so where a special token's text gives its id even as ordinary text, through the model's own vocabulary."""
+    special = {token.content: number for number, token in reference.get_added_tokens_decoder().items() if token.special}
+    encodings = reference.encode_batch_fast(list(special), add_special_tokens=False)
+    reached = [name for (name, number), one in zip(special.items(), encodings, strict=True) if number in one.ids]
+    if reached:
+        _say_once(
+            f"{visible(str(path))}: the text {visible(reached[0], 40)!r} in a document becomes that control token, "
+            "because the tokenizer's model holds it as an ordinary word too"
+        )
+
+
+def _say_once(message: str) -> None:
+    if message not in _said:
+        _said.add(message)
         logger.warning(message)

@@ -1,0 +1,155 @@
+"""`train_tokenizer`: a byte-level BPE tokenizer from a sample of a corpus, the same file for the same input.
+
+The tokenizer is GPT-2's kind: byte-level, so every text can be encoded and comes back byte for byte (no Unicode
+normalisation: NFC, which GPT-NeoX uses, changes text); ids: `<|endoftext|>` 0, `<|padding|>` 1, the 256 bytes, merges.
+The work is done by the `tokenizers` library's trainer; its result depends on neither threads nor the order of texts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from pilekit.corpus import Corpus
+from pilekit.errors import PilekitError, visible
+from pilekit.shards import write_atomically
+from pilekit.tokenize.loading import load_tokenizer
+from pilekit.tokenize.sampling import SampledDocument, sample_documents
+from pilekit.tokenize.tokenizer import Tokenizer
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|padding|>")
+SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
+PIECE_BYTES = 1 << 20
+
+Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+"""Shows what is being done, through how many bytes; gives the function to call with each further amount."""
+
+
+@dataclass(frozen=True)
+class SampledSubset:
+    """One subset's part of the sample: documents, UTF-8 bytes of text, and tokens by the tokenizer trained on it."""
+
+    documents: int
+    bytes: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TrainedTokenizer:
+    """What was trained: the file, the number of ids, and the sample by subset, largest first."""
+
+    path: Path
+    vocab_size: int
+    subsets: dict[str, SampledSubset]
+
+
+def train_tokenizer(
+    corpus: Corpus,
+    vocab_size: int,
+    out: str | Path,
+    subsets: Sequence[str] | None = None,
+    sample_bytes: int = 200_000_000,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> TrainedTokenizer:
+    """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
+
+    `subsets` are exact names (None: all); `vocab_size` counts the two special tokens and the 256 bytes, and a small
+    sample may end below it. An existing file is replaced. Peak memory is several times `sample_bytes`.
+    """
+    out = Path(out)
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise PilekitError(
+            f"a byte-level vocabulary has at least {SMALLEST_VOCABULARY} entries (256 bytes and "
+            f"{len(SPECIAL_TOKENS)} special tokens), not {vocab_size}"
+        )
+    if sample_bytes < 1:
+        raise PilekitError(f"the sample must have at least one byte, not {sample_bytes}")
+    if out.is_dir():
+        raise PilekitError(f"{visible(str(out))} is a folder; name the file to write, such as tokenizer.json in it")
+    show = progress or (lambda what, total: nullcontext(lambda amount: None))
+    with show("sampling", corpus.size) as advance:
+        sample = sample_documents(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
+    if not sample:
+        chosen = f" in {', '.join(subsets)}" if subsets else ""
+        raise PilekitError(f"no text to train on in {visible(str(corpus.root))}{visible(chosen)}")
+    with show("training", sum(len(document.text) for document in sample)) as advance:
+        content = _train(sample, vocab_size, advance)
+    with write_atomically(out) as file:
+        file.write(content.encode())
+    tokenizer = load_tokenizer(out)
+    return TrainedTokenizer(tokenizer.path, tokenizer.vocab_size, _by_subset(sample, tokenizer))
+
+
+def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[int], None]) -> str:
+    """The trained tokenizer's JSON. Runs in a thread: Rust code cannot be interrupted, waiting for it can."""
+    bpe = tokenizers.Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    interrupted = threading.Event()
+    failures: list[BaseException] = []
+
+    def texts() -> Iterator[list[str]]:
+        for piece in _pieces(sample):
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            yield [document.text.decode() for document in piece]
+            advance(sum(len(document.text) for document in piece))
+
+    def work() -> None:
+        try:
+            bpe.train_from_iterator(texts(), trainer)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, name="train-tokenizer", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+    except BaseException:
+        interrupted.set()
+        thread.join(1)
+        raise
+    if failures:
+        raise failures[0]
+    return bpe.to_str(pretty=True)
+
+
+def _pieces(sample: list[SampledDocument]) -> Iterator[list[SampledDocument]]:
+    piece: list[SampledDocument] = []
+    held = 0
+    for document in sample:
+        piece.append(document)
+        held += len(document.text)
+        if held >= PIECE_BYTES:
+            yield piece
+            piece, held = [], 0
+    if piece:
+        yield piece
+
+
+def _by_subset(sample: list[SampledDocument], tokenizer: Tokenizer) -> dict[str, SampledSubset]:
+    counts: dict[str, list[int]] = {}
+    for piece in _pieces(sample):
+        _, offsets = tokenizer.encode_batch([document.text.decode() for document in piece])
+        for document, tokens in zip(piece, (offsets[1:] - offsets[:-1]).tolist(), strict=True):
+            count = counts.setdefault(document.subset, [0, 0, 0])
+            count[0] += 1
+            count[1] += len(document.text)
+            count[2] += tokens
+    by_size = sorted(counts.items(), key=lambda item: (-item[1][1], item[0]))
+    return {subset: SampledSubset(*count) for subset, count in by_size}
