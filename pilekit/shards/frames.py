@@ -1,0 +1,214 @@
+"""zstd frames: decompress every frame of a file, and know for certain that each one ended.
+
+python-zstandard ends quietly at a truncated frame, and by default after the first of several frames: both lose text
+without a word. So the frame format (RFC 8878, section 3.1) is walked here: a frame is a header, blocks with 3-byte
+headers, and an optional checksum. That costs one small step per block (128 KiB of text) and gives three things at once:
+
+* every frame's end is known, so a file that stops early is told from one that is complete;
+* a block decodes to at most 128 KiB, so feeding the decoder a bounded number of blocks bounds its output: a hostile
+  file (zeros compress 32,000:1) cannot make it return gigabytes for one small read;
+* the window a frame asks for is seen before the decoder allocates it.
+
+zstd itself decodes and verifies the checksums; nothing is decoded here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import zstandard
+
+from pilekit.shards.damage import ShardDamage
+
+FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
+READ_BYTES = 1 << 20
+LARGEST_HEADER = 18
+LARGEST_BLOCK = 128 << 10
+BLOCKS_PER_PIECE = 16
+PIECE_BYTES = BLOCKS_PER_PIECE * LARGEST_BLOCK
+"""The most text decoded at a time: 2 MiB."""
+
+
+def is_skippable(magic: bytes) -> bool:
+    """Whether four bytes start a skippable frame (user data, such as a seek table)."""
+    return len(magic) == 4 and _may_be_skippable(magic)
+
+
+def _may_be_skippable(magic: bytes) -> bool:
+    return 0x50 <= magic[0] <= 0x5F and b"\x2a\x4d\x18".startswith(magic[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """The header of one zstd frame: its own length and the window it needs, in bytes."""
+
+    length: int
+    window: int
+    checksum: bool
+
+
+def parse_frame_header(data: bytes) -> FrameHeader | None:
+    """The frame header at the start of `data`, magic included; None if `data` is too short to hold it all."""
+    if len(data) < 6:
+        return None
+    descriptor = data[4]
+    single_segment = bool(descriptor & 0x20)
+    dictionary_bytes = (0, 1, 2, 4)[descriptor & 3]
+    size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    length = 5 + (not single_segment) + dictionary_bytes + size_bytes
+    if len(data) < length:
+        return None
+    if single_segment:
+        # The window is the whole content. A 2-byte size is stored less 256.
+        window = int.from_bytes(data[length - size_bytes : length], "little") + (256 if size_bytes == 2 else 0)
+    else:
+        base = 1 << (10 + (data[5] >> 3))
+        window = base + (base >> 3) * (data[5] & 7)
+    return FrameHeader(length, window, bool(descriptor & 4))
+
+
+class _Stored:
+    """The stored bytes, read ahead in pieces; `position` is the offset in the file of `data[at]`."""
+
+    def __init__(self, file: BinaryIO, advance: Callable[[int], None] | None):
+        self.file, self.advance = file, advance
+        self.data, self.at, self.start = b"", 0, 0
+
+    @property
+    def position(self) -> int:
+        return self.start + self.at
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+    def more(self) -> bool:
+        """Read a further piece behind what is left; false at the end of the file."""
+        piece = self.file.read(READ_BYTES)
+        if not piece:
+            return False
+        if self.advance is not None:
+            self.advance(len(piece))
+        self.start += self.at
+        self.data = self.data[self.at :] + piece
+        self.at = 0
+        return True
+
+    def has(self, amount: int) -> bool:
+        """Whether `amount` further bytes exist, reading as needed."""
+        while self.left < amount:
+            if not self.more():
+                return False
+        return True
+
+
+def decompress_frames(
+    file: BinaryIO, *, max_window: int, advance: Callable[[int], None] | None = None
+) -> Iterator[bytes]:
+    """Decompress all frames of `file`; yields pieces of at most 2 MiB.
+
+    `max_window` (bytes) is the largest window accepted; `advance` is told the stored bytes as they are read. Raises
+    `ShardDamage` for anything that is not a sequence of complete frames, after all pieces before the damage.
+    """
+    stored = _Stored(file, advance)
+    if not stored.has(1):
+        raise ShardDamage("is empty (0 bytes), not a zstd file; fetch it again", frame=None, byte=0)
+    number = 0
+    while stored.has(1):
+        begin = stored.position
+        stored.has(LARGEST_HEADER)
+        magic = stored.data[stored.at : stored.at + 4]
+        if is_skippable(magic):
+            _skip(stored, number)
+        elif magic == FRAME_MAGIC:
+            yield from _decompress_frame(stored, number, max_window)
+            number += 1
+        elif len(magic) < 4 and (FRAME_MAGIC.startswith(magic) or _may_be_skippable(magic)):
+            raise _truncated(stored, number)
+        elif number == 0 and begin == 0:
+            raise ShardDamage(
+                "is not a zstd file; rename it if it is not compressed, or fetch it again", frame=0, byte=0
+            )
+        else:
+            raise ShardDamage(
+                f"what follows frame {number - 1} is not a zstd frame (garbage, or a file damaged in copying); "
+                "fetch it again",
+                frame=number,
+                byte=begin,
+            )
+
+
+def _skip(stored: _Stored, number: int) -> None:
+    if not stored.has(8):
+        raise _truncated(stored, number)
+    (remaining,) = struct.unpack_from("<I", stored.data, stored.at + 4)
+    stored.at += 8
+    while remaining:
+        if not stored.has(1):
+            raise _truncated(stored, number)
+        step = min(remaining, stored.left)
+        stored.at += step
+        remaining -= step
+
+
+def _decompress_frame(stored: _Stored, number: int, max_window: int) -> Iterator[bytes]:
+    header = parse_frame_header(stored.data[stored.at : stored.at + LARGEST_HEADER])
+    if header is None:
+        raise _truncated(stored, number)
+    if header.window > max_window:
+        raise ShardDamage(
+            f"frame {number} needs a window of {header.window / 2**20:,.0f} MiB, and {max_window / 2**20:,.0f} MiB are "
+            "allowed; recompress it (zstd -dc --long=31 FILE | zstd -o NEW) or, if you trust it, pass max_window=",
+            frame=number,
+            byte=stored.position,
+        )
+    # One call decodes a whole piece: the default write size (one block) would take the GIL back sixteen times.
+    decoder = zstandard.ZstdDecompressor(max_window_size=max_window).decompressobj(write_size=PIECE_BYTES)
+    begin = stored.at
+    end = stored.at + header.length  # as an index into stored.data
+    last = False
+    while True:
+        blocks = 0
+        while blocks < BLOCKS_PER_PIECE and not last:
+            if end + 3 > len(stored.data):
+                break
+            field = stored.data[end] | stored.data[end + 1] << 8 | stored.data[end + 2] << 16
+            kind, size = (field >> 1) & 3, field >> 3
+            if kind == 3 or size > LARGEST_BLOCK:
+                raise _damaged(stored, number, "an impossible block header")
+            whole = end + 3 + (1 if kind == 1 else size) + (4 if field & 1 and header.checksum else 0)
+            if whole > len(stored.data):
+                break
+            end, last, blocks = whole, bool(field & 1), blocks + 1
+        if blocks:
+            try:
+                piece = decoder.decompress(memoryview(stored.data)[begin:end])
+            except zstandard.ZstdError as error:
+                raise _damaged(stored, number, str(error).removeprefix("zstd decompressor error: ")) from error
+            stored.at = begin = end
+            if piece:
+                yield piece
+            if last:
+                if not decoder.eof or decoder.unused_data:
+                    raise _damaged(stored, number, "its blocks and its end disagree")
+                return
+        else:
+            ahead = end - stored.at
+            if not stored.more():
+                raise _truncated(stored, number)
+            begin, end = stored.at, stored.at + ahead
+
+
+def _truncated(stored: _Stored, number: int) -> ShardDamage:
+    return ShardDamage(
+        f"is cut off: frame {number} has no end; fetch it again",
+        frame=number,
+        byte=stored.start + len(stored.data),
+    )
+
+
+def _damaged(stored: _Stored, number: int, why: str) -> ShardDamage:
+    return ShardDamage(f"frame {number} is damaged ({why}); fetch it again", frame=number, byte=stored.position)

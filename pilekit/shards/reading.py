@@ -1,0 +1,231 @@
+"""Read shards: stored bytes -> pieces of text -> lines -> `DocumentBatch`es.
+
+    open_stored -> decompress (a thread, ahead) -> split_lines -> LineParser
+
+Each arrow is a generator; this file only joins them, and turns what goes wrong in any of them into one line that names
+file, frame, line and byte. Memory is a few pieces of 2 MiB whatever the shard's size.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Literal, Self, cast
+
+from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, shard_of
+from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.ahead import run_ahead
+from pilekit.shards.damage import ShardDamage, SkippedLines
+from pilekit.shards.frames import PIECE_BYTES, decompress_frames
+from pilekit.shards.lines import Line, LineTooLong, split_lines
+from pilekit.shards.opening import Storage, open_stored
+from pilekit.shards.records import LineParser
+
+MAX_DOCUMENT_BYTES = 1 << 30
+MAX_WINDOW = 128 << 20
+OnError = Literal["raise", "skip"]
+
+
+class ShardReader(Iterator[DocumentBatch]):
+    """The batches of one shard or of several, in order; `skipped` tells of the bad lines passed over so far."""
+
+    def __init__(self, batches: Generator[DocumentBatch, None, None], skipped: SkippedLines):
+        self._batches = batches
+        self.skipped = skipped
+
+    def __next__(self) -> DocumentBatch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Stop reading: the decoding thread ends and the file is closed."""
+        self._batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read(
+    source: str | Path | Shard,
+    subsets: Sequence[str] | None = None,
+    on_error: OnError = "raise",
+    *,
+    manifest: Manifest | None = None,
+    start: int = 0,
+    max_document_bytes: int = MAX_DOCUMENT_BYTES,
+    max_window: int = MAX_WINDOW,
+    advance: Callable[[int], None] | None = None,
+) -> ShardReader:
+    """Read one shard.
+
+    source               a path, a URL, `-` for standard input, or a `Shard` of a `Corpus`
+    subsets              only documents of these exact names (`resolve_subsets` makes them); None: all
+    on_error             "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
+    manifest             where records keep text and label; the Pile's by default
+    start                the first document number wanted; lines before it are decompressed but not decoded
+    max_document_bytes   a longer line is an error (1 GiB)
+    max_window           a zstd frame that needs a larger window is an error (128 MiB)
+    advance              called, from the decoding thread, with each further amount of stored bytes read
+
+    Yields `DocumentBatch`es of about 1-4 MB of text. A truncated or damaged file, and any line too long, is a
+    `PilekitError` whatever `on_error` says: what follows is lost, and that must not pass in silence.
+    """
+    if on_error not in ("raise", "skip"):
+        raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
+    shard = source if isinstance(source, Shard) else shard_of(str(source))
+    if isinstance(subsets, str):
+        subsets = [subsets]
+    skipped = SkippedLines()
+    parser = LineParser(
+        path=shard.path if shard.path != "-" else shard.name,
+        shard=shard.name,
+        format=record_format(manifest),
+        subsets=None if subsets is None else frozenset(subsets),
+        skipped=skipped if on_error == "skip" else None,
+    )
+    return ShardReader(_batches(shard.path, parser, start, max_document_bytes, max_window, advance), skipped)
+
+
+def read_corpus(
+    corpus: Corpus,
+    subsets: Sequence[str] | None = None,
+    on_error: OnError = "raise",
+    *,
+    advance: Callable[[int], None] | None = None,
+) -> ShardReader:
+    """Read all shards of a corpus, one after the other; arguments as in `read`."""
+    skipped = SkippedLines()
+
+    def batches() -> Generator[DocumentBatch, None, None]:
+        for shard in corpus.shards:
+            with read(shard, subsets, on_error, manifest=corpus.manifest, advance=advance) as reader:
+                try:
+                    yield from reader
+                finally:
+                    skipped.merge(reader.skipped)
+
+    return ShardReader(batches(), skipped)
+
+
+def record_format(manifest: Manifest | None = None) -> RecordFormat:
+    """Where records of this corpus keep their text and label."""
+    manifest = manifest if manifest is not None else load_manifest()
+    return RecordFormat(manifest.text_field, tuple(manifest.label_path.split(".")))
+
+
+def _batches(
+    path: str,
+    parser: LineParser,
+    start: int,
+    max_document_bytes: int,
+    max_window: int,
+    advance: Callable[[int], None] | None,
+) -> Generator[DocumentBatch, None, None]:
+    file, storage = open_stored(path)
+    # Standard input is not ours to close (and closing it would wait for a read that may never end).
+    with file if path != "-" else nullcontext():
+        if storage == "parquet":
+            from pilekit.shards.parquet import parquet_batches
+
+            yield from parquet_batches(file, parser, start, advance)
+            return
+        pieces = run_ahead(_decoded(file, storage, max_window, advance))
+        lines = _Counted(split_lines(pieces, max_document_bytes))
+        try:
+            yield from parser.batches(lines, start)
+        except ShardDamage as damage:
+            raise PilekitError(damage.describe(parser.path, lines.count + 1)) from damage
+        except LineTooLong as long:
+            raise PilekitError(
+                f"{visible(parser.path)}, line {long.line + 1:,}: is longer than {max_document_bytes:,} bytes; split "
+                "the document or, if you trust the file, pass a larger max_document_bytes= to read()"
+            ) from long
+        finally:
+            pieces.close()
+
+
+class _Counted(Iterator[list[Line]]):
+    """Counts the lines that have come through, so that damage can be placed."""
+
+    def __init__(self, pieces: Iterator[list[Line]]):
+        self.pieces = pieces
+        self.count = 0
+
+    def __next__(self) -> list[Line]:
+        lines = next(self.pieces)
+        self.count += len(lines)
+        return lines
+
+
+def _decoded(
+    file: BinaryIO, storage: Storage, max_window: int, advance: Callable[[int], None] | None
+) -> Iterator[bytes]:
+    if storage == "zstd":
+        return _gathered(decompress_frames(file, max_window=max_window, advance=advance))
+    if storage == "gzip":
+        return _gathered(_gunzipped(_Counting(file, advance)))
+    return _plain(_Counting(file, advance))
+
+
+class _Counting:
+    """A file for reading that tells `advance` what is read, and remembers how much."""
+
+    def __init__(self, file: BinaryIO, advance: Callable[[int], None] | None):
+        self.file, self.advance, self.position = file, advance, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.position += len(data)
+        if self.advance is not None:
+            self.advance(len(data))
+        return data
+
+
+def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join small pieces (files of many tiny frames) until they are worth a batch."""
+    held: list[bytes] = []
+    size = 0
+    try:
+        for piece in pieces:
+            size += len(piece)
+            held.append(piece)
+            if size >= PIECE_BYTES // 2:
+                yield held[0] if len(held) == 1 else b"".join(held)
+                held, size = [], 0
+    except ShardDamage:
+        # What came before the damage is good, and its lines must be counted to name the damaged one.
+        yield b"".join(held)
+        raise
+    if held:
+        yield b"".join(held)
+
+
+def _gunzipped(file: _Counting) -> Iterator[bytes]:
+    try:
+        with gzip.GzipFile(fileobj=cast(BinaryIO, file), mode="rb") as text:
+            # Not read(): it would throw away up to a whole piece of good text when it meets damage.
+            while piece := text.read1(PIECE_BYTES // 8):
+                yield piece
+    except EOFError:
+        reason = "is cut off: its gzip member has no end; fetch it again"
+        raise ShardDamage(reason, frame=None, byte=file.position) from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise ShardDamage(f"is damaged ({error}); fetch it again", frame=None, byte=file.position) from error
+    if file.position == 0:
+        raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
+
+
+def _plain(file: _Counting) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+    if file.position == 0:
+        raise ShardDamage("is empty (0 bytes); fetch it again", frame=None, byte=0)

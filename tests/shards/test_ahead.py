@@ -1,0 +1,70 @@
+"""Running ahead changes nothing but when things happen."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pilekit.shards.ahead import SWITCH_INTERVAL_SECONDS, run_ahead
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "pilekit-run-ahead"]
+
+
+def test_items_in_order_and_the_interval_is_put_back() -> None:
+    usual = sys.getswitchinterval()
+    items = run_ahead(iter(range(1000)))
+    assert next(items) == 0
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
+    assert list(items) == list(range(1, 1000))
+    assert sys.getswitchinterval() == pytest.approx(usual)
+    assert not threads()
+
+
+def test_an_error_comes_after_the_items_before_it() -> None:
+    def failing() -> Iterator[int]:
+        yield from range(50)
+        raise ValueError("fifty")
+
+    got = []
+    with pytest.raises(ValueError, match="fifty"):
+        for item in run_ahead(failing()):
+            got.append(item)
+    assert got == list(range(50))
+    assert not threads()
+
+
+def test_closing_early_stops_the_thread() -> None:
+    def endless() -> Iterator[int]:
+        number = 0
+        while True:
+            yield (number := number + 1)
+
+    items = run_ahead(endless())
+    assert [next(items) for _ in range(3)] == [1, 2, 3]
+    assert threads()
+    items.close()
+    assert not threads()
+
+
+def test_it_does_not_run_further_ahead_than_asked() -> None:
+    made: list[int] = []
+    proceed = threading.Event()
+
+    def counted() -> Iterator[int]:
+        for number in range(100):
+            made.append(number)
+            if number == 5:
+                proceed.set()
+            yield number
+
+    items = run_ahead(counted(), depth=4)
+    assert next(items) == 0
+    assert proceed.wait(5)
+    # One handed out, four in the queue, one in the thread's hand.
+    assert len(made) <= 7
+    items.close()

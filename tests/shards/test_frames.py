@@ -1,0 +1,153 @@
+"""Frames: every frame is read, every end is checked, and every kind of damage is told with its place."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.shards.damage import ShardDamage
+from pilekit.shards.frames import PIECE_BYTES, decompress_frames, parse_frame_header
+from pilekit.shards.seek_table import seek_table
+from tests.shards.making import some_lines, zstd_frame
+
+WINDOW = 128 << 20
+TEXT = b"\n".join(some_lines(9000)) + b"\n"  # about 3 MB: several reads, many blocks
+
+
+def decoded(data: bytes, max_window: int = WINDOW) -> bytes:
+    return b"".join(decompress_frames(io.BytesIO(data), max_window=max_window))
+
+
+def damage(data: bytes, max_window: int = WINDOW) -> tuple[bytes, ShardDamage]:
+    """What was decoded before the damage, and the damage."""
+    pieces: list[bytes] = []
+    with pytest.raises(ShardDamage) as raised:
+        pieces.extend(decompress_frames(io.BytesIO(data), max_window=max_window))
+    return b"".join(pieces), raised.value
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=400), st.integers(1, 3000), st.booleans(), st.booleans()), min_size=1, max_size=6
+    )
+)
+def test_every_frame_of_any_kind_is_read(parts: list[tuple[bytes, int, bool, bool]]) -> None:
+    stored, expected = b"", b""
+    for unit, times, checksum, sized in parts:
+        data = unit * times
+        if sized:
+            stored += zstandard.ZstdCompressor(write_checksum=checksum).compress(data)
+        else:
+            stored += zstd_frame(data, checksum)
+        stored += seek_table([(len(data), len(stored))])
+        expected += data
+    assert decoded(stored) == expected
+
+
+@pytest.mark.parametrize("level", [1, 3, 9, 19])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_large_frames(level: int, checksum: bool) -> None:
+    frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum, threads=2).compress(TEXT)
+    assert decoded(frame + frame) == TEXT + TEXT
+
+
+@given(st.data())
+def test_a_file_cut_anywhere_but_at_a_frame_border_is_cut_off(data: st.DataObject) -> None:
+    text = TEXT[:200_000]
+    first, second = zstd_frame(text), zstd_frame(text, checksum=True)
+    stored = first + second
+    cut = data.draw(st.integers(1, len(stored) - 1).filter(lambda n: n != len(first)))
+    before, error = damage(stored[:cut])
+    assert (text + text).startswith(before)
+    assert error.frame == (0 if cut < len(first) else 1)
+    assert error.byte == cut
+    assert "cut off" in error.reason
+
+
+def test_bit_flips_in_a_checksummed_frame_never_pass() -> None:
+    text = TEXT[:300_000]
+    stored = zstd_frame(text, checksum=True)
+    randomness = random.Random(0)
+    for _ in range(300):
+        position = randomness.randrange(len(stored))
+        flipped = bytearray(stored)
+        flipped[position] ^= 1 << randomness.randrange(8)
+        try:
+            result = decoded(bytes(flipped))
+        except ShardDamage as error:
+            assert error.frame == 0
+        else:
+            assert result == text, f"byte {position} was changed and nobody noticed"
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"garbage behind the frame", b"\x28\xb5", b"\x50\x2a", bytes(5000)])
+def test_garbage_after_a_frame(garbage: bytes) -> None:
+    stored = zstd_frame(b"text\n")
+    before, error = damage(stored + garbage)
+    assert before == b"text\n"
+    assert error.frame == 1
+    assert error.byte in (len(stored), len(stored + garbage))
+
+
+def test_not_zstd_and_empty() -> None:
+    assert "not a zstd file" in damage(b'{"text": "plain"}\n')[1].reason
+    assert "empty" in damage(b"")[1].reason
+
+
+@pytest.mark.parametrize("keep", [1, 5, 7, 8, 12])
+def test_a_cut_skippable_frame(keep: int) -> None:
+    stored = zstd_frame(b"text\n")
+    assert "cut off" in damage(stored + seek_table([(1, 1)])[:keep])[1].reason
+
+
+def test_a_window_larger_than_allowed_is_refused_before_it_is_allocated() -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    stored = frame.compress(b"text\n") + frame.flush()
+    _, error = damage(stored)
+    assert "window of 256 MiB" in error.reason
+    assert "--long=31" in error.reason
+    assert decoded(stored, max_window=1 << 28) == b"text\n"
+
+
+def test_pieces_stay_small_however_well_the_text_compresses() -> None:
+    stored = zstd_frame(bytes(300 << 20))
+    assert len(stored) < 50_000
+    largest = total = 0
+    for piece in decompress_frames(io.BytesIO(stored), max_window=WINDOW):
+        largest, total = max(largest, len(piece)), total + len(piece)
+    assert total == 300 << 20
+    assert largest <= PIECE_BYTES
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_random_bytes_never_crash(data: bytes) -> None:
+    for stored in (data, b"\x28\xb5\x2f\xfd" + data):
+        try:
+            decoded(stored)
+        except ShardDamage as error:
+            assert 0 <= error.byte <= len(stored)
+
+
+@given(st.integers(0, 1 << 20), st.booleans(), st.booleans())
+def test_headers_equal_the_libraries_reading(size: int, checksum: bool, sized: bool) -> None:
+    frame = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=sized).compress(bytes(size))
+    header = parse_frame_header(frame)
+    expected = zstandard.get_frame_parameters(frame)
+    assert header is not None
+    assert header.length == zstandard.frame_header_size(frame)
+    assert header.window == expected.window_size
+    assert header.checksum == expected.has_checksum
+
+
+def test_advance_is_told_every_stored_byte() -> None:
+    stored = zstd_frame(TEXT) * 2
+    told: list[int] = []
+    for _ in decompress_frames(io.BytesIO(stored), max_window=WINDOW, advance=told.append):
+        pass
+    assert sum(told) == len(stored)

@@ -1,0 +1,39 @@
+"""Lines are what `split` says, wherever the pieces are cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.shards.lines import LineTooLong, split_lines
+
+
+@given(st.lists(st.text("a\n", max_size=12).map(str.encode), max_size=12))
+def test_lines_are_those_of_split_wherever_the_pieces_are_cut(pieces: list[bytes]) -> None:
+    expected = b"".join(pieces).split(b"\n")
+    if expected[-1] == b"":
+        expected.pop()
+    found = [bytes(line) for lines in split_lines(iter(pieces), 1 << 20) for line in lines]
+    assert found == expected
+
+
+@given(st.lists(st.text("a\n", max_size=12).map(str.encode), max_size=12), st.integers(1, 8))
+def test_a_line_too_long_is_the_first_that_is(pieces: list[bytes], limit: int) -> None:
+    lengths = [len(line) for line in b"".join(pieces).split(b"\n")]
+    too_long = [number for number, length in enumerate(lengths) if length > limit]
+    if too_long:
+        with pytest.raises(LineTooLong) as raised:
+            list(split_lines(iter(pieces), limit))
+        assert raised.value.line == too_long[0]
+    else:
+        list(split_lines(iter(pieces), limit))
+
+
+def test_a_line_that_never_ends_is_refused_before_it_is_whole() -> None:
+    def endless():  # type: ignore[no-untyped-def]
+        while True:
+            yield bytes(1 << 20)
+
+    with pytest.raises(LineTooLong):
+        list(split_lines(endless(), 8 << 20))
