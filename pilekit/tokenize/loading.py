@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ _COMMON_NAMES = {
     "bos_token": ("<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>", "<|bos|>", "[BOS]", "[CLS]"),
     "pad_token": ("<|padding|>", "<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>"),
 }
-_REPOSITORY_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 _said: set[str] = set()
 
@@ -116,11 +115,11 @@ def _find(path_or_name: str | Path) -> Path:
         return file.absolute()
     if path.exists():
         return path.absolute()
-    name = str(path_or_name)
-    if _REPOSITORY_NAME.fullmatch(name):
-        # Only the cache on this machine is asked; the import is slow, so it waits until a name is really given.
-        from huggingface_hub import try_to_load_from_cache
+    # Only the cache on this machine is asked; the import is slow, so it waits until a name is really given.
+    from huggingface_hub import try_to_load_from_cache
 
+    name = str(path_or_name)
+    with suppress(ValueError):  # no repository can have that name
         cached = try_to_load_from_cache(name, "tokenizer.json")
         if isinstance(cached, str):
             return Path(cached).absolute()

@@ -70,8 +70,10 @@ class Tokenizer:
         """
         try:
             return self._encode(texts)
-        except UnicodeEncodeError as error:
-            index = next(i for i, text in enumerate(texts) if not _is_unicode(text))
+        except (UnicodeEncodeError, TypeError) as error:  # TypeError is what tokenizers says of a lone surrogate
+            index = next((i for i, text in enumerate(texts) if not _is_unicode(text)), None)
+            if index is None:
+                raise
             refusal = UnencodableTextError(
                 f"text {index} of the batch holds a lone surrogate, which no UTF-8 can express"
             )

@@ -1,0 +1,272 @@
+"""Where tokenizers are found, which backend serves, and what their files may not do."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from tokenizers import Tokenizer as Reference
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from pilekit.errors import PilekitError
+from pilekit.tokenize import load_tokenizer, loading
+from tests.tokenize.making import byte_level_bpe, saved
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return saved(byte_level_bpe(300), tmp_path / "some.json")
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_said", set())
+
+
+def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
+    saved(byte_level_bpe(300, added=("<|custom|>",)), tmp_path / "tokenizer.json")
+    (tmp_path / "special_tokens_map.json").write_text(
+        '{"eos_token": "<|padding|>", "bos_token": {"content": "<|custom|>"}}'
+    )
+    assert load_tokenizer(tmp_path).eos_id == 1
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|custom|>"}, "pad_token": null}')
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert tokenizer.path == tmp_path / "tokenizer.json"
+    assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == (300, 300, 1)
+    assert tokenizer.vocab_size == 301
+    # The file of the folder is the folder; a file of another name has nothing to do with the configs beside it.
+    assert load_tokenizer(tmp_path / "tokenizer.json").eos_id == 300
+    assert load_tokenizer((tmp_path / "tokenizer.json").rename(tmp_path / "other.json")).eos_id == 0
+
+
+def test_a_config_that_names_an_unknown_token_is_passed_over(tmp_path: Path) -> None:
+    saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    assert load_tokenizer(tmp_path).eos_id == 0
+
+
+def test_a_damaged_config_is_an_error(tmp_path: Path) -> None:
+    saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": ')
+    with pytest.raises(PilekitError, match=r"cannot read .*tokenizer_config\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_name_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = tmp_path / "models--some--model"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    saved(byte_level_bpe(300), snapshot / "tokenizer.json")
+    (snapshot / "tokenizer_config.json").write_text('{"eos_token": "<|padding|>"}')
+    from huggingface_hub import file_download
+
+    monkeypatch.setattr(file_download.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("socket.socket.connect", lambda *arguments: pytest.fail("the network was asked"))
+    tokenizer = load_tokenizer("some/model")
+    assert tokenizer.path == snapshot / "tokenizer.json"
+    assert tokenizer.eos_id == 1
+    with pytest.raises(PilekitError, match=r"no tokenizer 'some/other'.*local Hugging Face cache"):
+        load_tokenizer("some/other")
+
+
+@pytest.mark.parametrize("name", ["missing.json", "no/such/tokenizer.json", "a--b", "../x", "x" * 200])
+def test_what_is_not_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PilekitError, match="no tokenizer ") as caught:
+        load_tokenizer(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_one(tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match=r"no tokenizer\.json in the folder"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"model": 3}',
+        b'{"model": {"type": "Nonsense"}}',
+        b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}',
+        b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": [3]}',
+        b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}',
+    ],
+)
+def test_no_tokenizer(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(PilekitError, match=r"is not a tokenizer\.json") as caught:
+        load_tokenizer(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable(file: Path) -> None:
+    file.chmod(0)
+    with pytest.raises(PilekitError, match="cannot read the tokenizer"):
+        load_tokenizer(file)
+
+
+def test_unknown_arguments(file: Path) -> None:
+    with pytest.raises(PilekitError, match="unknown tokenizer backend 'slow'"):
+        load_tokenizer(file, backend="slow")  # type: ignore[arg-type]
+    with pytest.raises(PilekitError, match="special_tokens='no'"):
+        load_tokenizer(file, special_tokens="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
+def test_nothing_is_added_cut_or_padded(tmp_path: Path, backend: Any) -> None:
+    made = byte_level_bpe(300)
+    plain = load_tokenizer(saved(made, tmp_path / "plain.json"), backend=backend)
+    made.enable_truncation(2)
+    made.enable_padding(length=7, pad_id=1, pad_token="<|padding|>")
+    made.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+    )
+    model = orjson.loads(made.to_str())["model"] | {"dropout": 0.5}
+    loud = load_tokenizer(saved(made, tmp_path / "loud.json", model=model), backend=backend)
+    texts = ["The quick brown fox jumps", "a", ""]
+    for ours, expected in zip(loud.encode_batch(texts), plain.encode_batch(texts), strict=True):
+        assert np.array_equal(ours, expected)
+
+
+def without_normaliser(real: Any) -> Any:
+    """A fast encoder that forgets the normaliser: right on nearly every text."""
+
+    def encoder(json_text: str, special_tokens: Any) -> Any:
+        return real(orjson.dumps(orjson.loads(json_text) | {"normalizer": None}).decode(), special_tokens)
+
+    return encoder
+
+
+def parsing_special_tokens(real: Any) -> Any:
+    return lambda json_text, special_tokens: real(json_text, "parse")
+
+
+def without_added_tokens(real: Any) -> Any:
+    def encoder(json_text: str, special_tokens: Any) -> Any:
+        content = orjson.loads(json_text)
+        content["added_tokens"] = [token for token in content["added_tokens"] if token["special"]]
+        return real(orjson.dumps(content).decode(), special_tokens)
+
+    return encoder
+
+
+def failing(real: Any) -> Any:
+    def encoder(json_text: str, special_tokens: Any) -> Any:
+        raise ValueError("a kind that I have not heard of")
+
+    return encoder
+
+
+def panicking(real: Any) -> Any:
+    class PanicException(BaseException):
+        pass
+
+    def encoder(json_text: str, special_tokens: Any) -> Any:
+        raise PanicException("index out of bounds")
+
+    return encoder
+
+
+def not_installed(real: Any) -> Any:
+    def encoder(json_text: str, special_tokens: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'fastokens'")
+
+    return encoder
+
+
+@pytest.mark.parametrize(
+    ("defect", "said"),
+    [
+        (without_normaliser, "gives other ids"),
+        (parsing_special_tokens, "gives other ids"),
+        (without_added_tokens, "gives other ids"),
+        (failing, "does not know this kind of tokenizer"),
+        (panicking, "does not know this kind of tokenizer"),
+        (not_installed, "is not installed"),
+    ],
+)
+def test_a_fast_encoder_with_a_defect_does_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, defect: Any, said: str
+) -> None:
+    path = saved(byte_level_bpe(300, nfc=True, added=("   ",)), tmp_path / "t.json")
+    right = load_tokenizer(path)
+    assert right.backend == "fastokens"
+    monkeypatch.setattr(loading, "fast_encoder", defect(loading.fast_encoder))
+    with caplog.at_level(logging.WARNING):
+        tokenizers = [load_tokenizer(path), load_tokenizer(path)]
+    assert [tokenizer.backend for tokenizer in tokenizers] == ["tokenizers"] * 2
+    assert len(caplog.records) == 1
+    assert said in caplog.text
+    texts = ["cafe\u0301   <|endoftext|>"]
+    assert np.array_equal(tokenizers[0].encode_batch(texts)[0], right.encode_batch(texts)[0])
+    with pytest.raises(PilekitError, match=f"fastokens cannot serve.*{said}"):
+        load_tokenizer(path, backend="fastokens")
+    assert load_tokenizer(path, backend="tokenizers").backend == "tokenizers"
+
+
+def test_a_batch_on_which_the_fast_encoder_gives_up_is_encoded_by_the_reference(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loading.fast_encoder
+
+    def giving_up(json_text: str, special_tokens: Any) -> Any:
+        encode = real(json_text, special_tokens)
+
+        def limited(texts: list[str]) -> Any:
+            if "hostile" in texts:
+                raise ValueError("match limit exceeded")
+            return encode(texts)
+
+        return limited
+
+    expected = load_tokenizer(file).encode_batch(["hostile", "text"])
+    monkeypatch.setattr(loading, "fast_encoder", giving_up)
+    tokenizer = load_tokenizer(file)
+    assert tokenizer.backend == "fastokens"
+    for ours, right in zip(tokenizer.encode_batch(["hostile", "text"]), expected, strict=True):
+        assert np.array_equal(ours, right)
+
+
+def test_other_models_than_bpe_are_served_by_the_reference(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    word_piece = Reference(
+        models.WordPiece({"[UNK]": 0, "[PAD]": 1, "[SEP]": 2, "un": 3, "##able": 4, "a": 5}, unk_token="[UNK]")
+    )
+    word_piece.normalizer = normalizers.BertNormalizer()
+    word_piece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    word_piece.add_special_tokens(["[UNK]", "[PAD]", "[SEP]"])
+    tokenizer = load_tokenizer(saved(word_piece, tmp_path / "t.json"))
+    assert tokenizer.encode_batch(["Unable a zebra", ""])[0].tolist() == [3, 4, 5, 0]
+    assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == (2, None, 1)
+
+
+def test_a_special_token_that_ordinary_text_reaches_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    words = Reference(models.WordLevel({"<eos>": 0, "a": 1, "?": 2}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens(["<eos>"])
+    path = saved(words, tmp_path / "t.json")
+    with caplog.at_level(logging.WARNING):
+        load_tokenizer(path, backend="tokenizers")
+        load_tokenizer(path, backend="tokenizers")
+    assert [record.message.count("'<eos>' in a document becomes that control token") for record in caplog.records] == [
+        1
+    ]
+
+
+def test_ids_with_gaps_count_for_the_vocabulary(tmp_path: Path) -> None:
+    words = Reference(models.WordLevel({"a": 0, "b": 1, "far": 40}, unk_token="a"))
+    assert load_tokenizer(saved(words, tmp_path / "t.json"), backend="tokenizers").vocab_size == 41

@@ -1,0 +1,69 @@
+"""`Tokenize` alone: identities, laziness, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer
+from tests.tokenize.making import byte_level_bpe, saved
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(saved(byte_level_bpe(300), tmp_path_factory.mktemp("t") / "tokenizer.json"))
+
+
+def batch(texts: list[str], first: int = 0, shard: str = "00.jsonl") -> DocumentBatch:
+    return DocumentBatch(texts, [f"S{i % 2}" for i in range(len(texts))], shard, np.arange(len(texts)) * 3 + first)
+
+
+def test_each_batch_becomes_the_tokens_of_its_documents(tokenizer: Tokenizer) -> None:
+    inputs = [batch(["one", "", "three"]), batch([]), batch(["four"], 100, "01.jsonl")]
+    outputs = list(Tokenize(tokenizer)(iter(inputs)))
+    assert [(out.shard, out.numbers.tolist(), out.subsets) for out in outputs] == [
+        ("00.jsonl", [0, 3, 6], ["S0", "S1", "S0"]),
+        ("01.jsonl", [100], ["S0"]),
+    ]
+    assert [len(out) for out in outputs] == [3, 1]
+    texts = [tokenizer.decode(out.ids[start:end]) for out in outputs for start, end in pairwise(out.offsets)]
+    assert texts == ["one", "", "three", "four"]
+
+
+def test_only_what_is_asked_for_is_read(tokenizer: Tokenizer) -> None:
+    read = 0
+
+    def batches() -> Iterator[DocumentBatch]:
+        nonlocal read
+        for number in range(10):
+            read += 1
+            yield batch([f"text {number}"])
+
+    out = Tokenize(tokenizer)(batches())
+    assert read == 0
+    next(out)
+    next(out)
+    assert read == 2
+
+
+def test_lone_surrogate_is_named_by_document(tokenizer: Tokenizer) -> None:
+    with pytest.raises(PilekitError, match=r"00\.jsonl: document 6 holds a lone surrogate"):
+        list(Tokenize(tokenizer)(iter([batch(["a", "b", "\udc00"])])))
+
+
+def test_columns_must_fit() -> None:
+    ids, offsets, numbers = np.arange(3, dtype=np.uint32), np.array([0, 3]), np.array([0])
+    TokenBatch(ids, offsets, "s", numbers, ["x"])
+    for wrong in (
+        (ids[:2], offsets, numbers, ["x"]),
+        (ids, np.array([0, 1, 3]), numbers, ["x"]),
+        (ids, offsets, np.array([0, 1]), ["x"]),
+        (ids, offsets, numbers, []),
+    ):
+        with pytest.raises(PilekitError, match="columns that do not fit"):
+            TokenBatch(wrong[0], wrong[1], "s", wrong[2], wrong[3])

@@ -1,0 +1,235 @@
+"""Ids against `tokenizers`, one text at a time: the slow and obviously right way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import tokenizers
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.errors import PilekitError
+from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.tokenize.probe import probe_texts
+from tests.tokenize.making import GPT4_SPLIT, SPECIAL, byte_level_bpe, hard_texts, saved
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "nfc with added tokens": {"nfc": True, "added": ("    ", "  ", "caf\xe9", "foo bar")},
+    "gpt-4 split": {"split": GPT4_SPLIT},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    return {
+        name: saved(byte_level_bpe(**arguments), folder / f"{number}.json")
+        for number, (name, arguments) in enumerate(KINDS.items())
+    }
+
+
+def one_by_one(path: Path, texts: list[str], parse: bool = False) -> list[list[int]]:
+    reference = tokenizers.Tokenizer.from_file(str(path))
+    reference.encode_special_tokens = not parse
+    return [reference.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def documents(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    ids, offsets = tokenizer.encode_batch(texts)
+    assert ids.dtype == np.uint32
+    assert offsets.dtype == np.int64
+    assert offsets.shape == (len(texts) + 1,)
+    assert offsets[0] == 0
+    assert offsets[-1] == len(ids)
+    return [ids[start:end].tolist() for start, end in pairwise(offsets)]
+
+
+def added_tokens(path: Path) -> list[str]:
+    return [token["content"] for token in orjson.loads(path.read_bytes())["added_tokens"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
+@pytest.mark.parametrize("special_tokens", ["text", "parse"])
+def test_the_probe_set_comes_out_as_one_by_one(
+    files: dict[str, Path], kind: str, backend: Any, special_tokens: Any
+) -> None:
+    path = files[kind]
+    tokenizer = load_tokenizer(path, backend=backend, special_tokens=special_tokens)
+    assert tokenizer.backend == backend
+    texts = probe_texts(added_tokens(path))
+    assert documents(tokenizer, texts) == one_by_one(path, texts, parse=special_tokens == "parse")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("special_tokens", ["text", "parse"])
+def test_fuzz_fresh_bpe(files: dict[str, Path], kind: str, special_tokens: Any) -> None:
+    path = files[kind]
+    tokenizer = load_tokenizer(path, backend="fastokens", special_tokens=special_tokens)
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.lists(hard_texts(added_tokens(path)), max_size=6))
+    def check(texts: list[str]) -> None:
+        assert documents(tokenizer, texts) == one_by_one_with(reference, texts)
+
+    reference = tokenizers.Tokenizer.from_file(str(path))
+    reference.encode_special_tokens = special_tokens == "text"
+    check()
+
+
+def one_by_one_with(reference: Any, texts: list[str]) -> list[list[int]]:
+    return [reference.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["plain", "gpt-4 split"])
+def test_without_a_normaliser_every_text_comes_back(files: dict[str, Path], kind: str) -> None:
+    tokenizer = load_tokenizer(files[kind])
+
+    @settings(max_examples=150, deadline=None)
+    @given(hard_texts(SPECIAL))
+    def check(text: str) -> None:
+        assert tokenizer.decode(tokenizer.encode_batch([text])[0]) == text
+
+    check()
+
+
+@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
+def test_nothing_in_nothing_out(files: dict[str, Path], backend: Any) -> None:
+    tokenizer = load_tokenizer(files["plain"], backend=backend)
+    assert documents(tokenizer, []) == []
+    assert documents(tokenizer, [""]) == [[]]
+    assert [len(ids) > 0 for ids in documents(tokenizer, ["", "a", "", "", "b", ""])] == [
+        False, True, False, False, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
+def test_special_token_text_is_data_unless_asked(files: dict[str, Path], backend: Any) -> None:
+    hostile = "one<|endoftext|>two<|padding|><|endoftext|>"
+    as_text = load_tokenizer(files["plain"], backend=backend)
+    ids, _ = as_text.encode_batch([hostile])
+    assert not {as_text.eos_id, as_text.pad_id} & set(ids.tolist())
+    assert as_text.decode(ids) == hostile
+    parsed, _ = load_tokenizer(files["plain"], backend=backend, special_tokens="parse").encode_batch([hostile])
+    assert parsed.tolist().count(0) == 2
+    assert parsed.tolist().count(1) == 1
+
+
+@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
+def test_added_tokens_that_are_not_special_are_used(files: dict[str, Path], backend: Any) -> None:
+    tokenizer = load_tokenizer(files["nfc with added tokens"], backend=backend)
+    for text in ("    ", "foo bar", "caf\xe9", "cafe\u0301"):
+        (ids,) = documents(tokenizer, [text])
+        assert len(ids) == 1, text
+
+
+@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
+def test_lone_surrogate_is_named_by_its_place(files: dict[str, Path], backend: Any) -> None:
+    tokenizer = load_tokenizer(files["plain"], backend=backend)
+    with pytest.raises(PilekitError, match="text 2 of the batch holds a lone surrogate"):
+        tokenizer.encode_batch(["a", "\U0001f600", "b\ud83d", "\ud800"])
+
+
+def test_pickled_it_is_the_same_tokenizer(files: dict[str, Path]) -> None:
+    for backend in ("fastokens", "tokenizers"):
+        tokenizer = load_tokenizer(files["plain"], backend=backend, special_tokens="parse")  # type: ignore[arg-type]
+        copy = pickle.loads(pickle.dumps(tokenizer))
+        for name in ("path", "backend", "special_tokens", "fingerprint", "eos_id", "bos_id", "pad_id", "vocab_size"):
+            assert getattr(copy, name) == getattr(tokenizer, name), name
+        assert documents(copy, ["a<|endoftext|>b"]) == documents(tokenizer, ["a<|endoftext|>b"])
+
+
+def test_pickled_and_changed_meanwhile_is_an_error(tmp_path: Path) -> None:
+    path = saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    data = pickle.dumps(load_tokenizer(path))
+    saved(byte_level_bpe(301), path)
+    with pytest.raises(PilekitError, match="has changed since it was loaded"):
+        pickle.loads(data)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_give_the_same_ids(files: dict[str, Path], method: str) -> None:
+    tokenizer = load_tokenizer(files["plain"])
+    texts = ["The quick brown fox " * 500] * 8
+    expected = documents(tokenizer, texts)  # the encoder's threads run before the fork
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply_async(documents, (tokenizer, texts)).get(60) == expected
+
+
+@pytest.fixture(scope="session")
+def neox(real_corpus: Path) -> Path:
+    return real_corpus / "20B_tokenizer.json"
+
+
+def real_texts(shard: Path) -> list[str]:
+    with shard.open("rb") as file:
+        data = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
+    return [orjson.loads(line)["text"] for line in data.split(b"\n") if line.strip()]
+
+
+def test_neox_on_real_text(neox: Path, real_corpus: Path) -> None:
+    tokenizer = load_tokenizer(neox)
+    assert tokenizer.backend == "fastokens"
+    texts = real_texts(real_corpus / "val.jsonl.zst")
+    assert documents(tokenizer, texts) == one_by_one(neox, texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["minipile-00", "minipile-01", "neardup"])
+def test_neox_on_more_real_text(neox: Path, real_corpus: Path, shard: str) -> None:
+    texts = real_texts(real_corpus / f"{shard}.jsonl.zst")
+    assert documents(load_tokenizer(neox), texts) == one_by_one(neox, texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_fresh_bpe_on_real_text(files: dict[str, Path], real_corpus: Path, kind: str) -> None:
+    texts = real_texts(real_corpus / "val.jsonl.zst")
+    assert documents(load_tokenizer(files[kind]), texts) == one_by_one(files[kind], texts)
+
+
+def test_neox_fuzz(neox: Path) -> None:
+    tokenizer = load_tokenizer(neox, backend="fastokens")
+    reference = tokenizers.Tokenizer.from_file(str(neox))
+    reference.encode_special_tokens = True
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(hard_texts(added_tokens(neox)), max_size=6))
+    def check(texts: list[str]) -> None:
+        assert documents(tokenizer, texts) == one_by_one_with(reference, texts)
+
+    check()
+
+
+def test_neox_facts(neox: Path) -> None:
+    tokenizer = load_tokenizer(neox)
+    assert (tokenizer.eos_id, tokenizer.pad_id, tokenizer.vocab_size) == (0, 1, 50277)
+    assert tokenizer.fingerprint == "56ac4821e129d2c520fdaba60abd920fa852ada51b45c0dd52bbb6bd8c985ade"
+    # Runs of 24 down to 2 spaces are the added tokens 50254 to 50276, none of them special.
+    assert documents(tokenizer, [" " * n for n in range(24, 1, -1)]) == [[number] for number in range(50254, 50277)]
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("e\u0301", "\xe9"),
+        ("\u212b", "\xc5"),
+        ("\u2126", "\u03a9"),
+        ("\u0344", "\u0308\u0301"),
+        ("\u1112\u1161\u11ab", "\ud55c"),
+        ("\uf900", "\u8c48"),
+    ],
+)
+def test_neox_normalises_to_nfc(neox: Path, text: str, after: str) -> None:
+    tokenizer = load_tokenizer(neox)
+    assert documents(tokenizer, [text]) == one_by_one(neox, [text])
+    assert tokenizer.decode(tokenizer.encode_batch([text])[0]) == after
