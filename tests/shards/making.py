@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -78,5 +77,6 @@ def zstd_frame(data: bytes, checksum: bool = False) -> bytes:
 
 
 def unzstd(path: Path) -> bytes:
-    """Decompress with the `zstd` command, an independent reader of all frames."""
-    return subprocess.run(["zstd", "-dcq", str(path)], check=True, capture_output=True).stdout
+    """Decompress all frames with the library's own stream."""
+    with path.open("rb") as file:
+        return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()

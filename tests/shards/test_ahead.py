@@ -33,7 +33,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
     got = []
     with pytest.raises(ValueError, match="fifty"):
         for item in run_ahead(failing()):
-            got.append(item)
+            got.append(item)  # a comprehension would lose what came before the error
     assert got == list(range(50))
     assert not threads()
 

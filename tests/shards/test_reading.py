@@ -1,0 +1,312 @@
+"""Reading whole shards: every way they are stored, every way they are broken, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.corpus import Corpus
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter, read, read_corpus
+from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, unzstd, zstd_frame
+
+Found = list[tuple[int, str, str]]
+
+
+def documents(batches: object) -> Found:
+    found: Found = []
+    for batch in batches:  # type: ignore[attr-defined]
+        assert isinstance(batch, DocumentBatch)
+        found += list(zip(batch.numbers.tolist(), batch.texts, batch.subsets, strict=True))
+    return found
+
+
+def error(path: Path | str, **options: object) -> str:
+    """The one line that reading this shard to its end raises."""
+    with pytest.raises(PilekitError) as raised:
+        list(read(path, **options))  # type: ignore[arg-type]
+    message = str(raised.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+@given(st.lists(lines(), min_size=1, max_size=30), st.booleans(), st.integers(0, 30), st.data())
+def test_however_it_is_stored(
+    tmp_path_factory: pytest.TempPathFactory, some: list[bytes], ends: bool, start: int, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("stored")
+    text = b"\n".join(some) + (b"\n" if ends else b"")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    (folder / "a.jsonl").write_bytes(text)
+    (folder / "b.jsonl.zst").write_bytes(b"".join(zstd_frame(part) for part in parts))
+    (folder / "c.json.zst").write_bytes(zstd_frame(text, checksum=True))
+    (folder / "d.jsonl.gz").write_bytes(b"".join(gzip.compress(part) for part in parts))
+    expected = [document for document in slow_documents(text) if document[0] >= start]
+    for path in sorted(folder.iterdir()):
+        if path.stat().st_size:
+            assert documents(read(path, start=start)) == expected
+            chosen = LABELS[:2]
+            assert documents(read(path, chosen, start=start)) == [d for d in expected if d[2] in chosen]
+
+
+def test_concatenated_files_add_up(tmp_path: Path) -> None:
+    for name, count in (("a.jsonl.zst", 300), ("b.jsonl.zst", 500)):
+        with ShardWriter(tmp_path / name, frame_bytes=10_000) as writer:
+            writer.write_lines(some_lines(count))
+    both = tmp_path / "both.jsonl.zst"
+    both.write_bytes(b"".join((tmp_path / name).read_bytes() for name in ("a.jsonl.zst", "b.jsonl.zst")))
+    assert len(documents(read(both))) == 800
+    assert documents(read(both)) == slow_documents(unzstd(both))
+
+
+def test_many_tiny_frames_make_few_batches(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(b"".join(zstd_frame(line + b"\n") for line in some_lines(3000)))
+    batches = list(read(path))
+    assert len(documents(batches)) == 3000
+    assert len(batches) <= 2
+
+
+def test_a_document_longer_than_many_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    long = "long " * 3_000_000
+    with ShardWriter(path) as writer:
+        writer.write_lines([record("before"), record(long), record("after")])
+    assert [text for _, text, _ in documents(read(path))] == ["before", long, "after"]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"row {i}", "meta": {"pile_set_name": LABELS[i % 3] if i % 7 else None}, "other": i}
+        for i in range(1000)
+    ]
+    nested, flat, bare = tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "c.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), nested)
+    labels = pa.array([row["meta"]["pile_set_name"] for row in rows])  # type: ignore[index]
+    pq.write_table(pa.table({"text": [row["text"] for row in rows], "meta.pile_set_name": labels}), flat)
+    pq.write_table(pa.table({"text": [row["text"] for row in rows]}), bare)
+    expected = slow_documents("\n".join(map(json.dumps, rows)).replace("null", '"(none)"').encode())
+    told: list[int] = []
+    assert documents(read(nested, advance=told.append)) == expected
+    assert sum(told) == nested.stat().st_size
+    assert documents(read(flat)) == expected
+    assert documents(read(bare)) == [(number, text, "(none)") for number, text, _ in expected]
+    assert documents(read(nested, ["ArXiv"], start=500)) == [d for d in expected if d[2] == "ArXiv" and d[0] >= 500]
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    whole, cut, other, null = (tmp_path / f"{name}.parquet" for name in ("whole", "cut", "other", "null"))
+    pq.write_table(pa.table({"text": ["a"] * 100}), whole)
+    cut.write_bytes(whole.read_bytes()[:-20])
+    pq.write_table(pa.table({"content": ["a"]}), other)
+    pq.write_table(pa.table({"text": ["a", None]}), null)
+    assert "not a whole Parquet file" in error(cut)
+    assert 'no column "text"' in error(other)
+    assert "line 2" in error(null)
+    reader = read(null, on_error="skip")
+    assert documents(reader) == [(0, "a", "(none)")]
+    assert reader.skipped.count == 1
+
+
+@pytest.fixture(scope="module")
+def shard_text() -> bytes:
+    return b"\n".join(some_lines(9000)) + b"\n"
+
+
+@pytest.mark.parametrize("store", [zstd_frame, gzip.compress], ids=["zstd", "gzip"])
+def test_a_file_cut_at_ninety_percent(tmp_path: Path, shard_text: bytes, store: object) -> None:
+    stored = store(shard_text)  # type: ignore[operator]
+    path = tmp_path / ("a.jsonl.zst" if store is zstd_frame else "a.jsonl.gz")
+    path.write_bytes(stored[: len(stored) * 9 // 10])
+    seen: Found = []
+    with pytest.raises(PilekitError) as raised:
+        for batch in read(path):
+            seen += documents([batch])
+    message = str(raised.value)
+    assert "is cut off" in message
+    assert f"byte {len(stored) * 9 // 10:,} of the file" in message
+    assert f"line {len(seen) + 1:,})" in message
+    assert seen == slow_documents(shard_text)[: len(seen)]
+    assert len(seen) > 7000
+    assert "is cut off" in error(path, on_error="skip")
+
+
+def test_a_file_whose_text_ends_at_a_line_end_but_whose_frame_does_not(tmp_path: Path) -> None:
+    stream = zstandard.ZstdCompressor().compressobj()
+    stored = stream.compress(b"\n".join(some_lines(100)) + b"\n") + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(stored)
+    # The decoder alone says nothing: this is how text is lost in silence.
+    assert zstandard.ZstdDecompressor().stream_reader(stored).read().count(b"\n") == 100
+    message = error(path)
+    assert "is cut off: frame 0 has no end" in message
+    assert "line 101" in message
+
+
+def test_a_flipped_bit_in_a_checksummed_frame(tmp_path: Path, shard_text: bytes) -> None:
+    whole = zstd_frame(shard_text[:500_000] + b"\n", checksum=True)
+    stored = bytearray(zstd_frame(b'{"text": "first frame"}\n') + whole)
+    stored[-len(whole) // 2] ^= 16
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(bytes(stored))
+    message = error(path)
+    assert "frame 1 is damaged" in message
+    assert "frame 1, line " in message
+
+
+def test_garbage_appended(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    stored = zstd_frame(record("a") + b"\n")
+    path.write_bytes(stored + b"<html>not found</html>")
+    message = error(path)
+    assert "what follows frame 0 is not a zstd frame" in message
+    assert f"byte {len(stored):,} of the file" in message
+    assert "line 2" in message
+    path.with_name("b.jsonl.gz").write_bytes(gzip.compress(record("a")) + b"<html>")
+    assert "damaged" in error(path.with_name("b.jsonl.gz"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl.gz", "a.jsonl"])
+def test_an_empty_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    assert "is empty (0 bytes)" in error(tmp_path / name)
+
+
+def test_a_folder_a_missing_file_a_secret_file_and_a_stranger(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").mkdir()
+    assert "is a folder" in error(tmp_path / "a.jsonl")
+    assert "no such file" in error(tmp_path / "b.jsonl")
+    (tmp_path / "c.jsonl").write_bytes(record("a"))
+    (tmp_path / "c.jsonl").chmod(0)
+    if os.geteuid() != 0:  # root may read everything
+        assert "permission denied" in error(tmp_path / "c.jsonl")
+    (tmp_path / "d.txt").write_bytes(record("a"))
+    assert "not named like a shard" in error(tmp_path / "d.txt")
+    (tmp_path / "e.jsonl.zst").write_bytes(record("a"))
+    assert "is not a zstd file" in error(tmp_path / "e.jsonl.zst")
+
+
+def test_bad_lines_in_a_shard(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstd_frame(b"\n".join([record("a"), b"", b"{", record("b"), b'{"text": 1}'])))
+    assert error(path).startswith(f"{path}, line 3: is not JSON")
+    reader = read(path, on_error="skip")
+    assert documents(reader) == [(0, "a", "Github"), (3, "b", "Github")]
+    assert [bad.line for bad in reader.skipped.examples] == [3, 5]
+    with pytest.raises(PilekitError, match="on_error"):
+        read(path, on_error="ignore")  # type: ignore[arg-type]
+
+
+def test_zeros_that_compress_enormously_stop_at_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    bomb = zstandard.ZstdCompressor().compressobj()
+    with path.open("wb") as file:
+        for _ in range(256):
+            file.write(bomb.compress(bytes(1 << 20)))
+        file.write(bomb.flush())
+    assert path.stat().st_size < 100_000
+    message = error(path, max_document_bytes=8 << 20)
+    assert "line 1: is longer than 8,388,608 bytes" in message
+    assert "max_document_bytes" in message
+    script = (
+        "import sys, resource\nfrom pilekit import read, PilekitError\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n    list(read(sys.argv[1], max_document_bytes=8 << 20))\n"
+        "except PilekitError:\n    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
+    assert int(result.stdout) < 60_000, "kilobytes of memory for a line of at most 8 MiB"
+
+
+def test_an_oversized_window_names_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    parameters = zstandard.ZstdCompressionParameters(window_log=29, enable_ldm=True)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    path.write_bytes(stream.compress(record("a") + b"\n") + stream.flush())
+    message = error(path)
+    assert "needs a window of 512 MiB" in message
+    assert "--long=31" in message
+    assert len(documents(read(path, max_window=1 << 29))) == 1
+
+
+def test_terminal_escapes_in_names_and_fields_never_reach_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[31mred\x07.jsonl"
+    path.write_bytes(b'{"text": 1}\n')
+    with pytest.raises(PilekitError) as raised:
+        list(read(path))
+    assert "\x1b" not in str(raised.value)
+    assert r"\x1b[31mred\x07.jsonl" in str(raised.value)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_closing_early_ends_the_thread_and_closes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstd_frame(b"\n".join(some_lines(9000)) * 8))
+    before = open_files()
+    with read(path) as reader:
+        next(reader)
+        assert open_files() == before + 1
+    assert open_files() == before
+    assert not [thread for thread in threading.enumerate() if "pilekit" in thread.name]
+
+
+def test_a_corpus_is_its_shards_in_order(tmp_path: Path) -> None:
+    for number in range(3):
+        with ShardWriter(tmp_path / "train" / f"{number:02}.jsonl.zst") as writer:
+            writer.write_lines([record(f"{number}.{i}", LABELS[i % 2]) for i in range(10)] + [b"bad"])
+    corpus = Corpus(tmp_path)
+    reader = read_corpus(corpus, on_error="skip")
+    batches = list(reader)
+    assert [batch.shard for batch in batches] == [f"train/{number:02}.jsonl" for number in range(3)]
+    assert [text for _, text, _ in documents(batches)] == [f"{number}.{i}" for number in range(3) for i in range(10)]
+    assert reader.skipped.count == 3
+    arxiv = documents(read_corpus(corpus, ["ArXiv"], "skip"))
+    assert [text for _, text, _ in arxiv] == [f"{number}.{i}" for number in range(3) for i in range(1, 10, 2)]
+
+
+def test_urls(tmp_path: Path) -> None:
+    import fsspec
+
+    with fsspec.open("memory://corpus/00.jsonl.zst", "wb") as file:
+        file.write(zstd_frame(record("from memory") + b"\n"))
+    (batch,) = read("memory://corpus/00.jsonl.zst")
+    assert batch.texts == ["from memory"]
+    assert "no such file" in error("memory://corpus/01.jsonl.zst")
+
+
+@pytest.mark.parametrize("store", [zstd_frame, gzip.compress, bytes], ids=["zstd", "gzip", "plain"])
+def test_standard_input(store: object) -> None:
+    script = "from pilekit import read\nfor b in read('-'): print(b.shard, b.texts)"
+    stored = store(record("piped") + b"\n")  # type: ignore[operator]
+    result = subprocess.run([sys.executable, "-c", script], input=stored, check=True, capture_output=True)
+    assert result.stdout.decode() == "(stdin) ['piped']\n"
+
+
+def test_genuine_records(real_corpus: Path) -> None:
+    path = real_corpus / "genuine_pile_sample.jsonl"
+    assert documents(read(path)) == slow_documents(path.read_bytes())
+
+
+def test_real_text(real_corpus: Path) -> None:
+    path = real_corpus / "minipile-00.jsonl.zst"
+    assert documents(read(path)) == slow_documents(unzstd(path))
+    chosen = ["Github", "Wikipedia (en)"]
+    assert documents(read(path, chosen)) == [d for d in slow_documents(unzstd(path)) if d[2] in chosen]

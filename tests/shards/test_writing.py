@@ -1,0 +1,172 @@
+"""What is written is read back byte for byte by every tool, and appears only when it is whole."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter, read
+from tests.shards.making import LABELS, lines, some_lines, texts, unzstd
+
+
+@given(st.lists(lines(), max_size=12), st.integers(1, 400))
+def test_lines_come_back_byte_for_byte(tmp_path_factory: pytest.TempPathFactory, some: list[bytes], size: int) -> None:
+    folder = tmp_path_factory.mktemp("written")
+    for name in ("a.jsonl.zst", "a.jsonl", "a.jsonl.gz"):
+        with ShardWriter(folder / name, frame_bytes=size) as writer:
+            writer.write_lines(some)
+    expected = b"".join(line + b"\n" for line in some)
+    assert unzstd(folder / "a.jsonl.zst") == expected
+    assert (folder / "a.jsonl").read_bytes() == expected
+    assert gzip.decompress((folder / "a.jsonl.gz").read_bytes()) == expected
+    assert writer.documents == len(some)
+    assert writer.text_bytes == len(expected)
+
+
+def slow_seek_table(data: bytes) -> list[tuple[int, int]]:
+    """The seek table at the end of a seekable zstd file, read straight from its specification."""
+    count, descriptor, magic = struct.unpack("<IBI", data[-9:])
+    assert magic == 0x8F92EAB1
+    entry = 12 if descriptor & 0x80 else 8
+    begin = len(data) - 9 - count * entry
+    skippable, length = struct.unpack("<II", data[begin - 8 : begin])
+    assert skippable == 0x184D2A5E
+    assert length == count * entry + 9
+    return [struct.unpack_from("<II", data, begin + i * entry) for i in range(count)]
+
+
+def test_frames_are_about_a_mebibyte_checksummed_cut_at_lines_and_in_the_seek_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    with ShardWriter(path) as writer:
+        writer.write_lines(some_lines(9000))
+    data, position, text = path.read_bytes(), 0, b""
+    table = slow_seek_table(data)
+    assert len(table) == 3
+    for stored, decoded in table:
+        frame = data[position : position + stored]
+        parameters = zstandard.get_frame_parameters(frame)
+        assert parameters.has_checksum
+        assert parameters.content_size == decoded
+        part = zstandard.ZstdDecompressor().decompress(frame)
+        assert part.endswith(b"\n")
+        assert len(part) == decoded
+        assert decoded < (1 << 20) + 1000
+        text += part
+        position += stored
+    assert text == unzstd(path)
+
+
+def test_an_empty_shard_is_a_shard(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "a.jsonl.zst"):
+        pass
+    assert unzstd(tmp_path / "a.jsonl.zst") == b""
+    assert list(read(tmp_path / "a.jsonl.zst")) == []
+
+
+def test_the_same_lines_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.jsonl.zst", "a.jsonl.gz"):
+        written = []
+        for folder in ("x", "y"):
+            with ShardWriter(tmp_path / folder / name) as writer:
+                writer.write_lines(some_lines(50))
+            written.append((tmp_path / folder / name).read_bytes())
+        assert written[0] == written[1]
+
+
+@given(st.lists(st.tuples(texts, st.sampled_from([*LABELS, "(none)"])), min_size=1, max_size=8))
+def test_batches_that_never_were_in_a_shard(
+    tmp_path_factory: pytest.TempPathFactory, some: list[tuple[str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("written") / "a.jsonl.zst"
+    batch = DocumentBatch([t for t, _ in some], [s for _, s in some], "made", np.arange(len(some)))
+    with ShardWriter(path) as writer:
+        writer.write(batch)
+    found = [pair for b in read(path) for pair in zip(b.texts, b.subsets, strict=True)]
+    assert found == some
+
+
+def test_edited_documents_keep_the_rest_of_their_record(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "a.jsonl") as writer:
+        writer.write_lines(
+            [b'{"id": 7, "text": "old", "meta": {"pile_set_name": "ArXiv", "x": 1}}', b'{"text":  "same"}']
+        )
+    (batch,) = read(tmp_path / "a.jsonl")
+    edited = batch.with_texts(["new", "same"])
+    assert [bytes(line) for line in edited.raw_lines()] == [
+        b'{"id":7,"text":"new","meta":{"pile_set_name":"ArXiv","x":1}}',
+        b'{"text":  "same"}',
+    ]
+    assert [bytes(line) for line in edited.take([1]).raw_lines()] == [b'{"text":  "same"}']
+    assert edited.take([0]).raw_lines() == edited.raw_lines()[:1]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl", "a.jsonl.gz"])
+def test_nothing_is_left_when_writing_fails(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"from before")
+    with pytest.raises(RuntimeError, match="in the middle"), ShardWriter(tmp_path / name, frame_bytes=100) as writer:
+        writer.write_lines(some_lines(50))
+        raise RuntimeError("in the middle")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == b"from before"
+
+
+def test_killed_in_the_middle_leaves_no_shard(tmp_path: Path) -> None:
+    script = """
+import sys
+from pilekit.shards import ShardWriter
+with ShardWriter(sys.argv[1], frame_bytes=100) as writer:
+    while True:
+        writer.write_lines([b"{}"] * 1000)
+        print("written", flush=True)
+"""
+    path = tmp_path / "a.jsonl.zst"
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        os.kill(process.pid, signal.SIGKILL)
+    assert not path.exists()
+    with ShardWriter(path) as writer:
+        writer.write_lines([b"{}"])
+    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl.zst"]
+
+
+def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PilekitError, match="No space left"), ShardWriter(_Full(), frame_bytes=10) as writer:  # type: ignore[arg-type]
+        writer.write_lines(some_lines(20_000))
+
+
+class _Full(os.PathLike[str]):
+    """A name whose partial file is /dev/full, where every write fails as on a full disk."""
+
+    def __init__(self) -> None:
+        import tempfile
+
+        self.folder = Path(tempfile.mkdtemp())
+        (self.folder / "a.jsonl.partial").symlink_to("/dev/full")
+
+    def __fspath__(self) -> str:
+        return str(self.folder / "a.jsonl")
+
+    def __str__(self) -> str:
+        return self.__fspath__()
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PilekitError, match="cannot be written"), ShardWriter(tmp_path / "file" / "a.jsonl"):
+        pass
+    with pytest.raises(PilekitError, match="not named like a shard"):
+        ShardWriter(tmp_path / "a.txt")

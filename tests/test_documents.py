@@ -1,0 +1,69 @@
+"""DocumentBatch: columns that stay parallel, and raw lines that stay raw."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.errors import PilekitError, visible
+
+texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=8)
+
+
+def batch(some: list[str], **columns: object) -> DocumentBatch:
+    return DocumentBatch(some, [f"s{i}" for i in range(len(some))], "a.jsonl", np.arange(len(some)), **columns)  # type: ignore[arg-type]
+
+
+@given(texts)
+def test_utf8_is_the_texts_end_to_end(some: list[str]) -> None:
+    values, offsets = batch(some).utf8()
+    encoded = [text.encode() for text in some]
+    assert values.tobytes() == b"".join(encoded)
+    assert np.diff(offsets).tolist() == [len(text) for text in encoded]
+    assert batch(some).text_bytes().tolist() == [len(text) for text in encoded]
+
+
+@given(texts, st.data())
+def test_where_keeps_all_columns_together(some: list[str], data: st.DataObject) -> None:
+    keep = data.draw(st.lists(st.booleans(), min_size=len(some), max_size=len(some)))
+    whole = batch(some, lines=[str(i).encode() for i in range(len(some))])
+    kept = whole.where(keep)
+    chosen = [i for i, wanted in enumerate(keep) if wanted]
+    assert kept.texts == [some[i] for i in chosen]
+    assert kept.subsets == [f"s{i}" for i in chosen]
+    assert kept.numbers.tolist() == chosen
+    assert kept.raw_lines() == [str(i).encode() for i in chosen]
+
+
+@given(texts, st.data())
+def test_edits_follow_their_document(some: list[str], data: st.DataObject) -> None:
+    lines = [json.dumps({"n": i, "text": text}).encode() for i, text in enumerate(some)]
+    edited = [text + "!" if data.draw(st.booleans()) else text for text in some]
+    keep = data.draw(st.lists(st.booleans(), min_size=len(some), max_size=len(some)))
+    kept = batch(some, lines=lines).with_texts(edited).where(keep)
+    chosen = [i for i, wanted in enumerate(keep) if wanted]
+    assert [json.loads(bytes(line)) for line in kept.raw_lines()] == [{"n": i, "text": edited[i]} for i in chosen]
+    for line, i in zip(kept.raw_lines(), chosen, strict=True):
+        if edited[i] == some[i]:
+            assert line == lines[i]
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(PilekitError, match="different lengths"):
+        DocumentBatch(["a"], [], "a.jsonl", np.arange(1))
+
+
+def test_records_of_other_formats() -> None:
+    assert RecordFormat("content", ("source",)).record("a", "web") == {"content": "a", "source": "web"}
+    assert RecordFormat().record("a", "(none)") == {"text": "a"}
+
+
+def test_control_characters_become_visible() -> None:
+    assert visible("a\x1b[31m\n\x9b\u202e\u200b") == r"a\x1b[31m\x0a\x9b\u202e\u200b"
+    assert visible("[bold]naïve “label”[/bold]") == "[bold]naïve “label”[/bold]"
+    assert visible("abcdef", 3) == "abc…"
