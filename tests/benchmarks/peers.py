@@ -1,0 +1,66 @@
+"""The other tools that benchmarks run beside pilekit, each in a virtual environment of its own.
+
+Peers pin each other's dependencies away, so none of them is installed beside pilekit. The environments live in
+`.bench/` at the root of the repository and are kept: a second run installs nothing.
+
+    python = peer_environment("polars", ["polars==2.1.0"])
+    result = run_peer(python, "import polars, json; print(json.dumps(polars.__version__))")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).resolve().parents[2] / ".bench"
+"""Where environments and generated data of benchmarks live; ignored by git."""
+
+
+def peer_environment(name: str, requirements: Sequence[str], extra_pip_args: Sequence[str] = ()) -> Path:
+    """The Python of the virtual environment `.bench/<name>` that holds `requirements` (pinned, as pip spells them).
+
+    Made on first use, and made anew when `requirements` or `extra_pip_args` (e.g. `["--no-deps"]`) have changed. Raises
+    `CalledProcessError` where pip fails; the half-made environment is then not taken for a whole one.
+    """
+    folder = BENCH / name
+    python = folder / "bin" / "python"
+    wanted = "\n".join([sys.version, *requirements, *extra_pip_args])
+    made = folder / "made-from"
+    if python.exists() and made.exists() and made.read_text() == wanted:
+        return python
+    print(f"making {folder.relative_to(BENCH.parent)} with {', '.join(requirements)}", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *extra_pip_args, *requirements], check=True, stdout=sys.stderr)
+    made.write_text(wanted)
+    return python
+
+
+def run_peer(
+    python: Path,
+    script: str | Path,
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Run a script with `python` and return its last line of standard output, decoded from JSON.
+
+    `script` is the path of a file, or the source itself as a str. What it writes to stderr is shown. Raises
+    `CalledProcessError` where the script fails.
+    """
+    command = [str(python), str(script)] if isinstance(script, Path) else [str(python), "-c", script]
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
+        timeout=timeout,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
