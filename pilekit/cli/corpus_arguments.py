@@ -1,0 +1,64 @@
+"""How every command that reads a corpus is told which: `[PATH]... --subsets --manifest`.
+
+    @click.command()
+    @corpus_argument
+    def command(paths, subsets, manifest, ...):
+        corpus = open_corpus(paths, manifest)
+        names = exact_subsets(subsets, corpus)
+
+One spelling for all commands, so that a path that works with one works with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilekit.errors import PilekitError
+
+if TYPE_CHECKING:
+    from pilekit.corpus import Corpus
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def corpus_argument(function: F) -> F:
+    """Add the argument `paths` (tuple of str) and the options `subsets` and `manifest` (str or None) to a command."""
+    decorators = (
+        click.argument("paths", metavar="[PATH]...", nargs=-1),
+        click.option(
+            "--subsets",
+            metavar="NAMES",
+            help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto.",
+        ),
+        click.option(
+            "--manifest",
+            metavar="NAME|FILE",
+            help="What the corpus is: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
+        ),
+    )
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def open_corpus(paths: Sequence[str], manifest: str | None = None) -> Corpus:
+    """The corpus at `paths` (files, folders, globs, URLs, or `-` for standard input; none: the default places)."""
+    from pilekit.corpus import Corpus, load_manifest
+
+    source = None if not paths else paths[0] if len(paths) == 1 else list(paths)
+    return Corpus(source, manifest=None if manifest is None else load_manifest(manifest))
+
+
+def exact_subsets(names: str | None, corpus: Corpus) -> tuple[str, ...] | None:
+    """The exact names of what was given to `--subsets`; None, meaning all, where the option was not given."""
+    from pilekit.corpus import resolve_subsets, split_names
+
+    if names is None:
+        return None
+    exact = resolve_subsets(*split_names(names), manifest=corpus.manifest)
+    if not exact:
+        raise PilekitError("--subsets names no subset; give names separated by commas, or leave it out for all")
+    return exact
