@@ -1,0 +1,149 @@
+"""Pack: every row equals the plain reference's, from the beginning and from every place where one can resume."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pilekit.errors import PilekitError
+from pilekit.stream import Pack
+from pilekit.stream.state import Place
+from pilekit.tokenize import TokenBatch
+from tests.stream.reference import Document, place_of, reference_rows, rows_of, token_batches
+
+EOS, PAD = 7, 9
+NAMES = ("Pile-CC", "Github")
+
+
+@st.composite
+def corpora(draw: st.DrawFn) -> list[Document]:
+    lengths = draw(st.lists(st.integers(0, 12) | st.sampled_from([0, 1, 15, 16, 17, 40]), min_size=1, max_size=25))
+    shards = draw(st.integers(1, 3))
+    borders = sorted(draw(st.integers(0, len(lengths))) for _ in range(shards - 1))
+    documents, number, token = [], 0, 10
+    for index, length in enumerate(lengths):
+        if index in borders:
+            number = 0
+        number += draw(st.integers(0, 3))  # lines of other subsets leave gaps
+        shard = f"{sum(border <= index for border in borders):02d}.jsonl"
+        subset = draw(st.sampled_from([*NAMES, "(none)", "Recipes", "Letters"]))
+        documents.append(Document(shard, number, subset, tuple(range(token, token + length))))
+        token += length
+        number += 1
+    return documents
+
+
+def documents_of_lengths(*lengths: int) -> list[Document]:
+    return [Document("a", number, "Github", tuple(range(100, 100 + n))) for number, n in enumerate(lengths)]
+
+
+sizes = st.lists(st.integers(1, 9), max_size=3)
+
+
+@given(corpora(), st.integers(1, 20), st.integers(1, 4), sizes)
+@example(documents_of_lengths(0, 0, 0), 1, 1, [1])  # nothing but EODs
+@example(documents_of_lengths(3, 3), 4, 2, [1])  # documents, rows, batches and token batches all end together
+@example(documents_of_lengths(3, 4, 2), 4, 1, [1])  # a row holds only an EOD's continuation
+@example(documents_of_lengths(100), 4, 2, [1])  # one document over many batches
+def test_rows_are_those_of_the_reference(documents: list[Document], seq_len: int, batch_size: int, sizes: list[int]) -> None:
+    pack = Pack(seq_len, EOS, batch_size=batch_size, pad_id=PAD, subset_names=NAMES)
+    batches = list(pack(token_batches(documents, sizes)))
+    assert rows_of(batches) == reference_rows(documents, seq_len, EOS, PAD, NAMES)
+    assert all(len(batch["input_ids"]) == batch_size for batch in batches[:-1])
+
+
+@given(corpora(), st.integers(1, 20), st.integers(1, 3), st.integers(1, 3), sizes, sizes)
+@example(documents_of_lengths(3, 3), 4, 1, 1, [1], [1])
+@example(documents_of_lengths(0, 100, 0), 4, 1, 3, [1], [2])
+def test_every_batch_can_be_resumed_from(
+    documents: list[Document], seq_len: int, batch_size: int, new_batch_size: int, sizes: list[int], new_sizes: list[int]
+) -> None:
+    pack = Pack(seq_len, EOS, batch_size=batch_size, pad_id=PAD, subset_names=NAMES)
+    rows = reference_rows(documents, seq_len, EOS, PAD, NAMES)
+    batches = list(pack(token_batches(documents, sizes)))
+    done = 0
+    for index, batch in enumerate(batches):
+        done += len(batch["input_ids"])
+        place = place_of(batch)
+        assert Place(**{**json.loads(json.dumps(batch.stream_state)), "new_subsets": place.new_subsets}) == place
+        other = Pack(seq_len, EOS, batch_size=new_batch_size, pad_id=PAD, subset_names=NAMES)
+        assert rows_of(other(token_batches(documents, new_sizes, place), place)) == rows[done:]
+        # The state says where the rows stand, not how the run came there.
+        again = pack(token_batches(documents, new_sizes, place), place)
+        assert [b.stream_state for b in again] == [b.stream_state for b in batches[index + 1 :]]
+
+
+def test_new_labels_are_in_the_state_once_their_document_is_packed() -> None:
+    documents = [Document("a", n, label, (1, 2, 3)) for n, label in enumerate(["Github", "Recipes", "Letters", "Recipes"])]
+    batches = list(Pack(4, EOS, batch_size=1, subset_names=NAMES)(token_batches(documents, [4])))
+    assert [batch.stream_state["new_subsets"] for batch in batches] == [
+        [],
+        ["Recipes"],
+        ["Recipes", "Letters"],
+        ["Recipes", "Letters"],
+    ]
+    assert [batch["subset_ids"].unique().tolist() for batch in batches] == [[1], [2], [3], [2]]
+
+
+def test_an_empty_document_is_its_eod_alone() -> None:
+    (batch,) = Pack(4, EOS, batch_size=8)(token_batches(documents_of_lengths(1, 0, 0)))
+    assert batch["input_ids"].tolist() == [[100, EOS, EOS, EOS]]
+    assert batch["labels"].tolist() == [[-100, EOS, -100, -100]]
+    assert batch["doc_ids"].tolist() == [[0, 0, 1, 2]]
+
+
+def test_no_documents_give_no_batches() -> None:
+    empty = TokenBatch(np.zeros(0, np.uint32), np.zeros(1, np.int64), "a", np.zeros(0, np.int64), [])
+    assert list(Pack(4, EOS)(iter([]))) == []
+    assert list(Pack(4, EOS)(iter([empty]))) == []
+
+
+def test_batches_share_no_memory() -> None:
+    batches = list(Pack(5, EOS, batch_size=2)(token_batches(documents_of_lengths(9, 9, 9, 4))))
+    expected = [rows_of([copy.deepcopy(batch)]) for batch in batches]
+    for index, batch in enumerate(batches):
+        assert rows_of([batch]) == expected[index]
+        for column in batch.values():
+            column.fill_(-5)
+
+
+def test_a_batch_keeps_its_documents_through_copying_and_pickling() -> None:
+    (batch,) = Pack(4, EOS, batch_size=8)(token_batches(documents_of_lengths(2, 6, 1)))
+    assert batch.documents() == [[("a", 0), ("a", 1)], [("a", 1)], [("a", 1), ("a", 2)]][: len(batch["doc_ids"])]
+    for other in (copy.copy(batch), pickle.loads(pickle.dumps(batch))):
+        assert other.documents() == batch.documents()
+        assert other.stream_state == batch.stream_state
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "8"])
+def test_sizes_that_make_no_sense_are_refused(value: object) -> None:
+    with pytest.raises(PilekitError, match="seq_len"):
+        Pack(value, EOS)  # type: ignore[arg-type]
+    with pytest.raises(PilekitError, match="batch_size"):
+        Pack(4, EOS, batch_size=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        [],
+        [Document("a", 6, "Github", (1,) * 9)],  # that document is gone
+        [Document("b", 5, "Github", (1,) * 9)],
+        [Document("a", 5, "Github", (1,) * 3)],  # it was longer once
+    ],
+)
+def test_a_cut_document_that_is_not_there_any_more_is_an_error(documents: list[Document]) -> None:
+    with pytest.raises(PilekitError, match="document 5 of a"):
+        list(Pack(4, EOS)(token_batches(documents), Place("a", 5, 4)))
+
+
+def test_only_the_eod_of_a_cut_document_may_be_left() -> None:
+    (batch,) = Pack(4, EOS, pad_id=PAD)(token_batches([Document("a", 5, "Github", (1,) * 4)]), Place("a", 5, 4))
+    assert batch["input_ids"].tolist() == [[EOS, PAD, PAD, PAD]]
+    assert batch["labels"].tolist() == [[EOS, -100, -100, -100]]
