@@ -20,7 +20,7 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.shards import write_atomically
 from pilekit.tokenize.loading import load_tokenizer
-from pilekit.tokenize.sampling import SampledDocument, sample_documents
+from pilekit.tokenize.sampling import SampledDocument, sample_documents, training_shards
 from pilekit.tokenize.tokenizer import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|padding|>")
@@ -75,7 +75,8 @@ def train_tokenizer(
     if out.is_dir():
         raise PilekitError(f"{visible(str(out))} is a folder; name the file to write, such as tokenizer.json in it")
     show = progress or (lambda what, total: nullcontext(lambda amount: None))
-    with show("sampling", corpus.size) as advance:
+    sizes = [shard.size for shard in training_shards(corpus)]
+    with show("sampling", None if None in sizes else sum(size or 0 for size in sizes)) as advance:
         sample = sample_documents(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
     if not sample:
         chosen = f" in {', '.join(subsets)}" if subsets else ""

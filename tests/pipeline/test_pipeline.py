@@ -1,0 +1,142 @@
+"""Stages chained: order, laziness, early ends, and the chain of the documentation with Tokenize at its end."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.pipeline import (
+    Document,
+    Match,
+    MinBytes,
+    Pipeline,
+    Sample,
+    Select,
+    Write,
+    document_filter,
+    document_map,
+)
+from pilekit.tokenize import Tokenize, load_tokenizer
+from tests.pipeline.making import batch, cut, identities
+from tests.tokenize.making import byte_level_bpe, saved
+
+
+@document_filter
+def not_the_third(document: Document) -> bool:
+    return document.number != 3
+
+
+@document_map
+def shouted(document: Document) -> str:
+    return document.text.upper()
+
+
+TEXTS = ["alpha beta", "gamma", "delta delta", "epsilon", "zeta eta theta", "iota", "kappa lambda", "mu"]
+SUBSETS = ["ArXiv", "Github", "ArXiv", "ArXiv", "Books3", "ArXiv", "Github", "ArXiv"]
+
+
+def by_hand() -> list[tuple[str, int, str, str]]:
+    """What the chain below keeps, spelt out."""
+    return [
+        ("00.jsonl", number, subset, text.upper())
+        for number, (text, subset) in enumerate(zip(TEXTS, SUBSETS, strict=True))
+        if subset in ("ArXiv", "Github") and len(text) >= 5 and " " in text and number != 3
+    ]
+
+
+CHAIN = [Select("arxiv", "GitHub"), MinBytes(5), Match(" "), not_the_third, shouted]
+
+
+@pytest.mark.parametrize("lengths", [[], [1] * 8, [0, 3, 0, 5, 0], [8, 0], [2, 2, 2]])
+def test_chained_as_by_hand_however_batched(lengths: list[int]) -> None:
+    assert identities(Pipeline(CHAIN)(cut(batch(TEXTS, SUBSETS), lengths))) == by_hand()
+
+
+def test_a_pipeline_is_a_stage() -> None:
+    nested = Pipeline([Pipeline(CHAIN[:2]), Pipeline([]), Pipeline([Pipeline(CHAIN[2:])])])
+    assert identities(nested(iter([batch(TEXTS, SUBSETS)]))) == by_hand()
+
+
+def test_a_generator_function_is_a_stage() -> None:
+    def first_of_each_batch(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        for one in batches:
+            yield one.take([0])
+
+    kept = identities(Pipeline([first_of_each_batch, shouted])(cut(batch(TEXTS), [3, 3])))
+    assert [number for _, number, _, _ in kept] == [0, 3, 6]
+
+
+def test_nothing_in_nothing_out() -> None:
+    everything = Pipeline([*CHAIN, Sample(0.5)])
+    assert list(everything(iter([]))) == []
+    assert list(everything(iter([batch([])]))) == []
+
+
+def test_a_pipeline_is_used_again_and_again() -> None:
+    pipeline = Pipeline(CHAIN)
+    assert identities(pipeline([batch(TEXTS, SUBSETS)])) == identities(pipeline([batch(TEXTS, SUBSETS)])) == by_hand()
+
+
+class Source(Iterator[DocumentBatch]):
+    """Counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __next__(self) -> DocumentBatch:
+        self.asked += 1
+        return batch(["some text"], first=self.asked)
+
+
+def test_nothing_is_read_ahead(tmp_path: Path) -> None:
+    source = Source()
+    stages = [Select("ArXiv"), MinBytes(1), Match("text"), Sample(1.0), shouted, Write(tmp_path / "out.jsonl")]
+    out = Pipeline(stages)(source)
+    assert source.asked == 0
+    for number in range(1, 4):
+        next(out)
+        assert source.asked == number
+
+
+def test_leaving_early_closes_every_stage(tmp_path: Path) -> None:
+    closed = []
+
+    def watched(name: str) -> Any:
+        def stage(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+            try:
+                yield from batches
+            finally:
+                closed.append(name)
+
+        return stage
+
+    out = Pipeline([watched("first"), Write(tmp_path / "out.jsonl"), watched("last"), MinBytes(0)])(Source())
+    next(out)
+    del out
+    assert sorted(closed) == ["first", "last"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_stage() -> None:
+    with pytest.raises(PilekitError, match=r"stage 2 of the pipeline is the class MinBytes: write MinBytes\(\.\.\.\)"):
+        Pipeline([Sample(1), MinBytes])
+    with pytest.raises(PilekitError, match="stage 1 of the pipeline is no stage but 'ArXiv'"):
+        Pipeline(["ArXiv"])  # type: ignore[list-item]
+
+
+def test_ends_in_tokens(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(saved(byte_level_bpe(300), tmp_path / "tokenizer.json"))
+    pipeline = Pipeline([*CHAIN, Write(tmp_path / "kept.jsonl.gz"), Tokenize(tokenizer)])
+    found = []
+    for tokens in pipeline(cut(batch(TEXTS, SUBSETS), [3])):
+        for place, (number, subset) in enumerate(zip(tokens.numbers.tolist(), tokens.subsets, strict=True)):
+            ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
+            found.append((tokens.shard, number, subset, tokenizer.decode(ids)))
+    assert found == by_hand()
+    assert len(gzip.decompress((tmp_path / "kept.jsonl.gz").read_bytes()).splitlines()) == len(by_hand())

@@ -1,0 +1,263 @@
+"""Training: deterministic, lossless, atomic; and the sample behind it: bounded, spread, the same for the same seed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import xxhash
+from hypothesis import given, settings
+
+from pilekit.corpus import Corpus
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter
+from pilekit.tokenize import load_tokenizer
+from pilekit.tokenize import sampling as sampling_module
+from pilekit.tokenize.sampling import sample_documents
+from pilekit.tokenize.training import train_tokenizer
+from tests.tokenize.making import SPECIAL, hard_texts
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "dog", "while", "résumé", "naïve", "中文", "😀", "self.value", "2024"]
+
+
+def write_shard(path: Path, texts: list[str], subsets: list[str]) -> None:
+    with ShardWriter(path) as writer:
+        writer.write(DocumentBatch(texts, subsets, path.name, np.arange(len(texts))))
+
+
+def text_of(rng: np.random.Generator, words: int) -> str:
+    return " ".join(rng.choice(WORDS, words))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three train shards of different sizes, and a val shard that must stay out."""
+    root = tmp_path_factory.mktemp("corpus")
+    rng = np.random.default_rng(0)
+    for shard, documents in enumerate([200, 100, 400]):
+        texts = [text_of(rng, int(rng.integers(1, 60))) + f" s{shard}d{i}" for i in range(documents)]
+        texts[5] = ""
+        write_shard(root / "train" / f"{shard:02}.jsonl.zst", texts, ["ArXiv", "Github"] * (documents // 2))
+    write_shard(root / "val.jsonl.zst", ["held out text"] * 50, ["ArXiv"] * 50)
+    return root
+
+
+def all_documents(folder: Path) -> list[tuple[str, int, str, str]]:
+    """(shard, number, subset, text) of the train shards, read with the standard tools."""
+    import zstandard
+
+    found = []
+    for path in sorted((folder / "train").glob("*.zst")):
+        data = zstandard.ZstdDecompressor().stream_reader(path.read_bytes(), read_across_frames=True).read()
+        for number, line in enumerate(data.splitlines()):
+            record = orjson.loads(line)
+            found.append((f"train/{path.name[:-4]}", number, record["meta"]["pile_set_name"], record["text"]))
+    return found
+
+
+def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = None) -> list[bytes]:
+    """The rule in its plainest form, where all is offered: sort all documents by hash, take from the top."""
+    ordered = sorted(
+        (xxhash.xxh3_64_intdigest(f"{seed}\0{shard}\0{number}".encode()), text.encode())
+        for shard, number, label, text in all_documents(folder)
+        if text and subset in (None, label)
+    )
+    sample: list[bytes] = []
+    for _, text in ordered:
+        if sum(map(len, sample)) >= wanted:
+            break
+        sample.append(text)
+    return sample
+
+
+@pytest.mark.parametrize("wanted", [1, 100, 5_000, 40_000, 10**9])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_documents_with_the_smallest_hashes(
+    folder: Path, wanted: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_module, "OFFERED_PER_BYTE", 10**9)
+    sample = sample_documents(Corpus(folder), wanted, seed=seed)
+    assert [document.text for document in sample] == expected_sample(folder, wanted, seed)
+    only = sample_documents(Corpus(folder), wanted, seed=seed, subsets=["Github"])
+    assert [document.text for document in only] == expected_sample(folder, wanted, seed, "Github")
+    assert {document.subset for document in only} == {"Github"}
+
+
+def test_every_shard_gives_its_share(folder: Path) -> None:
+    sample = sample_documents(Corpus(folder), 3_000)
+    assert 3_000 <= sum(len(document.text) for document in sample) < 3_500
+    shards = {document.text.decode().rsplit(" ", 1)[1][:2] for document in sample}
+    assert shards == {"s0", "s1", "s2"}
+
+
+def test_reading_is_bounded(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    # 4 shards of 12 MB of text; a batch is some MB, so a small sample must need one batch of each.
+    texts = [text_of(rng, 3000) + str(i) for i in range(700)]
+    for shard in range(4):
+        write_shard(tmp_path / f"{shard:02}.jsonl.zst", texts, ["x"] * len(texts))
+    corpus = Corpus(tmp_path)
+    offered: dict[str, int] = {}
+    real = sampling_module.document_hashes
+
+    def counting(shard: str, numbers: Any, seed: int) -> Any:
+        offered[shard] = max(offered.get(shard, 0), int(numbers.max()) + 1)
+        return real(shard, numbers, seed)
+
+    told: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling_module, "document_hashes", counting)
+        sample = sample_documents(corpus, 200_000, advance=told.append)
+    assert len(offered) == 4
+    assert all(0 < documents < 500 for documents in offered.values()), offered
+    assert {len(document.text) > 0 for document in sample} == {True}
+    assert sum(told) == sum(shard.size or 0 for shard in corpus.shards)
+
+
+def test_the_same_file_whatever_the_process(folder: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from pilekit.corpus import Corpus;"
+        "from pilekit.tokenize.training import train_tokenizer;"
+        "train_tokenizer(Corpus(Path(sys.argv[1])), 600, Path(sys.argv[2]))"
+    )
+    files = [tmp_path / "0.json", tmp_path / "1.json", tmp_path / "2.json"]
+    train_tokenizer(Corpus(folder), 600, files[0])
+    for threads, file in zip(("1", "2"), files[1:], strict=True):
+        environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
+        subprocess.run([sys.executable, "-c", program, str(folder), str(file)], env=environment, check=True)
+    assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
+    assert train_tokenizer(Corpus(folder), 600, tmp_path / "3.json", sample_bytes=2_000, seed=1).vocab_size <= 600
+    assert files[0].read_bytes() != (tmp_path / "3.json").read_bytes()
+
+
+def test_the_tokenizer_that_comes_out(folder: Path, tmp_path: Path) -> None:
+    trained = train_tokenizer(Corpus(folder), 600, tmp_path / "new" / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path / "new" / "tokenizer.json")
+    assert (tokenizer.vocab_size, tokenizer.eos_id, tokenizer.pad_id) == (600, 0, 1)
+    assert tokenizer.backend == "fastokens"
+    assert trained.vocab_size == 600
+    documents = [document for document in all_documents(folder) if document[3]]
+    for subset in ("ArXiv", "Github"):
+        texts = [text for _, _, label, text in documents if label == subset]
+        one = trained.subsets[subset]
+        assert (one.documents, one.bytes) == (len(texts), sum(len(text.encode()) for text in texts))
+        assert one.tokens == len(tokenizer.encode_batch(texts)[0])
+    held_out = tokenizer.encode_batch(["held out text"])[0]
+    assert len(held_out) > 5  # words that only the val shard has were not learnt
+
+    @settings(max_examples=100, deadline=None)
+    @given(hard_texts(SPECIAL))
+    def lossless(text: str) -> None:
+        ids, _ = tokenizer.encode_batch([text])
+        assert tokenizer.decode(ids) == text
+        assert not {0, 1} & set(ids.tolist())
+
+    lossless()
+
+
+def test_a_corpus_of_held_out_shards_only_is_used(folder: Path) -> None:
+    sample = sample_documents(Corpus(folder / "val.jsonl.zst"), 10**6)
+    assert [document.text for document in sample] == [b"held out text"] * 50
+
+
+def test_a_small_sample_ends_early(folder: Path, tmp_path: Path) -> None:
+    trained = train_tokenizer(Corpus(folder), 30_000, tmp_path / "t.json", sample_bytes=300)
+    assert 258 <= trained.vocab_size < 1000
+
+
+def test_what_cannot_be_trained(folder: Path, tmp_path: Path) -> None:
+    corpus = Corpus(folder)
+    with pytest.raises(PilekitError, match="at least 258 entries"):
+        train_tokenizer(corpus, 257, tmp_path / "t.json")
+    with pytest.raises(PilekitError, match="at least one byte"):
+        train_tokenizer(corpus, 300, tmp_path / "t.json", sample_bytes=0)
+    with pytest.raises(PilekitError, match="is a folder"):
+        train_tokenizer(corpus, 300, tmp_path)
+    with pytest.raises(PilekitError, match=r"no text to train on in .* in Books3"):
+        train_tokenizer(corpus, 300, tmp_path / "t.json", ["Books3"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_stays_until_the_new_one_is_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("an earlier one")
+    with pytest.raises(PilekitError):
+        train_tokenizer(Corpus(folder), 300, path, ["Books3"])
+    assert path.read_text() == "an earlier one"
+    train_tokenizer(Corpus(folder), 300, path)
+    assert load_tokenizer(path).vocab_size == 300
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_progress_is_told(folder: Path, tmp_path: Path) -> None:
+    from contextlib import contextmanager
+
+    told: dict[str, list[int | None]] = {}
+
+    @contextmanager
+    def progress(what: str, total: int | None) -> Any:
+        told[what] = [total, 0]
+
+        def advance(amount: int) -> None:
+            told[what][1] += amount  # type: ignore[operator]
+
+        yield advance
+
+    trained = train_tokenizer(Corpus(folder), 300, tmp_path / "t.json", progress=progress)
+    train_bytes = sum(path.stat().st_size for path in (folder / "train").iterdir())
+    assert told["sampling"] == [train_bytes, train_bytes]
+    assert told["training"] == [sum(one.bytes for one in trained.subsets.values())] * 2
+
+
+@pytest.mark.slow
+def test_interrupting_ends_at_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    alphabet = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    # Random letters: merging them keeps the trainer, which is not Python, busy for a long time.
+    texts = ["".join(rng.choice(alphabet, 100_000)) for _ in range(30)]
+    texts = [" ".join(text[i : i + 11] for i in range(0, len(text), 11)) for text in texts]
+    write_shard(tmp_path / "00.jsonl.zst", texts, ["x"] * len(texts))
+    program = (
+        "import sys; from pathlib import Path; from pilekit.corpus import Corpus;"
+        "from pilekit.tokenize.training import train_tokenizer;"
+        "show = __import__('contextlib').contextmanager(lambda what, total: (yield lambda n: print(what, flush=True)));"
+        "train_tokenizer(Corpus(Path(sys.argv[1])), 200_000, Path(sys.argv[2]), progress=show)"
+    )
+    arguments = [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "t.json")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != "training":
+            pass
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=20)
+        assert process.stderr is not None
+        assert "KeyboardInterrupt" in process.stderr.read()
+    assert process.returncode != 0
+    assert not (tmp_path / "t.json").exists()
+
+
+@pytest.mark.slow
+def test_real_text(real_corpus: Path, tmp_path: Path) -> None:
+    corpus = Corpus(real_corpus / "minipile-00.jsonl.zst")
+    trained = train_tokenizer(corpus, 8_000, tmp_path / "t.json", sample_bytes=3_000_000)
+    assert trained.vocab_size == 8_000
+    tokenizer = load_tokenizer(tmp_path / "t.json")
+    sample = sample_documents(corpus, 3_000_000)
+    ids, offsets = tokenizer.encode_batch([document.text.decode() for document in sample])
+    for document, (start, end) in zip(sample, pairwise(offsets), strict=True):
+        assert tokenizer.decode(ids[start:end]).encode() == document.text
+    assert sum(one.tokens for one in trained.subsets.values()) == len(ids)
+    assert len(ids) / sum(len(document.text) for document in sample) < 0.35
