@@ -1,0 +1,171 @@
+"""`Corpus`: the shards under a file, a folder, a glob, a URL, several of these, or nothing (the default places).
+
+The order is by name, so it depends neither on the file system nor on how a shell expands a pattern. Searches enter no
+hidden and no symlinked folder, and none that pilekit wrote unless it is itself the one given: no output becomes input by
+accident.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from pilekit.corpus import local, remote
+from pilekit.corpus.manifest import Manifest, load_manifest
+from pilekit.corpus.shard import SHARD_SUFFIXES, STANDARD_INPUT, Shard, Split, is_url, make_shard, shard_of
+from pilekit.errors import PilekitError, visible
+
+ENVIRONMENT = "PILEKIT_DATA"
+
+
+class Corpus:
+    """Shards, in the order of their names, and the manifest that describes them.
+
+    source     a path, glob or URL of a shard or folder, `-` for standard input, or several of them; None: what
+               $PILEKIT_DATA names, else ./data if it has shards, else the current folder
+    manifest   a `Manifest`, the name of a bundled one, or the path of a TOML file; the Pile's by default
+
+    Raises PilekitError for a path that does not exist, for folders without shards (naming what was searched), and for
+    two shards of one name.
+    """
+
+    root: str
+    """What names are relative to: the folder given; for one file its folder; for several paths their common parent."""
+    shards: tuple[Shard, ...]
+    manifest: Manifest
+
+    def __init__(
+        self, source: str | Path | Sequence[str | Path] | None = None, manifest: Manifest | str | Path | None = None
+    ) -> None:
+        if not isinstance(manifest, Manifest):
+            manifest = load_manifest() if manifest is None else load_manifest(manifest)
+        if source is None:
+            self.root, found = _default()
+        else:
+            sources = [source] if isinstance(source, str | Path) else list(source)
+            self.root, found = _search([os.path.expanduser(os.fspath(path)) for path in sources])
+        self.shards = _in_order(found)
+        self.manifest = manifest
+
+    @property
+    def size(self) -> int | None:
+        """Stored bytes of all shards; None if that of any is unknown."""
+        sizes = [shard.size for shard in self.shards]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def split(self, split: Split) -> Self:
+        """The corpus of one split; in a corpus that names no train split, train is what is neither val nor test.
+
+        Raises PilekitError if there are no such shards.
+        """
+        wanted: set[Split | None] = {split}
+        if split == "train" and not any(shard.split == "train" for shard in self.shards):
+            wanted.add(None)
+        shards = tuple(shard for shard in self.shards if shard.split in wanted)
+        if not shards:
+            raise PilekitError(
+                f"{visible(self.root)}: has no {split} shards; a file or folder of that name would hold them, "
+                f"for example {split}.jsonl.zst"
+            )
+        part = object.__new__(type(self))
+        part.root, part.shards, part.manifest = self.root, shards, self.manifest
+        return part
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self.shards)
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.root!r}, {len(self.shards)} shards, manifest={self.manifest.name!r})"
+
+
+def _default() -> tuple[str, list[Shard]]:
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        try:
+            return _search([named])
+        except PilekitError as error:
+            raise PilekitError(f"${ENVIRONMENT}: {error}") from error
+    searched: list[local.Search] = []
+    for folder in ("data", "."):
+        if os.path.isdir(folder):
+            search = local.search_folder(folder)
+            if search.files:
+                return folder, [make_shard(relative, path, size, folder) for relative, path, size in search.files]
+            searched.append(search)
+    raise _nothing_found(
+        [f"${ENVIRONMENT} (not set)", "./data", f"the current folder ({os.getcwd()})"],
+        [folder for search in searched for folder in search.ours],
+    )
+
+
+def _search(sources: list[str]) -> tuple[str, list[Shard]]:
+    """(root, shards) of one or more paths, globs or URLs."""
+    if not sources:
+        raise PilekitError("no path is given: the list of paths is empty")
+    if STANDARD_INPUT in sources:
+        if len(sources) > 1:
+            raise PilekitError("standard input (-) cannot be read together with other paths")
+        return STANDARD_INPUT, [shard_of(STANDARD_INPUT)]
+    found: list[tuple[str, local.Search]] = []
+    for source in sources:
+        search = remote.search(source) if is_url(source) else local.search(source)
+        if not search.files:
+            raise _nothing_found([source], search.ours)
+        found.append((source, search))
+    if len(found) == 1:
+        search = found[0][1]
+        return search.root, [make_shard(relative, path, size, search.root) for relative, path, size in search.files]
+    root = _common_parent([(source, search.root) for source, search in found])
+    return root, [
+        make_shard(_below(root, search.root, relative), path, size, root)
+        for _, search in found
+        for relative, path, size in search.files
+    ]
+
+
+def _common_parent(roots: list[tuple[str, str]]) -> str:
+    remote_ones = [source for source, _ in roots if is_url(source)]
+    if not remote_ones:
+        return os.path.commonpath([os.path.abspath(root) for _, root in roots])
+    split = [root.rstrip("/").split("/") for _, root in roots]
+    shared = 0
+    while all(len(parts) > shared and parts[shared] == split[0][shared] for parts in split):
+        shared += 1
+    if len(remote_ones) < len(roots) or not shared:
+        raise PilekitError(
+            f"{visible(remote_ones[0])} and the other paths have no common folder; read them as corpora of their own"
+        )
+    return "/".join(split[0][:shared])
+
+
+def _below(root: str, folder: str, relative: str) -> str:
+    if is_url(root) or is_url(folder):
+        inner = folder.rstrip("/")[len(root) :].strip("/")
+    else:
+        inner = os.path.relpath(os.path.abspath(folder), root).replace(os.sep, "/")
+    return relative if inner in ("", ".") else f"{inner}/{relative}"
+
+
+def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
+    ordered = sorted(shards, key=lambda shard: shard.name)
+    for one, other in zip(ordered, ordered[1:], strict=False):
+        if one.name == other.name:
+            raise PilekitError(
+                f"two shards have the name {visible(one.name)}: {visible(one.path)} and {visible(other.path)}; "
+                "documents could not be told apart, so give only one of them"
+            )
+    return tuple(ordered)
+
+
+def _nothing_found(searched: list[str], ours: Sequence[str]) -> PilekitError:
+    text = f"no shards ({' '.join('*' + suffix for suffix in SHARD_SUFFIXES)}) in {', '.join(map(visible, searched))}"
+    if ours:
+        text += f"; not searched, because pilekit wrote them: {', '.join(map(visible, ours[:5]))}"
+        text += f" and {len(ours) - 5} more" if len(ours) > 5 else ""
+        return PilekitError(f"{text}; name such a folder to read it")
+    return PilekitError(f"{text}; give a file, folder, glob or URL, or make a small corpus with `pilekit demo`")

@@ -1,0 +1,266 @@
+"""Manifests: what is known about a corpus, as data.
+
+A manifest is a TOML file. It says where records keep text and label, which subsets there are and what else they are
+called, and holds what others have published about the corpus: sizes, scores, layout, checksums. A new corpus is a new
+file, not new code; published figures live in these files and nowhere else.
+
+Loading is strict: an unknown field, a wrong type or an inconsistency is an error that names file and field.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+import msgspec
+
+from pilekit.errors import PilekitError, visible
+
+BUNDLED = ("pile", "pile-uncopyrighted", "demo")
+"""The manifests that come with pilekit, by name."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Metric = Literal["bits_per_byte", "token_perplexity", "byte_perplexity", "nats_per_token"]
+Certainty = Literal["verified", "secondary", "recalled"]
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a manifest: immutable, every field checked."""
+
+
+class HeldOut(_Strict):
+    """A subset's documents outside train, and in the first train shard."""
+
+    test_documents: Count | None = None
+    val_documents: Count | None = None
+    tenth_documents: Count | None = None
+    """Documents in the tenth of test ("group0") that the paper scored; None where it scored all of test."""
+    test_bytes: Count | None = None
+    """Approximate: Arrow's size of the test documents, in bytes."""
+    shard_00_documents: Count | None = None
+
+
+class Subset(_Strict):
+    """One subset: its exact label and what is published about it. Everything but the name may be unknown (None)."""
+
+    name: Text
+    aliases: tuple[Text, ...] = ()
+    """Other spellings; case, spaces and punctuation do not matter."""
+    raw_bytes: Count | None = None
+    """Bytes of text before up-sampling."""
+    raw_gib: Amount | None = None
+    documents: Count | None = None
+    """Source documents before up-sampling."""
+    weight_percent: Amount | None = None
+    """Share of the bytes of the whole, up-sampling included."""
+    epochs: Amount | None = None
+    """How often each source document nominally occurs in train."""
+    effective_gib: Amount | None = None
+    """Raw size times epochs."""
+    mean_kib: Amount | None = None
+    """Mean size of a document."""
+    tokens_per_byte: Amount | None = None
+    """The fixed constant of the paper's bits per byte: GPT-2 tokens per UTF-8 byte."""
+    held_out: HeldOut = HeldOut()
+    availability: str = ""
+
+
+class Totals(_Strict):
+    """The same figures for the whole corpus."""
+
+    raw_bytes: Count | None = None
+    raw_gib: Amount | None = None
+    documents: Count | None = None
+    effective_gib: Amount | None = None
+    mean_kib: Amount | None = None
+    tokens_per_byte: Amount | None = None
+    train_documents: Count | None = None
+    val_documents: Count | None = None
+    test_documents: Count | None = None
+    note: str = ""
+
+
+class PublishedTable(_Strict):
+    """Scores of several models on the same data; each row of numbers is parallel to `models`."""
+
+    title: Text
+    source: Text
+    metric: Metric
+    measured_on: Text
+    """The data, exactly: which split, how much of it."""
+    models: tuple[Text, ...]
+    overall: tuple[Amount, ...] = ()
+    subsets: dict[str, tuple[Amount, ...]] = {}
+    certainty: Certainty = "verified"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        rows = {"overall": self.overall, **{f"subsets.{name}": row for name, row in self.subsets.items()}}
+        for name, row in rows.items():
+            if len(row) != len(self.models) and (row or name != "overall"):
+                raise ValueError(f"`{name}` has {len(row)} values for {len(self.models)} models")
+
+
+class PublishedResult(_Strict):
+    """What is published of one model: its column of a `PublishedTable`."""
+
+    model: str
+    metric: Metric
+    measured_on: str
+    overall: float | None
+    subsets: dict[str, float]
+    title: str
+    source: str
+    certainty: Certainty
+    note: str
+
+
+class ReleaseFile(_Strict):
+    """One file of the release."""
+
+    name: Text
+    """Its path in the release, `/`-separated."""
+    bytes: Count | None = None
+    sha256: Sha256 | None = None
+    uncompressed_sha256: Sha256 | None = None
+    """Of the same text as plain jsonl."""
+    first_document: Count | None = None
+    """Number of its first document, counted through all train shards from 0."""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        path = PurePosixPath(self.name)
+        if path.is_absolute() or ".." in path.parts or "\\" in self.name or re.match(r"[A-Za-z]:", self.name):
+            raise ValueError(f"`name` must be relative and without '..': {visible(self.name, 120)}")
+
+
+class Release(_Strict):
+    """How the corpus was published."""
+
+    train_documents: Count | None = None
+    files: tuple[ReleaseFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _unique("files", [file.name for file in self.files])
+        offsets = [file.first_document for file in self.files if file.first_document is not None]
+        if any(later <= earlier for earlier, later in zip(offsets, offsets[1:], strict=False)):
+            raise ValueError("`files` must have increasing `first_document`")
+        if offsets and self.train_documents is not None and offsets[-1] >= self.train_documents:
+            raise ValueError("`files` has a `first_document` not below `train_documents`")
+
+    @property
+    def shard_documents(self) -> dict[str, int]:
+        """Documents in each train shard, by file name, as far as they are known."""
+        starts = [(file.name, file.first_document) for file in self.files if file.first_document is not None]
+        ends = [start for _, start in starts[1:]] + [self.train_documents]
+        return {name: end - start for (name, start), end in zip(starts, ends, strict=True) if end is not None}
+
+
+class Manifest(_Strict):
+    """What is known about a corpus."""
+
+    name: Text
+    description: str = ""
+    text_field: Text = "text"
+    """The field of a record that holds the text."""
+    label_path: Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*$")] = "meta.pile_set_name"
+    """Where a record holds its subset's name; a dot goes one object deeper."""
+    subsets: tuple[Subset, ...] = ()
+    """Labels of documents may still be others. None listed: every label is taken as it is."""
+    totals: Totals = Totals()
+    release: Release = Release()
+    tables: tuple[PublishedTable, ...] = ()
+    tables_from: Literal["pile"] | None = None
+    """A bundled manifest whose published figures per subset hold here too; its overall figures do not."""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [subset.name for subset in self.subsets]
+        _unique("subsets", names)
+        for table in self.tables:
+            unknown = sorted(set(table.subsets) - set(names))
+            if unknown:
+                raise ValueError(f"table {table.title!r}: {unknown[0]!r} is not a subset of this manifest")
+
+    def subset(self, name: str) -> Subset | None:
+        """The subset of this exact name; None for a label that the manifest does not list."""
+        return next((subset for subset in self.subsets if subset.name == name), None)
+
+    @property
+    def published(self) -> tuple[PublishedResult, ...]:
+        """All published results, one per model and table."""
+        here = [_result(table, column) for table in self.tables for column in range(len(table.models))]
+        if self.tables_from is None:
+            return tuple(here)
+        names = {subset.name for subset in self.subsets}
+        there = []
+        for result in load_manifest(self.tables_from).published:
+            subsets = {name: value for name, value in result.subsets.items() if name in names}
+            if subsets:
+                there.append(msgspec.structs.replace(result, overall=None, subsets=subsets))
+        return (*here, *there)
+
+
+def _result(table: PublishedTable, column: int) -> PublishedResult:
+    return PublishedResult(
+        model=table.models[column],
+        metric=table.metric,
+        measured_on=table.measured_on,
+        overall=table.overall[column] if table.overall else None,
+        subsets={name: row[column] for name, row in table.subsets.items()},
+        title=table.title,
+        source=table.source,
+        certainty=table.certainty,
+        note=table.note,
+    )
+
+
+def _unique(field: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"`{field}` names {visible(name, 120)!r} twice")
+
+
+def load_manifest(name_or_path: str | Path = "pile") -> Manifest:
+    """A bundled manifest by name, or one from a TOML file.
+
+    Raises PilekitError, naming file and field, for a file that is missing, not TOML, or says what no manifest can say.
+    """
+    if isinstance(name_or_path, str) and name_or_path in BUNDLED:
+        return _bundled(name_or_path)
+    path = Path(name_or_path)
+    if not path.exists() and path.suffix != ".toml" and len(path.parts) == 1:
+        raise PilekitError(
+            f"no manifest is called {visible(str(path))}: the bundled ones are {', '.join(BUNDLED)}; "
+            "else give the path of a TOML file"
+        )
+    return _load(path)
+
+
+@functools.cache
+def _bundled(name: str) -> Manifest:
+    package = Path(__file__).parents[1]
+    inside_wheel = package / "manifests"
+    folder = inside_wheel if inside_wheel.is_dir() else package.parent / "manifests"
+    return _load(folder / f"{name}.toml")
+
+
+def _load(path: Path) -> Manifest:
+    shown = visible(str(path))
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise PilekitError(f"{shown}: no such manifest; check the path") from None
+    except OSError as error:
+        raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        text = re.sub(r"`\$\.?(.*?)`$", r"`\1`", str(error))
+        raise PilekitError(f"{shown}: {visible(text, 300)}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PilekitError(f"{shown}: is not TOML: {visible(str(error), 200)}") from error

@@ -1,0 +1,115 @@
+"""`Shard`: one stored file of a corpus, and how it gets its name and split.
+
+A shard's name is half of a document's identity, so it depends on nothing but where the file lies below the corpus root:
+`/`-separated, without compression suffix. Recompressing a shard therefore renames no document.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from pilekit.errors import PilekitError, visible
+
+Split = Literal["train", "val", "test"]
+
+SHARD_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".json.zst", ".json.gz", ".parquet")
+"""What the files end in that a search takes for shards; a file named outright may be called anything."""
+
+STANDARD_INPUT = "-"
+
+_COMPRESSION = (".zst", ".zstd", ".gz")
+_SPLITS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of a corpus.
+
+    name    its identity: the path below the corpus root without compression suffix, e.g. `train/00.jsonl`
+    path    where its bytes are: a local path, a URL, or `-` for standard input
+    size    stored bytes; None where that is not known
+    split   "train", "val" or "test" by its name, else None
+    """
+
+    name: str
+    path: str
+    size: int | None = None
+    split: Split | None = None
+
+
+def is_url(path: str) -> bool:
+    """Whether `path` is for fsspec (`s3://...`, `zip://a::b`) rather than a local file."""
+    return "://" in path or "::" in path
+
+
+def looks_like_shard(name: str) -> bool:
+    """Whether a file of this name is taken for a shard when a folder is searched; `*.index.parquet` is an index."""
+    return name.endswith(SHARD_SUFFIXES) and not name.endswith(".index.parquet")
+
+
+def shard_of(path: str) -> Shard:
+    """The shard at one path or URL, which need not exist; its folder is the corpus root."""
+    if path == STANDARD_INPUT:
+        return Shard("(stdin)", path)
+    if is_url(path):
+        folder, _, name = without_query(path).partition("::")[0].rpartition("/")
+        return make_shard(name or path, path, None, folder)
+    folder, name = os.path.split(path)
+    try:
+        size = os.stat(path).st_size
+    except OSError:
+        size = None
+    return make_shard(name, path, size, folder)
+
+
+def make_shard(relative: str, path: str, size: int | None, root: str) -> Shard:
+    """A shard from its path below `root`; raises PilekitError for a path that cannot be an identity."""
+    parts = relative.split("/")
+    if not relative or ".." in parts or "" in parts:
+        raise PilekitError(
+            f"{visible(path)}: {visible(relative)!r} cannot name a shard: names are relative and without '..'"
+        )
+    try:
+        relative.encode()
+    except UnicodeEncodeError:
+        raise PilekitError(f"{visible(_printable(path))}: its name is not valid UTF-8; rename it") from None
+    for suffix in _COMPRESSION:
+        if relative.endswith(suffix) and len(parts[-1]) > len(suffix):
+            relative = relative.removesuffix(suffix)
+            break
+    return Shard(relative, path, size, split_of(relative, root))
+
+
+def split_of(name: str, root: str = "") -> Split | None:
+    """The split that a shard's name tells.
+
+    The innermost folder called `train`, `val`, `validation`, `test` decides; else such a word in the file's name
+    (`pile_val.jsonl`, `train-00001-of-00009.parquet`), if it is the only one; else the root's own last folder.
+    """
+    *folders, file = name.lower().split("/")
+    for folder in reversed(folders):
+        if folder in _SPLITS:
+            return _SPLITS[folder]
+    told = {_SPLITS[word] for word in re.split(r"[^a-z]+", file) if word in _SPLITS}
+    if told:
+        return told.pop() if len(told) == 1 else None
+    return _SPLITS.get(root.replace(os.sep, "/").rstrip("/").rpartition("/")[2].lower())
+
+
+def without_query(url: str) -> str:
+    """`url` without `?...` and `#...` where those are no part of a file's name."""
+    return re.split(r"[?#]", url, maxsplit=1)[0] if url.startswith(("http://", "https://")) else url
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
