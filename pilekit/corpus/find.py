@@ -1,14 +1,18 @@
 """`Corpus`: the shards under a file, a folder, a glob, a URL, several of these, or nothing (the default places).
 
 The order is by name, so it depends neither on the file system nor on how a shell expands a pattern. Searches enter no
-hidden and no symlinked folder, and none that pilekit wrote unless it is itself the one given: no output becomes input by
-accident.
+hidden and no symlinked folder, and none that pilekit wrote unless it is itself the one given: no output becomes input
+by accident.
 """
+
+# Paths are text here, as they were given: a Path would tidy URLs and `./` away
+# ruff: noqa: PTH
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -153,7 +157,7 @@ def _below(root: str, folder: str, relative: str) -> str:
 
 def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     ordered = sorted(shards, key=lambda shard: shard.name)
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in pairwise(ordered):
         if one.name == other.name:
             raise PilekitError(
                 f"two shards have the name {visible(one.name)}: {visible(one.path)} and {visible(other.path)}; "

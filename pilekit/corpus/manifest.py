@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -29,11 +30,17 @@ Metric = Literal["bits_per_byte", "token_perplexity", "byte_perplexity", "nats_p
 Certainty = Literal["verified", "secondary", "recalled"]
 
 
+def _unique(field: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"`{field}` names {visible(name, 120)!r} twice")
+
+
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of a manifest: immutable, every field checked."""
 
 
-class HeldOut(_Strict):
+class HeldOut(_Strict, frozen=True):
     """A subset's documents outside train, and in the first train shard."""
 
     test_documents: Count | None = None
@@ -45,7 +52,7 @@ class HeldOut(_Strict):
     shard_00_documents: Count | None = None
 
 
-class Subset(_Strict):
+class Subset(_Strict, frozen=True):
     """One subset: its exact label and what is published about it. Everything but the name may be unknown (None)."""
 
     name: Text
@@ -70,7 +77,7 @@ class Subset(_Strict):
     availability: str = ""
 
 
-class Totals(_Strict):
+class Totals(_Strict, frozen=True):
     """The same figures for the whole corpus."""
 
     raw_bytes: Count | None = None
@@ -85,7 +92,7 @@ class Totals(_Strict):
     note: str = ""
 
 
-class PublishedTable(_Strict):
+class PublishedTable(_Strict, frozen=True):
     """Scores of several models on the same data; each row of numbers is parallel to `models`."""
 
     title: Text
@@ -106,7 +113,7 @@ class PublishedTable(_Strict):
                 raise ValueError(f"`{name}` has {len(row)} values for {len(self.models)} models")
 
 
-class PublishedResult(_Strict):
+class PublishedResult(_Strict, frozen=True):
     """What is published of one model: its column of a `PublishedTable`."""
 
     model: str
@@ -120,7 +127,7 @@ class PublishedResult(_Strict):
     note: str
 
 
-class ReleaseFile(_Strict):
+class ReleaseFile(_Strict, frozen=True):
     """One file of the release."""
 
     name: Text
@@ -139,7 +146,7 @@ class ReleaseFile(_Strict):
             raise ValueError(f"`name` must be relative and without '..': {visible(self.name, 120)}")
 
 
-class Release(_Strict):
+class Release(_Strict, frozen=True):
     """How the corpus was published."""
 
     train_documents: Count | None = None
@@ -149,7 +156,7 @@ class Release(_Strict):
     def __post_init__(self) -> None:
         _unique("files", [file.name for file in self.files])
         offsets = [file.first_document for file in self.files if file.first_document is not None]
-        if any(later <= earlier for earlier, later in zip(offsets, offsets[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(offsets)):
             raise ValueError("`files` must have increasing `first_document`")
         if offsets and self.train_documents is not None and offsets[-1] >= self.train_documents:
             raise ValueError("`files` has a `first_document` not below `train_documents`")
@@ -162,7 +169,7 @@ class Release(_Strict):
         return {name: end - start for (name, start), end in zip(starts, ends, strict=True) if end is not None}
 
 
-class Manifest(_Strict):
+class Manifest(_Strict, frozen=True):
     """What is known about a corpus."""
 
     name: Text
@@ -219,12 +226,6 @@ def _result(table: PublishedTable, column: int) -> PublishedResult:
         certainty=table.certainty,
         note=table.note,
     )
-
-
-def _unique(field: str, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"`{field}` names {visible(name, 120)!r} twice")
 
 
 def load_manifest(name_or_path: str | Path = "pile") -> Manifest:

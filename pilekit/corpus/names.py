@@ -1,7 +1,7 @@
 """Subset names: what a person types becomes the exact name.
 
-The Pile's names are irregular (`Github`, `Gutenberg (PG-19)`), and every tool spells them its own way. Two spellings are
-the same if they agree in lower case with everything but letters and digits dropped; names that are truly different
+The Pile's names are irregular (`Github`, `Gutenberg (PG-19)`), and every tool spells them its own way. Two spellings
+are the same if they agree in lower case with everything but letters and digits dropped; names that are truly different
 (`PMC`) come from the manifest's aliases.
 """
 
@@ -22,7 +22,7 @@ def normalised(name: str) -> str:
 def resolve_subsets(*names: str, manifest: Manifest | None = None) -> tuple[str, ...]:
     """The exact subset names for `names` in any known spelling, in the order given, without repetitions.
 
-    manifest   whose subsets and aliases to use; the Pile's by default. One that lists no subsets takes names as they are
+    manifest   whose subsets and aliases to use; the Pile's by default. If it lists no subsets, names stay as they are
 
     Raises PilekitError for an unknown or ambiguous name, with the closest matches.
     """

@@ -1,4 +1,4 @@
-"""Finding shards behind URLs, through fsspec: the same rules as for local folders, on the listing that a store gives."""
+"""Finding shards behind URLs, through fsspec: the rules for local folders, on the listing that a store gives."""
 
 from __future__ import annotations
 

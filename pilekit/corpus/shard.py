@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pilekit.errors import PilekitError, visible
@@ -66,7 +67,7 @@ def shard_of(path: str) -> Shard:
         return make_shard(name or path, path, None, folder)
     folder, name = os.path.split(path)
     try:
-        size = os.stat(path).st_size
+        size = Path(path).stat().st_size
     except OSError:
         size = None
     return make_shard(name, path, size, folder)

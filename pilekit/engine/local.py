@@ -3,8 +3,8 @@
     results = map_shards(count_shard, corpus.shards)        # def count_shard(shard, advance): ...
 
 One worker process per job takes one item at a time. The parent only waits on their pipes (see worker.py), hands out
-items, and yields results in the order of the items. It hands out an item only while fewer than two per job are under way
-or waiting to be yielded, so memory stays bounded however slow the consumer or an early item is.
+items, and yields results in the order of the items. It hands out an item only while fewer than two per job are under
+way or waiting to be yielded, so memory stays bounded however slow the consumer or an early item is.
 
 Workers are spawned, not forked: forking a process that has threads (decoding, rich, torch) can deadlock.
 
@@ -23,7 +23,7 @@ import signal
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
@@ -235,10 +235,8 @@ def _as_main(module: types.ModuleType | None) -> Iterator[None]:
 
 
 def _send(pipe: Connection, payload: bytes) -> None:
-    try:
+    with suppress(OSError):
         pipe.send_bytes(payload)
-    except OSError:
-        pass
 
 
 def _receive(worker: _Worker) -> Message | None:
