@@ -26,6 +26,7 @@ from pilekit.corpus import load_manifest, read_header, write_header
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards import ShardWriter
+from pilekit.shards.atomic import PARTIAL
 
 DEMO_CORPUS = "demo corpus"
 """The kind in the header of the folder that `demo_corpus` makes."""
@@ -38,7 +39,7 @@ def claim(folder: Path, kind: str, parameters: Mapping[str, Any]) -> bool:
 
     Raises PilekitError for a folder with other things in it: nobody's files are mixed with ours or overwritten.
     """
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(path.suffix != PARTIAL for path in folder.iterdir()):  # a killed run may leave such
         try:
             header = read_header(folder, kind)
         except PilekitError as error:
@@ -112,7 +113,7 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
     if not any(document.subset == "Github" for document in documents):
         raise PilekitError(f"no Python files in {visible(str(library))}: this Python came without its library's source")
     arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in arithmetic_documents(arithmetic_bytes, seed))
-    repeats = {subset.name: round(subset.epochs) for subset in load_manifest("demo").subsets}
+    repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
     write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)
     finish(folder, DEMO_CORPUS, parameters)
     return True

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from pilekit.assemble import claim, demo_corpus
+from pilekit.assemble import claim, demo_corpus, finish
 from pilekit.errors import PilekitError, visible
 
 DEMO = "demo"
@@ -60,4 +60,5 @@ def command(out: Path) -> None:
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)
     run("stream", f"{train}", "--tokenizer", f"{tokenizer}", "--steps", "50")
+    finish(out, DEMO, {})
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit import Corpus, PilekitError
+from pilekit import Corpus, PilekitError, load_manifest
 from pilekit.assemble import demo_corpus
 from pilekit.assemble.building import split, write_shards
 from pilekit.assemble.sources import SourceDocument, standard_library
@@ -77,6 +77,19 @@ def test_the_splits_share_no_text(tmp_path: Path) -> None:
     assert texts["val"].isdisjoint(texts["test"])
 
 
+def test_subsets_stand_in_train_as_often_as_the_manifest_says(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    small(folder, tmp_path)
+    shards = corpus_records(folder)
+    train = Counter(json.dumps(one) for name, found in shards.items() if name.startswith("train") for one in found)
+    held_out = Counter(json.dumps(one) for name in ("val", "test") for one in shards[name])
+    epochs = {subset.name: subset.epochs for subset in load_manifest("demo").subsets}
+    assert max(epochs.values(), key=lambda value: value or 0) == 3
+    for record, times in train.items():
+        assert times == epochs[json.loads(record)["meta"]["pile_set_name"]]
+    assert set(held_out.values()) == {1}
+
+
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     for name, seed in (("one", 0), ("two", 0), ("three", 1)):
         small(tmp_path / name, tmp_path, seed=seed)
@@ -123,6 +136,7 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match="is a file"):
         small(folder / "me.jpg", tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/pilekit.json.123.partial").write_bytes(b"{")
     assert small(tmp_path / "empty", tmp_path)
 
 
