@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
+from pilekit.corpus.shard import is_url, without_query
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.frames import FRAME_MAGIC, is_skippable
 
@@ -24,14 +25,9 @@ _SUFFIXES: dict[str, Storage] = {
 }
 
 
-def is_url(path: str) -> bool:
-    """Whether `path` is for fsspec (`s3://...`, `zip://a::b`) rather than a local file."""
-    return "://" in path or "::" in path
-
-
 def storage_of(path: str) -> Storage:
     """How the file is stored, by its last suffix; raises `PilekitError` for a suffix that no shard has."""
-    name = path.split("?", 1)[0] if is_url(path) else path
+    name = without_query(path)
     for suffix, storage in _SUFFIXES.items():
         if name.endswith(suffix):
             return storage

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Self, cast
 
-from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, shard_of
+from pilekit.corpus import Corpus, Manifest, Shard, shard_of
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.ahead import run_ahead
@@ -117,8 +117,9 @@ def read_corpus(
 
 
 def record_format(manifest: Manifest | None = None) -> RecordFormat:
-    """Where records of this corpus keep their text and label."""
-    manifest = manifest if manifest is not None else load_manifest()
+    """Where records of this corpus keep their text and label; the Pile's places without a manifest."""
+    if manifest is None:
+        return RecordFormat()
     return RecordFormat(manifest.text_field, tuple(manifest.label_path.split(".")))
 
 
