@@ -109,7 +109,7 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
     if claim(folder, DEMO_CORPUS, parameters):
         return False
     library = library or standard_library()
-    documents = list(python_documents(library))
+    documents = dict.fromkeys(python_documents(library))  # each text once: copies are what the manifest says
     if not any(document.subset == "Github" for document in documents):
         raise PilekitError(f"no Python files in {visible(str(library))}: this Python came without its library's source")
     arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in arithmetic_documents(arithmetic_bytes, seed))

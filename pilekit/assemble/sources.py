@@ -71,8 +71,10 @@ def docstrings(path: str, text: str) -> Iterator[tuple[str, str]]:
             if found and not found.isspace():
                 yield name, found
         for child in reversed(list(ast.iter_child_nodes(node))):
-            named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            waiting.append((f"{name}.{child.name}" if named else name, child))
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                waiting.append((f"{name}.{child.name}", child))
+            else:
+                waiting.append((name, child))
 
 
 def language_reference() -> Iterator[tuple[str, str]]:
