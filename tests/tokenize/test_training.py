@@ -238,9 +238,11 @@ def test_interrupting_ends_at_once(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "t.json")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while process.stdout.readline().strip() != "training":
-            pass
+        for line in process.stdout:
+            if line.strip() == "training":
+                break
         time.sleep(0.5)
+        assert process.poll() is None, "the training was to take longer"
         process.send_signal(signal.SIGINT)
         process.wait(timeout=20)
         assert process.stderr is not None
