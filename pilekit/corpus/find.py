@@ -6,7 +6,7 @@ by accident.
 """
 
 # Paths are text here, as they were given: a Path would tidy URLs and `./` away
-# ruff: noqa: PTH
+# ruff: noqa: PTH100, PTH109, PTH111, PTH112
 
 from __future__ import annotations
 

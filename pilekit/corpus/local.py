@@ -5,7 +5,7 @@ call, so a folder of 100,000 files lists in a fraction of a second.
 """
 
 # A Path per entry would take most of the time
-# ruff: noqa: PTH
+# ruff: noqa: PTH112, PTH116, PTH118, PTH206
 
 from __future__ import annotations
 

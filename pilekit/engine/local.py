@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, get_context
+from multiprocessing import connection, current_process, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
@@ -40,6 +41,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _STOP_SECONDS = 2.0
+_NOT_STARTED = (
+    "the worker processes did not start (see their messages above); in a script of your own, put the call under "
+    '`if __name__ == "__main__":`'
+)
 
 
 def usable_cpus() -> int:
@@ -64,8 +69,8 @@ def map_shards(
     names         what to call the items in errors; their `name` or `str` where not given
     on_progress   receives the amounts that the functions report
 
-    Raises the first failure, in the order of the items, when all others are through, with the item's name before its
-    message: `PilekitError` for one and for an `OSError` or a dead worker, else `RuntimeError`.
+    Raises the first failure, in the order of the items, when all others are through, with the item's name in its
+    message: a `PilekitError` for one, for an `OSError`, for want of memory and for a dead worker, else a `RuntimeError`.
     """
     return list(imap_shards(function, items, jobs=jobs, names=names, on_progress=on_progress))
 
@@ -90,7 +95,8 @@ def imap_shards(
         raise PilekitError(f"jobs must be at least 1, not {jobs}")
     jobs = min(usable_cpus() if jobs is None else jobs, len(items))
     on_progress = on_progress or _ignore
-    if jobs <= 1:
+    # A daemonic process (a worker of ours, or of a DataLoader) may not start processes of its own.
+    if jobs <= 1 or current_process().daemon:
         return _inline(function, items, labels, on_progress)
     return _in_processes(function, items, labels, on_progress, jobs)
 
@@ -113,9 +119,10 @@ class _Failures:
         error = self.errors[first]
         label = visible(self.labels[first])
         more = f" ({len(self.errors) - 1} more failed)" if len(self.errors) > 1 else ""
-        if isinstance(error, PilekitError | OSError):
-            text = str(error)
-            raise PilekitError(f"{text if label in text else f'{label}: {text}'}{more}") from error
+        if isinstance(error, PilekitError | OSError | MemoryError):
+            text = "ran out of memory; use fewer jobs" if isinstance(error, MemoryError) else str(error)
+            named = re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text)
+            raise PilekitError(f"{text if named else f'{label}: {text}'}{more}") from error
         raise RuntimeError(f"{label}: {type(error).__name__}: {error}{more}") from error
 
 
@@ -154,7 +161,7 @@ def _in_processes(
         _start(workers, jobs, needs_main=any(b"__main__" in payload for payload in payloads))
         while yielded < len(items):
             while yielded in results or yielded in failures.errors:
-                if not failures.errors:
+                if yielded < min(failures.errors, default=len(items)):
                     yield results[yielded]
                 results.pop(yielded, None)
                 yielded += 1
@@ -166,21 +173,17 @@ def _in_processes(
             if yielded == len(items):
                 break
             if not workers:
-                failures.errors.setdefault(
-                    given,
-                    PilekitError(
-                        "the worker processes did not start; in a script of your own, put the call under "
-                        '`if __name__ == "__main__":`'
-                    ),
-                )
+                if not failures.errors:
+                    failures.errors[given] = PilekitError(_NOT_STARTED)
                 break
             for ready in connection.wait([worker.pipe for worker in workers]):
                 worker = next(worker for worker in workers if worker.pipe is ready)
                 message = _receive(worker)
                 if message is None:
                     workers.remove(worker)
+                    death = _death(worker)
                     if worker.item is not None:
-                        failures.errors[worker.item] = _death(worker)
+                        failures.errors[worker.item] = death
                 elif message.kind == "progress":
                     on_progress(message.value)
                 elif message.kind == "ready":
@@ -199,6 +202,7 @@ def _in_processes(
 
 def _start(workers: list[_Worker], jobs: int, needs_main: bool) -> None:
     context = get_context("spawn")
+    resource_tracker.ensure_running()  # Started later, by the first child, it would lift the block on interrupts.
     with _no_interrupts(), _as_main(None if needs_main else types.ModuleType("__main__")):
         for _ in range(jobs):
             ours, theirs = context.Pipe()
@@ -250,6 +254,7 @@ def _receive(worker: _Worker) -> Message | None:
 
 
 def _death(worker: _Worker) -> PilekitError:
+    worker.pipe.close()
     worker.process.join(_STOP_SECONDS)
     code = worker.process.exitcode
     if code is not None and code < 0:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 import traceback
@@ -57,6 +58,7 @@ class _Sender:
 
 def work(pipe: Connection) -> None:
     """The worker's main function: ends when the parent closes its end of the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends Ctrl-C to all; stopping is the parent's to do.
     threading.Thread(target=_die_with_parent, daemon=True).start()
     sender = _Sender(pipe)
     sender.finish(pickle.dumps(Message("ready")))

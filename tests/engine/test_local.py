@@ -1,0 +1,317 @@
+"""The local engine with real processes: order, progress, failures, killed workers, Ctrl-C, memory bound."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pilekit.engine import Advance, imap_shards, map_shards, usable_cpus
+from pilekit.errors import PilekitError
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+    value: int
+
+
+def square(item: int, advance: Advance) -> int:
+    return item * item
+
+
+def later_first(item: int, advance: Advance) -> int:
+    time.sleep(0.3 if item == 0 else 0)
+    return item
+
+
+def report_from_threads(item: int, advance: Advance) -> None:
+    threads = [threading.Thread(target=lambda: [advance(item) for _ in range(100)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def process_id(item: int, advance: Advance) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def touch_then_fail(item: tuple[str, str], advance: Advance) -> None:
+    path, how = item
+    Path(path).write_text(how)
+    if how == "damage":
+        raise PilekitError("the frame is cut off")
+    if how == "bug":
+        raise ZeroDivisionError("division by zero")
+    if how == "disk":
+        raise OSError(28, "No space left on device")
+    if how == "memory":
+        raise MemoryError
+    if how == "odd":
+        raise OddError("one", "two")
+
+
+class OddError(Exception):
+    """An exception that cannot be unpickled."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def kill_itself(item: Named, advance: Advance) -> int:
+    if item.value < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item.value
+
+
+def leave(item: Named, advance: Advance) -> int:
+    os._exit(3)
+
+
+def unpicklable(item: int, advance: Advance) -> object:
+    return threading.Lock()
+
+
+def large_result(item: int, advance: Advance) -> bytes:
+    return bytes(5_000_000)
+
+
+def write_start(item: str, advance: Advance) -> int:
+    Path(item).touch()
+    return 0
+
+
+def nested(item: int, advance: Advance) -> list[int]:
+    return map_shards(square, [item, item + 1], jobs=2)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, None])
+def test_results_come_in_the_order_of_the_items(jobs: int | None) -> None:
+    assert map_shards(later_first, range(7), jobs=jobs) == list(range(7))
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_nothing_to_do(jobs: int) -> None:
+    assert map_shards(square, [], jobs=jobs) == []
+
+
+def test_one_item_or_one_job_runs_in_this_process() -> None:
+    assert map_shards(process_id, [1], jobs=4) == [os.getpid()]
+    assert set(map_shards(process_id, [1, 2], jobs=1)) == {os.getpid()}
+
+
+def test_several_jobs_are_several_other_processes() -> None:
+    ids = set(map_shards(process_id, range(8), jobs=2))
+    assert len(ids) == 2
+    assert os.getpid() not in ids
+
+
+def test_the_usable_cpus_are_those_this_process_may_use() -> None:
+    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_adds_up_whatever_thread_reports_it(jobs: int) -> None:
+    amounts: list[int] = []
+    map_shards(report_from_threads, [1, 10, 100], jobs=jobs, on_progress=amounts.append)
+    assert sum(amounts) == 300 * 111
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("damage", PilekitError, "b.zst: the frame is cut off"),
+        ("bug", RuntimeError, "b.zst: ZeroDivisionError: division by zero"),
+        ("disk", PilekitError, "b.zst: [Errno 28] No space left on device"),
+        ("memory", PilekitError, "b.zst: ran out of memory; use fewer jobs"),
+    ],
+)
+def test_a_failure_names_its_item_after_the_others_are_through(
+    tmp_path: Path, jobs: int, how: str, kind: type[Exception], message: str
+) -> None:
+    ways = ["fine", how, "fine", "fine", "bug"]
+    items = [(str(tmp_path / f"{index}"), way) for index, way in enumerate(ways)]
+    with pytest.raises(kind) as failure:
+        map_shards(touch_then_fail, items, jobs=jobs, names=["a.zst", "b.zst", "c.zst", "d.zst", "e.zst"])
+    assert str(failure.value) == f"{message} (1 more failed)"
+    assert [Path(path).read_text() for path, _ in items] == ways
+
+
+def test_a_failure_shows_where_in_the_worker_it_came_from(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as failure:
+        map_shards(touch_then_fail, [(str(tmp_path / "1"), "bug"), (str(tmp_path / "2"), "fine")], jobs=2)
+    assert failure.value.__cause__ is not None
+    assert "touch_then_fail" in "".join(failure.value.__cause__.__notes__)
+
+
+def test_an_exception_that_cannot_travel_still_tells_what_happened(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^x: .*OddError: one and two"):
+        map_shards(touch_then_fail, [(str(tmp_path / "1"), "odd"), (str(tmp_path / "2"), "fine")], names="xy", jobs=2)
+
+
+def test_a_name_already_in_the_message_is_not_repeated() -> None:
+    with pytest.raises(PilekitError, match=r"^/data/train/00\.jsonl\.zst, line 3: bad$"):
+        map_shards(say_path, [Named("train/00.jsonl", 0)])
+
+
+def say_path(item: Named, advance: Advance) -> None:
+    raise PilekitError(f"/data/{item.name}.zst, line 3: bad")
+
+
+def test_hostile_names_are_made_visible() -> None:
+    with pytest.raises(PilekitError) as failure:
+        map_shards(touch_then_fail, [("/dev/null", "damage")], names=["\x1b[31mred"])
+    assert "\x1b" not in str(failure.value)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_before_a_failure_are_yielded_and_none_after_it(jobs: int) -> None:
+    results = imap_shards(fail_at_two, range(6), jobs=jobs)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(RuntimeError, match="2: ValueError: two"):
+        next(results)
+
+
+def fail_at_two(item: int, advance: Advance) -> int:
+    if item == 2:
+        raise ValueError("two")
+    return item
+
+
+def test_a_killed_worker_is_an_error_and_the_others_finish(tmp_path: Path) -> None:
+    items = [Named("first", 1), Named("train/07.jsonl", -1), *(Named(f"other {i}", i) for i in range(5))]
+    with pytest.raises(
+        PilekitError, match=r"train/07\.jsonl: the process .* was killed \(signal 9\); if memory ran out"
+    ):
+        map_shards(kill_itself, items, jobs=2)
+
+
+def test_when_every_worker_dies_the_first_death_is_told() -> None:
+    with pytest.raises(
+        PilekitError, match=r"^0: the process that worked on it ended with exit code 3.*\(1 more failed\)"
+    ):
+        map_shards(leave, [Named(str(index), 0) for index in range(9)], jobs=2)
+
+
+def test_a_result_that_cannot_travel_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"^1: TypeError: cannot pickle"):
+        map_shards(unpicklable, [1, 2], jobs=2)
+
+
+def test_results_larger_than_a_pipe_arrive() -> None:
+    assert [len(result) for result in imap_shards(large_result, range(5), jobs=2)] == [5_000_000] * 5
+
+
+def test_a_slow_consumer_is_not_run_away_from(tmp_path: Path) -> None:
+    items = [str(tmp_path / f"{index:02}") for index in range(20)]
+    results = imap_shards(write_start, items, jobs=2)
+    next(results)
+    time.sleep(0.5)
+    assert len(list(tmp_path.iterdir())) <= 1 + 2 * 2
+    assert len(list(results)) == 19
+
+
+def test_closing_the_iterator_stops_the_workers() -> None:
+    results = imap_shards(wait_long_after_first, range(4), jobs=2)
+    first = next(results)
+    started = time.monotonic()
+    results.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - started < 5
+    assert not alive(first)
+
+
+def wait_long_after_first(item: int, advance: Advance) -> int:
+    time.sleep(60 if item else 0)
+    return os.getpid()
+
+
+def test_work_inside_a_worker_runs_there() -> None:
+    assert map_shards(nested, [1, 2], jobs=2) == [[1, 4], [4, 9]]
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(PilekitError, match="jobs must be at least 1, not 0"):
+        map_shards(square, [1], jobs=0)
+    with pytest.raises(PilekitError, match="2 items, but 1 names"):
+        map_shards(square, [1, 2], names=["one"])
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+WORKING = """
+import sys, time
+from tests.engine.test_local import sleep_and_tell
+from pilekit.engine import map_shards
+try:
+    map_shards(sleep_and_tell, [sys.argv[1] + "/a", sys.argv[1] + "/b", sys.argv[1] + "/c"], jobs=2)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def sleep_and_tell(item: str, advance: Advance) -> None:
+    Path(item + ".tmp").write_text(str(os.getpid()))
+    Path(item + ".tmp").rename(item)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["parent alone", "as from a terminal"])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)])
+def test_stopping_the_parent_leaves_no_process(
+    tmp_path: Path, sent: signal.Signals, code: int, whole_group: bool
+) -> None:
+    # The script has no `if __name__ == "__main__"`, and needs none.
+    script = tmp_path / "script.py"
+    script.write_text(WORKING)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    started = [tmp_path / "a", tmp_path / "b"]
+    wait_for(lambda: all(path.exists() for path in started))
+    workers = [int(path.read_text()) for path in started]
+    (os.killpg if whole_group else os.kill)(parent.pid, sent)
+    _, errors = parent.communicate(timeout=20)
+    assert parent.returncode == code
+    wait_for(lambda: not any(alive(worker) for worker in workers))
+    if sent == signal.SIGINT:
+        assert errors == b""
+
+
+def wait_for(condition: object, seconds: float = 20) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def test_functions_of_a_guarded_script_work_and_of_an_unguarded_one_explain(tmp_path: Path) -> None:
+    body = "from pilekit.engine import map_shards\ndef double(item, advance): return 2 * item\n"
+    guarded, bare = tmp_path / "guarded.py", tmp_path / "bare.py"
+    guarded.write_text(body + 'if __name__ == "__main__":\n    print(map_shards(double, [1, 2], jobs=2))\n')
+    bare.write_text(body + "print(map_shards(double, [1, 2], jobs=2))\n")
+    result = subprocess.run([sys.executable, str(guarded)], capture_output=True, text=True, timeout=40)
+    assert result.stdout == "[2, 4]\n", result.stderr
+    result = subprocess.run([sys.executable, str(bare)], capture_output=True, text=True, timeout=40)
+    assert result.returncode == 1
+    assert "the worker processes did not start" in result.stderr
