@@ -5,6 +5,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 VENV := .venv/installed
 
+export NO_MKDOCS_2_WARNING := 1
+
 .PHONY: demo test test-slow check bench docs clean
 
 demo: $(VENV)
