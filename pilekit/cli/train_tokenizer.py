@@ -18,7 +18,7 @@ from pilekit.errors import visible
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
-class ByteSize(click.ParamType):
+class ByteSize(click.ParamType[int]):
     """A number of bytes: `200MB`, `1.5 GB`, `64MiB`, `1000000`."""
 
     name = "size"
@@ -60,7 +60,7 @@ def command(
       pilekit train-tokenizer pile/train --vocab-size 50257 --out tokenizer.json
       pilekit train-tokenizer 00.jsonl.zst --subsets ArXiv,GitHub --bytes 1GB --vocab-size 32000 --out code.json
     """
-    from pilekit.tokenize.training import train_tokenizer
+    from pilekit.tokenize import SampledSubset, train_tokenizer
 
     corpus = open_corpus(paths, manifest)
     chosen = exact_subsets(subsets, corpus)
@@ -69,10 +69,12 @@ def command(
     table = Table("sampled subset", box=None, pad_edge=False)
     for column in ("documents", "bytes", "tokens/byte"):
         table.add_column(column, justify="right")
-    rows = [(name, one.documents, one.bytes, one.tokens) for name, one in trained.subsets.items()]
-    total = tuple(sum(row[column] for row in rows) for column in (1, 2, 3))
-    for name, documents, size, tokens in [*rows, ("total", *total)]:
-        table.add_row(Text(visible(name)), f"{documents:,}", f"{size:,}", f"{tokens / size:.4f}")
+    parts = trained.subsets.values()
+    total = SampledSubset(
+        *(sum(column) for column in zip(*((p.documents, p.bytes, p.tokens) for p in parts), strict=True))
+    )
+    for name, part in [*trained.subsets.items(), ("total", total)]:
+        table.add_row(Text(visible(name)), f"{part.documents:,}", f"{part.bytes:,}", f"{part.tokens / part.bytes:.4f}")
     Console(highlight=False).print(table)
     if trained.vocab_size < vocab_size:
         click.echo(
