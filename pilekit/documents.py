@@ -116,7 +116,9 @@ class DocumentBatch:
             subsets=[self.subsets[i] for i in chosen],
             numbers=self.numbers[chosen] if chosen else self.numbers[:0],
             lines=None if self.lines is None else [self.lines[i] for i in chosen],
-            edited=frozenset(new for new, old in enumerate(chosen) if old in self.edited) if self.edited else self.edited,
+            edited=frozenset(new for new, old in enumerate(chosen) if old in self.edited)
+            if self.edited
+            else self.edited,
         )
 
     def where(self, keep: Sequence[bool] | npt.NDArray[np.bool_]) -> DocumentBatch:
@@ -126,5 +128,7 @@ class DocumentBatch:
 
     def with_texts(self, texts: list[str]) -> DocumentBatch:
         """The same documents with other texts; `raw_lines()` re-encodes only the ones that changed."""
-        changed = {i for i, (new, old) in enumerate(zip(texts, self.texts, strict=True)) if new is not old and new != old}
+        changed = {
+            i for i, (new, old) in enumerate(zip(texts, self.texts, strict=True)) if new is not old and new != old
+        }
         return replace(self, texts=texts, edited=self.edited | changed) if changed else self

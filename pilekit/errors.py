@@ -13,8 +13,10 @@ class PilekitError(Exception):
 
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
-# Direction overrides and other invisible format characters can make a terminal show something else than what is there.
-_ESCAPES |= {code: f"\\u{code:04x}" for code in (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)}
+# Direction overrides and other invisible format characters can make a terminal show something else than what is there;
+# lone surrogates (bytes of a file name that are no UTF-8) could not be printed at all.
+_INVISIBLE = (0x061C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
+_ESCAPES |= {code: f"\\u{code:04x}" for code in (*_INVISIBLE, *range(0xD800, 0xE000))}
 
 
 def visible(text: str, limit: int | None = None) -> str:

@@ -67,3 +67,4 @@ def test_control_characters_become_visible() -> None:
     assert visible("a\x1b[31m\n\x9b\u202e\u200b") == r"a\x1b[31m\x0a\x9b\u202e\u200b"
     assert visible("[bold]naïve “label”[/bold]") == "[bold]naïve “label”[/bold]"
     assert visible("abcdef", 3) == "abc…"
+    assert visible("\udcff") == r"\udcff"

@@ -1,7 +1,7 @@
 """`pilekit`: the group of commands, and the one place where errors become exit codes.
 
-Commands load on use, so `pilekit --help` starts in well under 0.3 s: the table below holds each command's one-line help,
-and its module is imported only when the command itself runs. Exit codes: 0 done, 1 failed with one clear line (a
+Commands load on use, so `pilekit --help` starts in well under 0.3 s: the table below holds each command's one-line
+help, and its module is imported only when the command itself runs. Exit codes: 0 done, 1 failed with one clear line (a
 traceback only under `--debug`), 2 wrong usage, 130 interrupted.
 """
 
