@@ -74,12 +74,16 @@ def rows_of(batches: Iterable[Batch]) -> list[dict[str, list[int] | list[tuple[s
             assert column.is_contiguous()
             assert column.shape == (len(documents), next(iter(batch.values())).shape[1])
         columns = {name: column.tolist() for name, column in batch.items()}
-        for index in range(len(documents)):
-            rows.append({name: column[index] for name, column in columns.items()} | {"documents": documents[index]})
+        rows += [
+            {name: column[index] for name, column in columns.items()} | {"documents": documents[index]}
+            for index in range(len(documents))
+        ]
     return rows
 
 
-def token_batches(documents: Sequence[Document], sizes: Sequence[int] = (), start: Place | None = None) -> Iterator[TokenBatch]:
+def token_batches(
+    documents: Sequence[Document], sizes: Sequence[int] = (), start: Place | None = None
+) -> Iterator[TokenBatch]:
     """`documents` as batches of `sizes` documents, over and over, none across a shard's end; from `start` on."""
     shards = list(dict.fromkeys(document.shard for document in documents))
     if start is not None:
@@ -93,7 +97,9 @@ def token_batches(documents: Sequence[Document], sizes: Sequence[int] = (), star
     begin = turn = 0
     while begin < len(documents):
         shard = documents[begin].shard
-        chosen = [document for document in documents[begin : begin + sizes[turn % len(sizes)]] if document.shard == shard]
+        chosen = [
+            document for document in documents[begin : begin + sizes[turn % len(sizes)]] if document.shard == shard
+        ]
         begin += len(chosen)
         turn += 1
         flat = np.array([token for document in chosen for token in document.ids], dtype=np.uint32)
