@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pilekit.errors import PilekitError
-
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
 
@@ -46,19 +44,13 @@ def corpus_argument(function: F) -> F:
 
 def open_corpus(paths: Sequence[str], manifest: str | None = None) -> Corpus:
     """The corpus at `paths` (files, folders, globs, URLs, or `-` for standard input; none: the default places)."""
-    from pilekit.corpus import Corpus, load_manifest
+    from pilekit.corpus import Corpus
 
-    source = None if not paths else paths[0] if len(paths) == 1 else list(paths)
-    return Corpus(source, manifest=None if manifest is None else load_manifest(manifest))
+    return Corpus((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
 
 
 def exact_subsets(names: str | None, corpus: Corpus) -> tuple[str, ...] | None:
     """The exact names of what was given to `--subsets`; None, meaning all, where the option was not given."""
     from pilekit.corpus import resolve_subsets, split_names
 
-    if names is None:
-        return None
-    exact = resolve_subsets(*split_names(names), manifest=corpus.manifest)
-    if not exact:
-        raise PilekitError("--subsets names no subset; give names separated by commas, or leave it out for all")
-    return exact
+    return None if names is None else resolve_subsets(*split_names(names), manifest=corpus.manifest)

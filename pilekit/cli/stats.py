@@ -1,0 +1,85 @@
+"""`pilekit stats`: what is in a corpus, as a table, as JSON, as a figure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.progress import byte_progress
+from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from pilekit.shards.reading import OnError
+
+SHOWN_BAD_LINES = 10
+
+
+@click.command()
+@corpus_argument
+@click.option("--tokenizer", metavar="FILE", help="Count tokens too: a tokenizer.json, a folder, or a cached name.")
+@click.option(
+    "--copies", is_flag=True, help="Count documents whose text occurred before; 8 bytes of memory a document."
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a line that is no document: stop, or skip and count it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")
+def command(
+    paths: tuple[str, ...],
+    subsets: str | None,
+    manifest: str | None,
+    tokenizer: str | None,
+    copies: bool,
+    on_error: OnError,
+    as_json: bool,
+    plot: str | None,
+) -> None:
+    """Count documents, bytes and tokens per subset.
+
+    Sizes are UTF-8 bytes of the text, before it was JSON; median and p99 are right within 1 %. Memory does not depend
+    on the size of the corpus. `-` reads standard input, compressed or not.
+
+    \b
+    Example:
+      pilekit stats 00.jsonl.zst
+      pilekit stats data/ --subsets ArXiv,GitHub --tokenizer 20B_tokenizer.json --copies
+      zstd -dc 00.jsonl.zst | pilekit stats --json -
+    """
+    from pilekit.stats import corpus_stats
+    from pilekit.stats.plot import figure_format, write_figure
+
+    if plot is not None:
+        figure_format(plot)  # A wrong suffix is told now, not after the counting.
+    corpus = open_corpus(paths, manifest)
+    names = exact_subsets(subsets, corpus)
+    with byte_progress("counting", corpus.size) as advance:
+        stats = corpus_stats(
+            corpus, subsets=names, tokenizer=tokenizer, copies=copies, on_error=on_error, advance=advance
+        )
+    for bad in stats.skipped.examples[:SHOWN_BAD_LINES]:
+        click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
+    if stats.skipped.count > SHOWN_BAD_LINES:
+        click.echo(f"skipped: {stats.skipped.count - SHOWN_BAD_LINES:,} lines more", err=True)
+    if as_json:
+        click.echo(json.dumps(stats.to_json(), indent=2))
+    else:
+        from rich.console import Console
+
+        from pilekit.stats.table import stats_table
+
+        width = shutil.get_terminal_size().columns
+        Console(file=sys.stdout, width=width, highlight=False).print(stats_table(stats, width))
+    if plot is not None:
+        write_figure(stats, Path(plot))
+        click.echo(f"drawn: {visible(plot)}", err=True)

@@ -1,0 +1,204 @@
+"""`corpus_stats`: what is in a corpus, per subset.
+
+Every shard is counted on its own, several at a time, and the counts are added up in the order of the shards; so the
+result is the same whatever the number of processes. Hashes of texts, needed to find copies, are only compared here, in
+the order of the corpus: which of two equal documents is the copy must not depend on which process was faster.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.engine import Advance, imap_shards, usable_cpus
+from pilekit.shards import SkippedLines, read
+from pilekit.shards.reading import OnError
+from pilekit.stats.copies import CopyCounter
+from pilekit.stats.counting import Counts, TextHashes, count_batch
+from pilekit.stats.histogram import quantile
+from pilekit.tokenize import Tokenizer, load_tokenizer
+
+STORED_BYTES_PER_PROCESS = 64 << 20
+"""A further process is worth its start (about a second of work) for each so many compressed bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetStats:
+    """The figures of one subset, or of all together.
+
+    bytes          UTF-8 bytes of the texts
+    share          of all bytes counted, 0 to 1
+    paper_share    of all bytes by the manifest, 0 to 1; None where it does not say
+    mean_bytes, median_bytes, p99_bytes   of a document; the quantiles within 0.8 %; nan without documents
+    lengths        histogram of the documents' bytes, int64 [BINS] (see histogram.py)
+    tokens         without EOD; None where no tokenizer was given
+    copies         documents whose text occurred before, in any subset; None where not asked for
+    """
+
+    name: str
+    documents: int
+    bytes: int
+    share: float
+    paper_share: float | None
+    mean_bytes: float
+    median_bytes: float
+    p99_bytes: float
+    lengths: npt.NDArray[np.int64] = field(repr=False)
+    tokens: int | None = None
+    copies: int | None = None
+
+    @property
+    def tokens_per_byte(self) -> float | None:
+        """Tokens per UTF-8 byte; None where no tokenizer or no byte was given."""
+        return None if self.tokens is None or not self.bytes else self.tokens / self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusStats:
+    """What is in a corpus.
+
+    subsets    the largest first
+    total      all subsets together
+    skipped    the bad lines passed over
+    manifest   the name of the manifest whose shares stand beside
+    """
+
+    subsets: tuple[SubsetStats, ...]
+    total: SubsetStats
+    skipped: SkippedLines
+    manifest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"documents", "bytes", "skipped", "subsets": {name: {"documents", "bytes", "share", "mean_bytes", ...}}}`.
+
+        `skipped` is the number of lines passed over, `share` a fraction of 1; `tokens` and `copies` are there where
+        they were counted.
+        """
+        subsets = {}
+        for subset in self.subsets:
+            figures: dict[str, Any] = {
+                "documents": subset.documents,
+                "bytes": subset.bytes,
+                "share": subset.share,
+                "mean_bytes": subset.mean_bytes,
+                "median_bytes": subset.median_bytes,
+                "p99_bytes": subset.p99_bytes,
+            }
+            if subset.tokens is not None:
+                figures["tokens"] = subset.tokens
+            if subset.copies is not None:
+                figures["copies"] = subset.copies
+            subsets[subset.name] = figures
+        return {
+            "documents": self.total.documents,
+            "bytes": self.total.bytes,
+            "skipped": self.skipped.count,
+            "subsets": subsets,
+        }
+
+
+def corpus_stats(
+    corpus: Corpus | str | Path | Sequence[str | Path],
+    *,
+    subsets: Sequence[str] | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
+    copies: bool = False,
+    on_error: OnError = "raise",
+    jobs: int | None = None,
+    advance: Advance | None = None,
+) -> CorpusStats:
+    """Count a corpus.
+
+    corpus      a `Corpus`, or what makes one: a path, glob or URL, or several
+    subsets     only documents of these exact names (`resolve_subsets` makes them); None: all
+    tokenizer   count tokens too; a `Tokenizer`, or what `load_tokenizer` takes
+    copies      count the documents whose text occurred before (equal 64-bit hash); 8 to 12 bytes of memory a document,
+                where all else is constant
+    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
+    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a corpus so
+                small that starting processes would take longer than counting
+    advance     called with each further amount of stored bytes dealt with
+
+    A damaged shard is a `PilekitError` whatever `on_error` says.
+    """
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    if isinstance(subsets, str):
+        subsets = [subsets]
+    if isinstance(tokenizer, str | Path):
+        tokenizer = load_tokenizer(tokenizer)
+    count = functools.partial(
+        count_shard,
+        manifest=corpus.manifest,
+        subsets=None if subsets is None else tuple(subsets),
+        tokenizer=tokenizer,
+        copies=copies,
+        on_error=on_error,
+    )
+    if jobs is None and corpus.size is not None:
+        jobs = min(usable_cpus(), 1 + corpus.size // STORED_BYTES_PER_PROCESS)
+    counts = Counts()
+    copy_counter = CopyCounter()
+    names = [shard.name for shard in corpus.shards]
+    for shard_counts, texts in imap_shards(count, corpus.shards, jobs=jobs, names=names, on_progress=advance):
+        rows = counts.merge(shard_counts).astype(np.int32)
+        for hashes, local_rows in zip(texts.hashes, texts.rows, strict=True):
+            copy_counter.add(hashes, rows[local_rows])
+    copied = copy_counter.copies(len(counts.groups)) if copies else None
+    return _summary(counts, copied, tokenizer is not None, corpus.manifest)
+
+
+def count_shard(
+    shard: Shard,
+    advance: Advance,
+    *,
+    manifest: Manifest,
+    subsets: Sequence[str] | None,
+    tokenizer: Tokenizer | None,
+    copies: bool,
+    on_error: OnError,
+) -> tuple[Counts, TextHashes]:
+    """Count one shard; the second is empty unless `copies`."""
+    counts, texts = Counts(), TextHashes()
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance) as reader:
+        for batch in reader:
+            count_batch(batch, counts, tokenizer, texts if copies else None)
+    counts.skipped = reader.skipped
+    return counts, texts
+
+
+def _summary(
+    counts: Counts, copies: npt.NDArray[np.int64] | None, with_tokens: bool, manifest: Manifest
+) -> CorpusStats:
+    weights = {subset.name: subset.weight_percent for subset in manifest.subsets}
+    all_bytes = int(counts.bytes.sum())
+
+    def figures(name: str, rows: int | slice, paper_share: float | None) -> SubsetStats:
+        lengths = counts.lengths[rows].reshape(-1, counts.lengths.shape[1]).sum(axis=0)
+        documents, size = int(lengths.sum()), int(counts.bytes[rows].sum())
+        return SubsetStats(
+            name=name,
+            documents=documents,
+            bytes=size,
+            share=size / all_bytes if all_bytes else 0.0,
+            paper_share=paper_share,
+            mean_bytes=size / documents if documents else float("nan"),
+            median_bytes=quantile(lengths, 0.5),
+            p99_bytes=quantile(lengths, 0.99),
+            lengths=lengths,
+            tokens=int(counts.tokens[rows].sum()) if with_tokens else None,
+            copies=int(copies[rows].sum()) if copies is not None else None,
+        )
+
+    subsets = []
+    for name, row in counts.groups.items():
+        weight = weights.get(name)
+        subsets.append(figures(name, row, None if weight is None else weight / 100))
+    subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
+    return CorpusStats(tuple(subsets), figures("total", slice(None), None), counts.skipped, manifest.name)

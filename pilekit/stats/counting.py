@@ -1,0 +1,107 @@
+"""Count one shard: documents, bytes, sizes and tokens per subset, and hashes of its texts where copies are asked for.
+
+Counting must cost little beside reading, so a batch is counted with a handful of numpy calls; the only work per
+document is one dictionary lookup for its label and one length. An ASCII text's UTF-8 length is its length, known at
+once; any other is encoded to learn it.
+
+Nothing here grows with the shard but `TextHashes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.shards import SkippedLines
+from pilekit.stats.histogram import BINS, bin_of
+from pilekit.tokenize import Tokenizer
+
+MAX_SUBSETS = 4096
+"""More labels than this are no subsets: the label's path leads to something like an URL, and memory would not last."""
+
+
+class _Groups(dict[str, int]):
+    """Label -> its number, counted up from 0 in the order of first occurrence."""
+
+    def __missing__(self, label: str) -> int:
+        if len(self) == MAX_SUBSETS:
+            raise PilekitError(
+                f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records "
+                "keep their subset, and give it with --manifest"
+            )
+        self[label] = number = len(self)
+        return number
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts per group; a group is the documents of one label, row i of each array that of the i-th label of `groups`.
+
+    bytes     UTF-8 bytes of text, int64 [groups or more]
+    lengths   histogram of the documents' bytes, int64 [groups or more, BINS]
+    tokens    int64 [groups or more], EOD not counted
+    skipped   the bad lines passed over
+    """
+
+    groups: _Groups = field(default_factory=_Groups)
+    bytes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
+    lengths: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((32, BINS), dtype=np.int64))
+    tokens: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
+    skipped: SkippedLines = field(default_factory=SkippedLines)
+
+    def rows(self, labels: list[str]) -> npt.NDArray[np.intp]:
+        """The row of each label, intp [labels]; makes rows for new ones."""
+        rows = np.fromiter(map(self.groups.__getitem__, labels), np.intp, len(labels))
+        while len(self.groups) > len(self.bytes):
+            self.bytes = np.concatenate([self.bytes, np.zeros_like(self.bytes)])
+            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
+            self.lengths = np.concatenate([self.lengths, np.zeros_like(self.lengths)])
+        return rows
+
+    def add(self, rows: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64]) -> None:
+        """Count documents: the row and the UTF-8 bytes of each, [documents]."""
+        np.add.at(self.bytes, rows, sizes)
+        np.add.at(self.lengths.reshape(-1), rows * BINS + bin_of(sizes), 1)
+
+    def merge(self, other: Counts) -> npt.NDArray[np.intp]:
+        """Add another shard's counts; returns this object's row for each row of the other."""
+        rows = self.rows(list(other.groups))
+        count = len(rows)
+        self.bytes[rows] += other.bytes[:count]
+        self.tokens[rows] += other.tokens[:count]
+        self.lengths[rows] += other.lengths[:count]
+        self.skipped.merge(other.skipped)
+        return rows
+
+
+@dataclass(slots=True)
+class TextHashes:
+    """The 64-bit hashes of a shard's texts in order, and each one's row in the shard's counts; an entry per batch."""
+
+    hashes: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    rows: list[npt.NDArray[np.int32]] = field(default_factory=list)
+
+
+def count_batch(
+    batch: DocumentBatch, counts: Counts, tokenizer: Tokenizer | None = None, texts: TextHashes | None = None
+) -> None:
+    """Count the documents of one batch into `counts`, and their texts' hashes into `texts` where given."""
+    if not len(batch):
+        return
+    rows = counts.rows(batch.subsets)
+    if texts is None:
+        sizes = batch.text_bytes()
+    else:
+        encoded = [text.encode() for text in batch.texts]
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        texts.hashes.append(np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded)))
+        texts.rows.append(rows.astype(np.int32))
+    counts.add(rows, sizes)
+    if tokenizer is not None:
+        _, offsets = tokenizer.encode_batch(batch.texts)
+        np.add.at(counts.tokens, rows, np.diff(offsets))

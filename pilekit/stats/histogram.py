@@ -1,0 +1,56 @@
+"""Counts of sizes in fixed bins, from which every quantile comes out within 1 %.
+
+Sizes below 128 have a bin each. Above, every doubling is cut into 64 bins of equal width, so a bin that starts at
+`low` is at most `low / 64` wide, and its middle is within `low / 128` of every size in it: an error of at most 0.79 %.
+Interpolating between two such values, as quantiles do, makes nothing worse. 1,984 bins reach from 0 to 64 GiB, so the
+memory is the same for a thousand documents and for a billion, and histograms of shards add up exactly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+BINS_PER_DOUBLING = 64
+LARGEST = 2**36 - 1
+"""Sizes above are counted in the last bin."""
+
+RELATIVE_ERROR = 1 / (2 * BINS_PER_DOUBLING)
+"""Of a quantile taken from the histogram against the exact one."""
+
+
+def bin_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bin of each size; int64 of any shape, sizes >= 0."""
+    sizes = np.minimum(sizes, LARGEST)
+    # frexp gives the number of bits of a size; it is exact, because sizes fit a float64's 53 bits.
+    bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
+    shift = np.maximum(bits - 7, 0)
+    return shift * BINS_PER_DOUBLING + (sizes >> shift)
+
+
+BINS = int(bin_of(np.array([LARGEST]))[0]) + 1
+
+
+def middle_of(bins: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The value that stands for all sizes in each bin; exact below 128."""
+    shift = np.maximum(bins // BINS_PER_DOUBLING - 1, 0)
+    low = (bins - shift * BINS_PER_DOUBLING) << shift
+    return low + ((np.int64(1) << shift) - 1) / 2
+
+
+def quantile(counts: npt.NDArray[np.int64], fraction: float) -> float:
+    """The quantile of the sizes counted in `counts` (int64 [BINS]), as `numpy.quantile` defines it by default.
+
+    That is: of the sizes in order, the one at position `fraction * (number - 1)`, interpolated between its neighbours.
+    Within `RELATIVE_ERROR` of the exact value. `nan` where nothing is counted.
+    """
+    ends = np.cumsum(counts)
+    number = int(ends[-1])
+    if not number:
+        return math.nan
+    position = fraction * (number - 1)
+    neighbours = np.array([math.floor(position), math.ceil(position)])
+    below, above = middle_of(np.searchsorted(ends, neighbours, side="right"))
+    return float(below + (above - below) * (position - neighbours[0]))

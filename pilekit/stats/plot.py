@@ -1,0 +1,129 @@
+"""The figure of `pilekit stats --plot`: what the corpus is made of, and how long its documents are.
+
+Both panels share their rows, a subset each, the largest at the top. On the left its share of the bytes beside the
+paper's; on the right the distribution of its documents' sizes on a logarithmic axis, drawn straight from the histogram,
+each row to the same height, with a tick at the median.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.errors import PilekitError, visible
+from pilekit.shards import write_atomically
+from pilekit.stats.corpus_stats import CorpusStats, SubsetStats
+from pilekit.stats.histogram import middle_of
+
+FORMATS = ("png", "svg", "pdf")
+MOST_ROWS = 40
+LONGEST_NAME = 26
+OBSERVED, PAPER, INK, FAINT = "#2f6690", "#e0a458", "#222222", "#d9d9d9"
+
+
+def figure_format(path: str | Path) -> str:
+    """The format that the suffix of `path` asks for: "png", "svg" or "pdf"; raises PilekitError for any other."""
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise PilekitError(
+            f"{visible(str(path))}: a figure is a .png, .svg or .pdf file; give it one of these suffixes"
+        )
+    return suffix
+
+
+def write_figure(stats: CorpusStats, path: Path) -> None:
+    """Draw `stats` into the file `path`, which is there whole or not at all."""
+    file_format = figure_format(path)
+    figure = draw(stats)
+    with warnings.catch_warnings(), write_atomically(path) as file:
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # A label may be in any script.
+        figure.savefig(file, format=file_format, dpi=150)
+
+
+def draw(stats: CorpusStats) -> Any:
+    """The matplotlib `Figure`, 10 inches wide and as high as the subsets need."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    subsets = stats.subsets[:MOST_ROWS]
+    figure = Figure(figsize=(10, 1.7 + 0.36 * max(len(subsets), 2)), layout="constrained")
+    shares, lengths = figure.subplots(1, 2, sharey=True, width_ratios=(1, 1.25))
+    for axes in (shares, lengths):
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color=FAINT, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.set_ylim(len(subsets) - 0.4, -0.9)
+
+    _draw_shares(shares, subsets)
+    shares.set_yticks(
+        range(len(subsets)), [visible(subset.name, LONGEST_NAME) for subset in subsets], parse_math=False, color=INK
+    )
+    _draw_lengths(lengths, subsets)
+    lengths.xaxis.set_major_locator(LogLocator(base=10))
+    lengths.xaxis.set_major_formatter(FuncFormatter(_bytes_label))
+    figure.suptitle(_title(stats), x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
+    return figure
+
+
+def _title(stats: CorpusStats) -> str:
+    title = f"{stats.total.documents:,} documents, {stats.total.bytes:,} bytes of text"
+    if len(stats.subsets) > MOST_ROWS:
+        title += f"; the {MOST_ROWS} largest of {len(stats.subsets):,} subsets"
+    return title
+
+
+def _draw_shares(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
+    rows = np.arange(len(subsets))
+    known = [row for row in rows if subsets[row].paper_share is not None]
+    height, offset = (0.36, 0.19) if known else (0.6, 0.0)
+    shares = [100 * subset.share for subset in subsets]
+    axes.barh(rows - offset, shares, height, color=OBSERVED, label="here")
+    if known:
+        paper = [100 * (subsets[row].paper_share or 0) for row in known]
+        axes.barh(np.array(known) + offset, paper, height, color=PAPER, label="the paper")
+        axes.legend(loc="lower right", frameon=False)
+    axes.set_xlabel("share of the bytes, %")
+    axes.set_title("Composition", loc="left", fontsize=11, color=INK)
+
+
+def _draw_lengths(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
+    axes.set_xscale("log")
+    for row, subset in enumerate(subsets):
+        sizes, density = _density(subset.lengths)
+        if not len(sizes):
+            continue
+        base = row + 0.36
+        axes.fill_between(sizes, base, base - 0.74 * density, color=OBSERVED, alpha=0.75, linewidth=0)
+        axes.plot(sizes[[0, -1]], [base, base], color=OBSERVED, linewidth=0.6)
+        if subset.median_bytes >= 1:
+            axes.plot([subset.median_bytes] * 2, [base, base - 0.74], color=INK, linewidth=1.2)
+    axes.set_xlabel("UTF-8 bytes of a document (bar: median)")
+    axes.set_title("Document lengths", loc="left", fontsize=11, color=INK)
+
+
+def _density(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """(sizes, density) of a smoothed histogram over the logarithm of the size, its top at 1; without empty texts."""
+    filled = np.flatnonzero(counts[1:]) + 1
+    if not len(filled):
+        return np.zeros(0), np.zeros(0)
+    # Eight points a doubling, and a Gaussian of about a third of a doubling over them.
+    step, spread = 1 / 8, 0.3
+    position = np.log2(middle_of(filled))
+    grid = np.arange(position[0] - 3 * spread, position[-1] + 3 * spread + step, step)
+    density = np.zeros(len(grid))
+    for at, weight in zip(position, counts[filled], strict=True):
+        density += weight * np.exp(-0.5 * ((grid - at) / spread) ** 2)
+    keep = grid >= 0
+    return 2.0 ** grid[keep], (density / density.max())[keep]
+
+
+def _bytes_label(value: float, position: int | None) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.0f} {unit}"
+    return f"{value:.0f} B"
