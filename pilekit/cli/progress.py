@@ -1,50 +1,75 @@
 """The progress line: bytes, rate and time left, on stderr, silent when stderr is not a terminal.
 
-It appears only after two seconds, so that quick commands stay quiet.
+It appears only after two seconds, so that quick commands stay quiet, and vanishes when the work ends, so that nothing
+of it is left between messages. Readers report from their decoding thread, which may still run for a moment after the
+work was given up: what it reports then must not bring the line back.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from pilekit.errors import visible
+
+QUIET_SECONDS = 2.0
 
 Advance = Callable[[int], None]
-"""Called with the number of further bytes (as stored, compressed) that have been dealt with."""
+"""Called with the number of further bytes (as stored, compressed) that have been dealt with; from any thread."""
 
 
 @contextmanager
 def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
-    """Show how far `what` has come through `total` bytes; yields the function to call with each further amount."""
+    """Show how far `what` has come through `total` bytes; yields the function to call with each further amount.
+
+    With `total` None (a pipe, a server that does not say) there are bytes, rate and the time it has taken so far.
+    """
     if not sys.stderr.isatty():
         yield lambda amount: None
         return
+    time_column: ProgressColumn = TimeElapsedColumn() if total is None else TimeRemainingColumn()
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         DownloadColumn(),
         TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        time_column,
         console=Console(stderr=True),
         transient=True,
+        expand=True,
     )
-    task = progress.add_task(what, total=total)
+    task = progress.add_task(visible(what), total=total)
     started = time.monotonic()
-    running = False
+    lock = threading.Lock()
+    shown = ended = False
 
     def advance(amount: int) -> None:
-        nonlocal running
+        nonlocal shown
         progress.update(task, advance=amount)
-        if not running and time.monotonic() - started > 2:
-            progress.start()
-            running = True
+        with lock:
+            if not shown and not ended and time.monotonic() - started >= QUIET_SECONDS:
+                progress.start()
+                shown = True
 
     try:
         yield advance
     finally:
-        if running:
+        with lock:
+            ended = True
+        if shown:
             progress.stop()

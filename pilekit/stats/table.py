@@ -1,8 +1,9 @@
 """The table of `pilekit stats`, fitted to the width there is.
 
 An 80-column terminal holds every column: where they do not fit as they are, numbers are rounded to three digits and
-titles shortened. Where even that does not suffice, columns go, the least telling first. Labels come from the corpus, which may be
-hostile: they are shown as rich `Text`, so markup in them is just text, with control characters made visible.
+titles shortened. Where even that does not suffice, columns go, the least telling first. Labels come from the corpus,
+which may be hostile: they are shown as rich `Text`, so markup in them is just text, with control characters made
+visible.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pilekit.stats.corpus_stats import CorpusStats, SubsetStats
 DASH = "–"
 MOST_ROWS = 200
 LONGEST_NAME = 40
-SHORTEST_NAME = 10
+SHORTEST_NAME = 8
 
 
 @dataclass(frozen=True, slots=True)
