@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -44,7 +44,12 @@ class Place:
 
     def to_json(self) -> dict[str, Any]:
         """As a dict of JSON types."""
-        return asdict(self) | {"new_subsets": list(self.new_subsets)}
+        return {
+            "shard": self.shard,
+            "document": self.document,
+            "token": self.token,
+            "new_subsets": list(self.new_subsets),
+        }
 
 
 def fingerprint(
