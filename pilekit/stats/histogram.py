@@ -27,7 +27,8 @@ def bin_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     # frexp gives the number of bits of a size; it is exact, because sizes fit a float64's 53 bits.
     bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
     shift = np.maximum(bits - 7, 0)
-    return shift * BINS_PER_DOUBLING + (sizes >> shift)
+    bins: npt.NDArray[np.int64] = shift * BINS_PER_DOUBLING + (sizes >> shift)
+    return bins
 
 
 BINS = int(bin_of(np.array([LARGEST]))[0]) + 1
@@ -37,7 +38,8 @@ def middle_of(bins: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """The value that stands for all sizes in each bin; exact below 128."""
     shift = np.maximum(bins // BINS_PER_DOUBLING - 1, 0)
     low = (bins - shift * BINS_PER_DOUBLING) << shift
-    return low + ((np.int64(1) << shift) - 1) / 2
+    middles: npt.NDArray[np.float64] = low + ((np.int64(1) << shift) - 1) / 2
+    return middles
 
 
 def quantile(counts: npt.NDArray[np.int64], fraction: float) -> float:
