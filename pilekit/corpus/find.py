@@ -140,7 +140,7 @@ def _common_parent(roots: list[tuple[str, str]]) -> str:
     shared = 0
     while all(len(parts) > shared and parts[shared] == split[0][shared] for parts in split):
         shared += 1
-    if len(remote_ones) < len(roots) or not shared:
+    if len(remote_ones) < len(roots) or not shared or any("::" in source for source in remote_ones):
         raise PilekitError(
             f"{visible(remote_ones[0])} and the other paths have no common folder; read them as corpora of their own"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def write_header(folder: str | Path, *, kind: str, parameters: Mapping[str, Any]
             os.fsync(file.fileno())
         partial.replace(final)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise PilekitError(f"{visible(str(final))}: cannot be written: {error.strerror}") from error
     return header
 

@@ -23,9 +23,9 @@ BUNDLED = ("pile", "pile-uncopyrighted", "demo")
 """The manifests that come with pilekit, by name."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Amount = Annotated[float, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Metric = Literal["bits_per_byte", "token_perplexity", "byte_perplexity", "nats_per_token"]
 Certainty = Literal["verified", "secondary", "recalled"]
 
@@ -176,7 +176,7 @@ class Manifest(_Strict, frozen=True):
     description: str = ""
     text_field: Text = "text"
     """The field of a record that holds the text."""
-    label_path: Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*$")] = "meta.pile_set_name"
+    label_path: Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*\Z")] = "meta.pile_set_name"
     """Where a record holds its subset's name; a dot goes one object deeper."""
     subsets: tuple[Subset, ...] = ()
     """Labels of documents may still be others. None listed: every label is taken as it is."""

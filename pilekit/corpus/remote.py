@@ -1,4 +1,8 @@
-"""Finding shards behind URLs, through fsspec: the rules for local folders, on the listing that a store gives."""
+"""Finding shards behind URLs, through fsspec: the rules for local folders, on the listing that a store gives.
+
+A URL may be chained, as fsspec writes it: `zip://train/*.jsonl::s3://bucket/pile.zip` looks inside an archive,
+`simplecache::https://host/00.jsonl.zst` wraps a store in a cache. `*` makes a URL a pattern (`?` begins a query).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 from pilekit.corpus.header import HEADER_FILE
 from pilekit.corpus.local import Search
 from pilekit.corpus.local import search as search_local
-from pilekit.corpus.shard import looks_like_shard, without_query
+from pilekit.corpus.shard import is_url, looks_like_shard, names_a_file, without_query
 from pilekit.errors import PilekitError, visible
 
 
@@ -16,60 +20,68 @@ def search(url: str) -> Search:
 
     Raises PilekitError if there is nothing, if the store does not answer, or if its fsspec driver is not installed.
     """
-    if url.startswith(("file://", "local://")) and "::" not in url:
-        return search_local(url.partition("://")[2])
+    if not is_url(url) or (url.startswith(("file://", "local://")) and "::" not in url):
+        return search_local(url.partition("://")[2] or url)
+    wrapper, chain, inner = url.partition("::")
+    if chain and "://" not in wrapper:
+        found = search(inner)
+        around = wrapper + chain
+        files = [(name, around + path, size) for name, path, size in found.files]
+        return Search(around + found.root, files, [around + folder for folder in found.ours])
     try:
-        return _search(url)
-    except FileNotFoundError:
-        raise PilekitError(f"{visible(url)}: there is no such file or folder; check the URL") from None
+        return _search_store(url)
+    except FileNotFoundError as error:
+        # An HTTP store calls everything that goes wrong a missing file; the reason is in the cause.
+        why = f" ({visible(str(error.__cause__), 200)})" if error.__cause__ else ""
+        raise PilekitError(f"{visible(url)}: there is no such file or folder{why}; check the URL") from error
     except ImportError as error:
-        reason = visible(str(error), 200)
-        raise PilekitError(f"{visible(url)}: {reason}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
+        why = visible(str(error), 200)
+        raise PilekitError(f"{visible(url)}: {why}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
     except PilekitError:
         raise
     except Exception as error:
-        # Every store raises errors of its own making; what they have in common is that the URL could not be listed.
-        reason = visible(str(error) or type(error).__name__, 300)
-        raise PilekitError(f"{visible(url)}: cannot be listed: {reason}") from error
+        # Every store raises errors of its own making; what they share is that the URL could not be listed.
+        why = visible(str(error) or type(error).__name__, 300)
+        raise PilekitError(f"{visible(url)}: cannot be listed: {why}") from error
 
 
-def _search(url: str) -> Search:
+def _search_store(url: str) -> Search:
     import fsspec
 
     store, path = fsspec.core.url_to_fs(url)
-    plain, chain, outer = url.partition("::")
-    plain = without_query(plain)
-    if "*" in plain:
-        fixed = plain[: plain.index("*")].rpartition("/")[0]
+    first, chain, outer = url.partition("::")
+    scheme, _, place = without_query(first).partition("://")
+    if "*" in place:
+        place = place[: place.index("*")].rpartition("/")[0]
         base = path[: path.index("*")].rpartition("/")[0]
         listing = store.glob(path, detail=True)
     else:
-        about = _info(store, path)
-        if about["type"] == "file" or looks_like_shard(plain):
-            folder, _, name = plain.rpartition("/")
-            return Search(folder + chain + outer, [(name or plain, url, about.get("size"))])
-        fixed, base = plain, path
+        about: dict[str, Any] = store.info(path)
+        if about["type"] == "file" and (names_a_file(place) or scheme not in ("http", "https")):
+            folder, _, name = place.rpartition("/")
+            return Search(f"{scheme}://{folder}{chain}{outer}", [(name, url, about.get("size"))])
+        base = path
         listing = store.find(path, detail=True)
-    files = {name: about for name, about in listing.items() if about["type"] == "file"}
-    return _chosen(Search(fixed.rstrip("/") + chain + outer), base.strip("/"), files, fixed.rstrip("/"), chain + outer)
+    prefix = f"{scheme}://{place.rstrip('/')}"
+    found = Search(prefix + chain + outer)
+    base = base.strip("/")
+    for stored, about in listing.items():
+        name = stored.strip("/").removeprefix(base).strip("/")
+        hidden = any(part.startswith(".") and part != ".." for part in name.split("/"))
+        if about["type"] == "file" and looks_like_shard(name) and not hidden:
+            below = name if prefix.endswith("://") else f"/{name}"
+            found.files.append((name, f"{prefix}{below}{chain}{outer}", about.get("size")))
+    _leave_out_ours(found, store, base)
+    return found
 
 
-def _info(store: Any, path: str) -> dict[str, Any]:
-    about: dict[str, Any] = store.info(path)
-    return about
-
-
-def _chosen(search: Search, base: str, files: dict[str, dict[str, Any]], fixed: str, chain: str) -> Search:
-    below = {name.strip("/")[len(base) :].strip("/"): about.get("size") for name, about in files.items()}
-    ours = {name.rpartition("/")[0] for name in below if name.rpartition("/")[2] == HEADER_FILE} - {""}
-    for name, size in below.items():
-        parts = name.split("/")
-        parents = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-        if (
-            looks_like_shard(name)
-            and not any(part.startswith(".") and part != ".." for part in parts)
-            and not parents & ours
-        ):
-            search.files.append((name, f"{fixed}/{name}{chain}", size))
-    search.ours = sorted(f"{fixed}/{folder}{chain}" for folder in ours)
-    return search
+def _leave_out_ours(found: Search, store: Any, base: str) -> None:
+    """Drop the files in folders below the root that hold a header of pilekit."""
+    folders = {
+        "/".join(parts[:depth])
+        for parts in (name.split("/") for name, _, _ in found.files)
+        for depth in range(1, len(parts))
+    }
+    ours = {folder for folder in folders if store.exists(f"{base}/{folder}/{HEADER_FILE}".lstrip("/"))}
+    found.files = [file for file in found.files if not any(file[0].startswith(f"{folder}/") for folder in ours)]
+    found.ours = sorted(f"{found.root.partition('::')[0]}/{folder}" for folder in ours)

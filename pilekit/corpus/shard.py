@@ -19,6 +19,8 @@ Split = Literal["train", "val", "test"]
 SHARD_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".json.zst", ".json.gz", ".parquet")
 """What the files end in that a search takes for shards; a file named outright may be called anything."""
 
+_NAMED_OUTRIGHT = (*SHARD_SUFFIXES, ".json", ".ndjson", ".zst", ".zstd", ".gz")
+
 STANDARD_INPUT = "-"
 
 _COMPRESSION = (".zst", ".zstd", ".gz")
@@ -56,6 +58,11 @@ def is_url(path: str) -> bool:
 def looks_like_shard(name: str) -> bool:
     """Whether a file of this name is taken for a shard when a folder is searched; `*.index.parquet` is an index."""
     return name.endswith(SHARD_SUFFIXES) and not name.endswith(".index.parquet")
+
+
+def names_a_file(name: str) -> bool:
+    """Whether a URL ending in `name` is of one shard: an HTTP server does not say what is a file and what a folder."""
+    return name.endswith(_NAMED_OUTRIGHT)
 
 
 def shard_of(path: str) -> Shard:
@@ -104,7 +111,8 @@ def split_of(name: str, root: str = "") -> Split | None:
     told = {_SPLITS[word] for word in re.split(r"[^a-z]+", file) if word in _SPLITS}
     if told:
         return told.pop() if len(told) == 1 else None
-    return _SPLITS.get(root.replace(os.sep, "/").rstrip("/").rpartition("/")[2].lower())
+    place = next((part for part in root.split("::") if "://" in part), root)
+    return _SPLITS.get(place.replace(os.sep, "/").rstrip("/").rpartition("/")[2].lower())
 
 
 def without_query(url: str) -> str:

@@ -70,7 +70,7 @@ def map_shards(
     on_progress   receives the amounts that the functions report
 
     Raises the first failure, in the order of the items, when all others are through, with the item's name in its
-    message: a `PilekitError` for one, for an `OSError`, for want of memory and for a dead worker, else a `RuntimeError`.
+    message: a `PilekitError` for one, an `OSError`, want of memory and a dead worker, a `RuntimeError` for all else.
     """
     return list(imap_shards(function, items, jobs=jobs, names=names, on_progress=on_progress))
 

@@ -35,7 +35,11 @@ def later_first(item: int, advance: Advance) -> int:
 
 
 def report_from_threads(item: int, advance: Advance) -> None:
-    threads = [threading.Thread(target=lambda: [advance(item) for _ in range(100)]) for _ in range(3)]
+    def report() -> None:
+        for _ in range(100):
+            advance(item)
+
+    threads = [threading.Thread(target=report) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

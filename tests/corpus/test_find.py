@@ -1,0 +1,346 @@
+"""Which shards a path means: folders, files, globs, lists, standard input and the default places."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.corpus import Corpus, Shard, local, shard_of, write_header
+from pilekit.errors import PilekitError
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Make files with their own names as content below a fresh folder."""
+
+    def make(*names: str) -> Path:
+        return fill(tmp_path / "corpus", names)
+
+    return make
+
+
+def fill(folder: Path, names: Iterable[str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return folder
+
+
+def names(corpus: Corpus) -> list[str]:
+    return [shard.name for shard in corpus]
+
+
+def test_a_folder_gives_its_shards_with_size_and_split_in_the_order_of_names(make: Make) -> None:
+    folder = make("val.jsonl.zst", "train/01.jsonl.zst", "train/00.jsonl.zst", "test.jsonl.zst")
+    corpus = Corpus(folder)
+    assert corpus.root == str(folder)
+    assert corpus.shards == (
+        Shard("test.jsonl", f"{folder}/test.jsonl.zst", 14, "test"),
+        Shard("train/00.jsonl", f"{folder}/train/00.jsonl.zst", 18, "train"),
+        Shard("train/01.jsonl", f"{folder}/train/01.jsonl.zst", 18, "train"),
+        Shard("val.jsonl", f"{folder}/val.jsonl.zst", 13, "val"),
+    )
+    assert corpus.size == 63
+    assert len(corpus) == 4
+    assert corpus.manifest.name == "pile"
+
+
+def test_only_files_named_like_shards_are_taken_from_a_folder(make: Make) -> None:
+    kept = ["a.jsonl.zst", "b.jsonl", "c.jsonl.gz", "d.json.zst", "e.json.gz", "f.parquet"]
+    left = [
+        "g.json",
+        "h.txt",
+        "i.zst",
+        "SHA256SUMS.txt",
+        "00.index.parquet",
+        "j.jsonl.zst.partial",
+        "k.zip",
+        ".l.jsonl",
+    ]
+    corpus = Corpus(make(*kept, *left))
+    assert names(corpus) == ["a.jsonl", "b.jsonl", "c.jsonl", "d.json", "e.json", "f.parquet"]
+
+
+def test_hidden_and_symlinked_folders_are_not_entered_but_symlinked_files_are_shards(
+    make: Make, tmp_path: Path
+) -> None:
+    folder = make("00.jsonl", ".cache/01.jsonl", "real/02.jsonl")
+    outside = fill(tmp_path / "outside", ["03.jsonl", "blob"])
+    (folder / "link").symlink_to(outside)
+    (folder / "loop").symlink_to(folder)
+    (folder / "04.jsonl.zst").symlink_to(outside / "blob")
+    assert names(Corpus(folder)) == ["00.jsonl", "04.jsonl", "real/02.jsonl"]
+    assert Corpus(folder).shards[1].size == len("blob")
+    assert names(Corpus(folder / "link")) == ["03.jsonl"]
+
+
+def test_a_broken_link_is_told(make: Make) -> None:
+    folder = make("00.jsonl")
+    (folder / "01.jsonl").symlink_to("nowhere")
+    with pytest.raises(PilekitError, match=r"01\.jsonl: cannot be read .*broken link"):
+        Corpus(folder)
+
+
+def test_folders_that_pilekit_wrote_are_searched_only_when_given(make: Make) -> None:
+    folder = make("00.jsonl", "clean/00.jsonl", "clean/deeper/01.jsonl", "plain/02.jsonl")
+    write_header(folder / "clean", kind="clean shards", parameters={}, inputs={})
+    assert names(Corpus(folder)) == ["00.jsonl", "plain/02.jsonl"]
+    assert names(Corpus(f"{folder}/**/*.jsonl")) == ["00.jsonl", "plain/02.jsonl"]
+    assert names(Corpus(folder / "clean")) == ["00.jsonl", "deeper/01.jsonl"]
+    assert names(Corpus(f"{folder}/clean/*.jsonl")) == ["00.jsonl"]
+    assert names(Corpus([folder / "clean/00.jsonl", folder / "00.jsonl"])) == ["00.jsonl", "clean/00.jsonl"]
+
+
+def test_if_all_there_is_was_written_by_pilekit_the_error_says_so(make: Make) -> None:
+    folder = make("clean/00.jsonl")
+    write_header(folder / "clean", kind="clean shards", parameters={}, inputs={})
+    with pytest.raises(
+        PilekitError, match=r"no shards .*corpus; not searched, because pilekit wrote them: .*corpus/clean"
+    ):
+        Corpus(folder)
+
+
+def test_one_file_is_named_by_its_folder(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("train/00.jsonl.zst", "odd.name")
+    corpus = Corpus(folder / "train/00.jsonl.zst")
+    assert (corpus.root, corpus.shards) == (
+        f"{folder}/train",
+        (Shard("00.jsonl", f"{folder}/train/00.jsonl.zst", 18, "train"),),
+    )
+    assert corpus.shards[0] == shard_of(f"{folder}/train/00.jsonl.zst")
+    assert names(Corpus(folder / "odd.name")) == ["odd.name"]
+    monkeypatch.chdir(folder / "train")
+    assert Corpus("00.jsonl.zst").shards == (Shard("00.jsonl", "00.jsonl.zst", 18, None),)
+    assert Corpus("00.jsonl.zst").root == "."
+
+
+def test_several_paths_are_named_from_their_common_parent(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("a/00.jsonl", "b/00.jsonl", "b/c/01.jsonl", "val.jsonl")
+    assert names(Corpus([folder / "b", folder / "a"])) == ["a/00.jsonl", "b/00.jsonl", "b/c/01.jsonl"]
+    assert Corpus([folder / "b", folder / "a"]).root == str(folder)
+    assert names(Corpus([folder / "b/c", folder / "b/00.jsonl"])) == ["00.jsonl", "c/01.jsonl"]
+    assert names(Corpus([str(folder / "b/c")])) == ["01.jsonl"]
+    monkeypatch.chdir(folder / "a")
+    assert names(Corpus(["00.jsonl", "../val.jsonl", f"{folder}/b/*.jsonl"])) == [
+        "a/00.jsonl",
+        "b/00.jsonl",
+        "val.jsonl",
+    ]
+
+
+def test_the_order_of_paths_does_not_matter(make: Make) -> None:
+    folder = make("a.jsonl", "b.jsonl", "c.jsonl")
+    paths = [folder / "c.jsonl", folder / "a.jsonl", folder / "b.jsonl"]
+    assert Corpus(paths).shards == Corpus(paths[::-1]).shards
+
+
+def test_globs(make: Make) -> None:
+    folder = make("train/00.jsonl.zst", "train/01.jsonl.zst", "train/sums.txt", "trial/00.jsonl.zst", "val.jsonl.zst")
+    corpus = Corpus(f"{folder}/train/*.jsonl.zst")
+    assert (names(corpus), corpus.root) == (["00.jsonl", "01.jsonl"], f"{folder}/train")
+    assert [shard.split for shard in corpus] == ["train", "train"]
+    assert names(Corpus(f"{folder}/train/*")) == ["00.jsonl", "01.jsonl"]
+    assert names(Corpus(f"{folder}/tr*/00*")) == ["train/00.jsonl", "trial/00.jsonl"]
+    assert names(Corpus(f"{folder}/**/0[1-9].*")) == ["train/01.jsonl"]
+    assert names(Corpus(f"{folder}/tri?l")) == ["trial/00.jsonl"]
+    with pytest.raises(PilekitError, match=r"no shards .* in .*/train/x\*"):
+        Corpus(f"{folder}/train/x*")
+    with pytest.raises(PilekitError, match=r"there is no folder .*/missing;"):
+        Corpus(f"{folder}/missing/*.zst")
+
+
+def test_a_path_that_exists_is_no_glob(make: Make) -> None:
+    folder = make("a[1]*/00.jsonl", "a1/01.jsonl")
+    assert names(Corpus(f"{folder}/a[1]*")) == ["00.jsonl"]
+
+
+def test_a_glob_enters_neither_hidden_nor_symlinked_folders(make: Make) -> None:
+    folder = make("a/00.jsonl", ".b/00.jsonl", "a/.01.jsonl")
+    (folder / "c").symlink_to(folder / "a")
+    (folder / "loop").symlink_to(folder)
+    for pattern in ("*/*.jsonl", "**/*.jsonl", "**", "**/**/00*"):
+        assert names(Corpus(f"{folder}/{pattern}")) == ["a/00.jsonl"], pattern
+    assert names(Corpus(f"{folder}/c/*.jsonl")) == ["00.jsonl"]
+
+
+part = st.text(alphabet="ab*?", min_size=1, max_size=3) | st.just("**")
+plain = st.text(alphabet="ab", min_size=1, max_size=2)
+tree = st.lists(st.lists(plain, min_size=1, max_size=4).map("/".join), max_size=8, unique=True)
+
+
+@given(tree=tree, pattern=st.lists(part, min_size=1, max_size=4).map("/".join).map("{}*".format))
+def test_globs_find_what_the_standard_library_finds(tree: list[str], pattern: str) -> None:
+    with TemporaryDirectory() as root:
+        folder = fill(Path(root), [f"{path}.jsonl" for path in tree])
+        expected = set()
+        for found in glob.glob(pattern, root_dir=folder, recursive=True):  # noqa: PTH207 (passes over hidden files, as a shell does)
+            if (folder / found).is_file():
+                expected.add(folder / found)
+            elif "**" not in pattern.split("/"):
+                expected.update(path for path in (folder / found).rglob("*") if path.is_file())
+        try:
+            found_here = {Path(path) for _, path, _ in local.search(f"{folder}/{pattern}").files}
+        except PilekitError as error:
+            assert "there is no folder" in str(error)
+            found_here = set()
+    assert found_here == expected
+
+
+@given(tree=tree)
+def test_folders_give_what_a_plain_walk_gives(tree: list[str]) -> None:
+    with TemporaryDirectory() as root:
+        folder = fill(Path(root), [f"{path}.jsonl" for path in tree] + ["always.jsonl"])
+        expected = [
+            str((Path(where) / file).relative_to(folder)) for where, _, files in os.walk(folder) for file in files
+        ]
+        assert names(Corpus(folder)) == sorted(expected)
+
+
+def test_a_path_that_does_not_exist_is_named() -> None:
+    with pytest.raises(PilekitError, match=r"^no/such\\x1b/place\.jsonl\.zst: no such file or folder; check the path$"):
+        Corpus("no/such\x1b/place.jsonl.zst")
+
+
+def test_an_empty_folder_says_what_was_searched_and_where_to_get_a_corpus(tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match=r"no shards \(\*\.jsonl\.zst .*\) in .*; .*`pilekit demo`"):
+        Corpus(tmp_path)
+
+
+def test_one_of_several_folders_without_shards_is_an_error(make: Make) -> None:
+    folder = make("a/00.jsonl", "b/note.txt")
+    with pytest.raises(PilekitError, match=r"no shards .*/corpus/b;"):
+        Corpus([folder / "a", folder / "b"])
+    with pytest.raises(PilekitError, match="no path is given"):
+        Corpus([])
+
+
+def test_two_shards_of_one_name_are_an_error(make: Make) -> None:
+    folder = make("train/00.jsonl.zst", "train/00.jsonl")
+    with pytest.raises(PilekitError, match=r"two shards have the name train/00\.jsonl: .*00\.jsonl.* and .*00\.jsonl"):
+        Corpus(folder)
+    with pytest.raises(PilekitError, match="two shards have the name"):
+        Corpus([folder / "train/00.jsonl", folder / "train/00.jsonl"])
+
+
+def test_a_folder_that_cannot_be_read_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("00.jsonl", "secret/01.jsonl")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PilekitError, match=r"secret: the folder cannot be read \(Permission denied\)"):
+        Corpus(folder)
+
+
+def test_a_name_that_is_not_utf8_is_refused(make: Make) -> None:
+    folder = make("00.jsonl")
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.jsonl")).write_text("x")
+    with pytest.raises(PilekitError, match=r"udcff\.jsonl: its name is not valid UTF-8") as failure:
+        Corpus(folder)
+    str(failure.value).encode()
+
+
+def test_standard_input() -> None:
+    corpus = Corpus("-")
+    assert corpus.shards == (Shard("(stdin)", "-", None, None),)
+    assert corpus.size is None
+    with pytest.raises(PilekitError, match="cannot be read together"):
+        Corpus(["-", "x.jsonl"])
+
+
+def test_the_default_is_the_environment_then_data_then_here(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make("here.jsonl", "data/there.jsonl")
+    elsewhere = fill(tmp_path / "elsewhere", ["other.jsonl"])
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PILEKIT_DATA", str(elsewhere))
+    assert names(Corpus()) == ["other.jsonl"]
+    monkeypatch.setenv("PILEKIT_DATA", "")
+    assert (names(Corpus()), Corpus().root) == (["there.jsonl"], "data")
+    monkeypatch.delenv("PILEKIT_DATA")
+    (folder / "data/there.jsonl").unlink()
+    assert (names(Corpus()), Corpus().root) == (["here.jsonl"], ".")
+    (folder / "here.jsonl").unlink()
+    with pytest.raises(
+        PilekitError, match=r"\$PILEKIT_DATA \(not set\), \./data, the current folder \(.*corpus\).*pilekit demo"
+    ):
+        Corpus()
+
+
+def test_the_default_does_not_take_output_for_input(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("demo/corpus/00.jsonl")
+    write_header(folder / "demo", kind="demo", parameters={}, inputs={})
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PILEKIT_DATA", raising=False)
+    with pytest.raises(PilekitError, match=r"pilekit wrote them: \./demo;"):
+        Corpus()
+
+
+def test_a_wrong_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILEKIT_DATA", "/no/such/place")
+    with pytest.raises(PilekitError, match=r"^\$PILEKIT_DATA: /no/such/place: no such file or folder"):
+        Corpus()
+
+
+def test_a_tilde_is_the_home_folder(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(make("00.jsonl").parent))
+    assert names(Corpus("~/corpus")) == ["00.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("train/00.jsonl.zst", "train"),
+        ("val.jsonl.zst", "val"),
+        ("test.jsonl.zst", "test"),
+        ("validation/3.parquet", "val"),
+        ("Valid/3.parquet", "val"),
+        ("pile_val.jsonl", "val"),
+        ("train-00001-of-00009.parquet", "train"),
+        ("c4-validation.00000-of-00008.json.gz", "val"),
+        ("train/test-00.jsonl", "train"),
+        ("train/val/00.jsonl", "val"),
+        ("train-test.jsonl", None),
+        ("trainer.jsonl", None),
+        ("latest/evaluation.jsonl", None),
+        ("00.jsonl.zst", None),
+    ],
+)
+def test_splits_are_known_by_name(make: Make, path: str, split: str | None) -> None:
+    assert Corpus(make(path)).shards[0].split == split
+
+
+def test_a_split_of_a_corpus(make: Make) -> None:
+    corpus = Corpus(make("train/00.jsonl", "extra.jsonl", "val.jsonl"), manifest="demo")
+    assert names(corpus.split("train")) == ["train/00.jsonl"]
+    assert corpus.split("val").manifest is corpus.manifest
+    assert corpus.split("val").root == corpus.root
+    with pytest.raises(PilekitError, match=r"has no test shards; .*test\.jsonl\.zst"):
+        corpus.split("test")
+
+
+def test_without_a_train_split_train_is_what_is_not_held_out(make: Make) -> None:
+    assert names(Corpus(make("00.jsonl", "01.jsonl", "val.jsonl")).split("train")) == ["00.jsonl", "01.jsonl"]
+
+
+def test_a_corpus_travels_to_other_processes(make: Make) -> None:
+    corpus = Corpus(make("train/00.jsonl", "val.jsonl"))
+    copy = pickle.loads(pickle.dumps(corpus))
+    assert (copy.root, copy.shards, copy.manifest) == (corpus.root, corpus.shards, corpus.manifest)

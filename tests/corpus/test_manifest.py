@@ -1,0 +1,262 @@
+"""Manifests: the published figures agree with each other, and what is no manifest is refused by file and field."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pilekit.corpus import BUNDLED, Manifest, PublishedTable, load_manifest
+from pilekit.errors import PilekitError
+
+PILE = load_manifest()
+GPT2_SMALL, GPT3_DAVINCI = "GPT-2 small", "GPT-3 davinci"
+
+
+def table(title: str) -> PublishedTable:
+    (found,) = (table for table in PILE.tables if table.title == title)
+    return found
+
+
+def test_the_22_names_of_the_pile() -> None:
+    assert [subset.name for subset in PILE.subsets] == [
+        "Pile-CC",
+        "PubMed Central",
+        "Books3",
+        "OpenWebText2",
+        "ArXiv",
+        "Github",
+        "FreeLaw",
+        "StackExchange",
+        "USPTO Backgrounds",
+        "PubMed Abstracts",
+        "Gutenberg (PG-19)",
+        "OpenSubtitles",
+        "Wikipedia (en)",
+        "DM Mathematics",
+        "Ubuntu IRC",
+        "BookCorpus2",
+        "EuroParl",
+        "HackerNews",
+        "YoutubeSubtitles",
+        "PhilPapers",
+        "NIH ExPorter",
+        "Enron Emails",
+    ]
+
+
+def test_sizes_add_up_to_the_totals() -> None:
+    assert sum(subset.raw_bytes or 0 for subset in PILE.subsets) == PILE.totals.raw_bytes == 886_034_435_430
+    assert sum(subset.documents or 0 for subset in PILE.subsets) == PILE.totals.documents == 146_340_692
+    assert sum(subset.weight_percent or 0 for subset in PILE.subsets) == pytest.approx(100, abs=0.06)
+    assert sum(subset.effective_gib or 0 for subset in PILE.subsets) == pytest.approx(1254.20, abs=0.06)
+    assert PILE.totals.effective_gib == 1254.20
+
+
+@pytest.mark.parametrize("subset", PILE.subsets, ids=lambda subset: subset.name)
+def test_every_row_of_table_1_follows_from_bytes_documents_and_epochs(subset: object) -> None:
+    row = msgspec.structs.asdict(subset)  # type: ignore[arg-type]
+    gib = row["raw_bytes"] / 2**30
+    assert row["raw_gib"] == pytest.approx(gib, abs=0.0051)
+    assert row["effective_gib"] == pytest.approx(gib * row["epochs"], abs=0.0051)
+    assert row["weight_percent"] == pytest.approx(100 * gib * row["epochs"] / 1254.20, abs=0.0051)
+    assert row["mean_kib"] == pytest.approx(row["raw_bytes"] / row["documents"] / 1024, abs=0.0051)
+    assert row["availability"]
+
+
+def test_bits_per_byte_are_the_tokens_per_byte_times_log2_of_the_perplexity() -> None:
+    bits, perplexity = table("Table 2"), table("Table 8")
+    assert bits.models == perplexity.models
+    assert len(bits.subsets) == len(perplexity.subsets) == 22
+    for name, row in bits.subsets.items():
+        subset = PILE.subset(name)
+        assert subset is not None
+        assert subset.tokens_per_byte is not None
+        ours = subset.tokens_per_byte * math.log2(perplexity.subsets[name][0])
+        assert row[0] == pytest.approx(ours, abs=0.0003), name
+    assert PILE.totals.tokens_per_byte == 0.29335
+    for published, ppl in zip(bits.overall, perplexity.overall, strict=True):
+        assert published == pytest.approx(0.29335 * math.log2(ppl), abs=0.00006)
+    assert bits.overall[0] == 1.2253
+
+
+def test_the_full_test_set_is_near_its_tenth_where_that_is_not_thin() -> None:
+    thin = {"Gutenberg (PG-19)", "Enron Emails", "EuroParl"}
+    full, tenth = table("Table 9"), table("Table 8")
+    assert full.models == tenth.models[:4]
+    for name, row in full.subsets.items():
+        if name not in thin:
+            assert row == pytest.approx(tenth.subsets[name][:4], rel=0.12), name
+
+
+def test_published_results_are_columns_of_the_tables() -> None:
+    results = {(result.model, result.title): result for result in PILE.published}
+    assert len(results) < len(PILE.published) == sum(len(table.models) for table in PILE.tables)  # GPT-Neo: two metrics
+    small = results[GPT2_SMALL, "Table 2"]
+    assert (small.metric, small.overall, small.subsets["Github"]) == ("bits_per_byte", 1.2253, 1.7912)
+    assert "tenth of the Pile test set" in small.measured_on
+    davinci = results[GPT3_DAVINCI, "Table 8"]
+    assert (davinci.metric, davinci.overall, davinci.subsets["Enron Emails"]) == ("token_perplexity", 5.4508, 9.7655)
+    assert results["Pythia 70M", "Pythia on pile-10k"].measured_on.startswith("pile-10k")
+    assert results["1.3B trained on 40 GB of the Pile", "Table 4"].certainty == "secondary"
+    assert all(result.measured_on and result.source for result in PILE.published)
+
+
+def test_the_release() -> None:
+    release = PILE.release
+    assert [file.name for file in release.files[:30]] == [f"train/{shard:02}.jsonl.zst" for shard in range(30)]
+    documents = release.shard_documents
+    assert len(documents) == 30
+    assert sum(documents.values()) == release.train_documents == PILE.totals.train_documents == 210_607_728
+    assert (min(documents.values()), max(documents.values())) == (7_014_418, 7_025_621)
+    assert release.files[0].first_document == 0
+    assert {file.name for file in release.files if file.sha256} == {
+        *(f"train/{shard}.jsonl.zst" for shard in (12, 16, 20, 23, 26)),
+        "val.jsonl.zst",
+    }
+
+
+def test_held_out_documents() -> None:
+    known = [subset.held_out.test_documents for subset in PILE.subsets if subset.held_out.test_documents is not None]
+    assert (len(known), sum(known)) == (20, 214_494)
+    assert PILE.totals.test_documents == 214_584
+
+
+def test_the_uncopyrighted_variant_has_17_subsets_of_the_pile_with_weights_of_their_own() -> None:
+    variant = load_manifest("pile-uncopyrighted")
+    gone = {"Books3", "BookCorpus2", "OpenSubtitles", "YoutubeSubtitles", "OpenWebText2"}
+    assert {subset.name for subset in variant.subsets} == {subset.name for subset in PILE.subsets} - gone
+    effective = {subset.name: (subset.raw_bytes or 0) * (subset.epochs or 0) for subset in variant.subsets}
+    for subset in variant.subsets:
+        original = PILE.subset(subset.name)
+        assert original is not None
+        for field in ("aliases", "raw_bytes", "raw_gib", "documents", "epochs", "mean_kib", "tokens_per_byte"):
+            assert getattr(subset, field) == getattr(original, field)
+        share = 100 * effective[subset.name] / sum(effective.values())
+        assert subset.weight_percent == pytest.approx(share, abs=0.0051)
+    assert variant.totals.raw_bytes == sum(subset.raw_bytes or 0 for subset in variant.subsets)
+    assert variant.totals.documents == sum(subset.documents or 0 for subset in variant.subsets)
+    assert any("not comparable" in note for note in variant.notes)
+
+
+def test_published_figures_of_subsets_hold_in_the_variant_and_overall_ones_do_not() -> None:
+    results = load_manifest("pile-uncopyrighted").published
+    assert all(result.overall is None and len(result.subsets) == 17 for result in results)
+    assert {result.title for result in results} == {"Table 2", "Table 4", "Table 8", "Table 9"}
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_bundled_manifests_load_and_are_named_as_their_file(name: str) -> None:
+    manifest = load_manifest(name)
+    assert manifest.name == name
+    assert (manifest.text_field, manifest.label_path) == ("text", "meta.pile_set_name")
+    assert load_manifest(name) is manifest
+
+
+def test_the_demos_subsets() -> None:
+    names = {subset.name for subset in load_manifest("demo").subsets}
+    assert names == {"Github", "Python Reference", "Docstrings", "DM Mathematics"}
+
+
+def test_a_manifest_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\ntext_field = "content"\nlabel_path = "source"\n[[subsets]]\nname = "Mail"\nepochs = 2\n'
+    )
+    manifest = load_manifest(path)
+    assert (manifest.text_field, manifest.label_path) == ("content", "source")
+    assert load_manifest(str(path)) == manifest
+    subset = manifest.subset("Mail")
+    assert subset is not None
+    assert (subset.epochs, subset.raw_bytes, subset.aliases) == (2.0, None, ())
+    assert manifest.subset("mail") is None
+    assert manifest.published == ()
+
+
+SHA = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "missing required field `name`"),
+        ('nam = "x"\nname = "x"', "contains unknown field `nam`"),
+        ("name = 3", "Expected `str`, got `int` - at `name`"),
+        ('name = ""', "length >= 1 - at `name`"),
+        ('name = "x"\nlabel_path = "meta..set"', "at `label_path`"),
+        ('name = "x"\n[[subsets]]\nname = "a"\nbytes = 3', r"unknown field `bytes` - at `subsets\[0\]`"),
+        (
+            'name = "x"\n[[subsets]]\nname = "a"\nraw_bytes = "3"',
+            r"Expected `int \| null`, .* - at `subsets\[0\].raw_bytes`",
+        ),
+        ('name = "x"\n[[subsets]]\nname = "a"\nraw_bytes = 1.5', r"- at `subsets\[0\].raw_bytes`"),
+        ('name = "x"\n[[subsets]]\nname = "a"\nraw_bytes = -1', r"- at `subsets\[0\].raw_bytes`"),
+        ('name = "x"\n[[subsets]]\nname = "a"\nepochs = nan', r"- at `subsets\[0\].epochs`"),
+        ('name = "x"\n[[subsets]]\nname = "a"\nepochs = inf', r"- at `subsets\[0\].epochs`"),
+        ('name = "x"\n[[subsets]]\nname = "a"\nepochs = true', r"- at `subsets\[0\].epochs`"),
+        ('name = "x"\n[[subsets]]\nname = "a"\n[[subsets]]\nname = "a"', "`subsets` names 'a' twice"),
+        ('name = "x"\n[[release.files]]\nname = "../a"', r"without '\.\.': \.\./a - at `release.files\[0\]`"),
+        ('name = "x"\n[[release.files]]\nname = "/etc/passwd"', r"relative .* - at `release.files\[0\]`"),
+        ('name = "x"\n[[release.files]]\nname = "a/../../b"', r"relative .* - at `release.files\[0\]`"),
+        ('name = "x"\n[[release.files]]\nname = "C:/b"', r"relative .* - at `release.files\[0\]`"),
+        ('name = "x"\n[[release.files]]\nname = "..\\\\b"', r"relative .* - at `release.files\[0\]`"),
+        (f'name = "x"\n[[release.files]]\nname = "a"\nsha256 = "{SHA[1:]}"', r"at `release.files\[0\].sha256`"),
+        (f'name = "x"\n[[release.files]]\nname = "a"\nsha256 = "{SHA[1:]}G"', r"at `release.files\[0\].sha256`"),
+        (f'name = "x"\n[[release.files]]\nname = "a"\nsha256 = "{SHA}\\n"', r"at `release.files\[0\].sha256`"),
+        ('name = "x"\n[release]\nfiles = [{name = "a"}, {name = "a"}]', "`files` names 'a' twice - at `release`"),
+        (
+            'name = "x"\n[release]\nfiles = [{name = "a", first_document = 5}, {name = "b", first_document = 5}]',
+            "increasing `first_document` - at `release`",
+        ),
+        (
+            'name = "x"\n[release]\ntrain_documents = 3\nfiles = [{name = "a", first_document = 5}]',
+            "not below `train_documents` - at `release`",
+        ),
+        (
+            'name = "x"\n[[tables]]\ntitle = "t"\nsource = "s"\nmetric = "bpb"\nmeasured_on = "d"\nmodels = []',
+            r"Invalid enum value 'bpb' - at `tables\[0\].metric`",
+        ),
+        (
+            'name = "x"\n[[tables]]\ntitle = "t"\nsource = "s"\nmetric = "bits_per_byte"\nmeasured_on = "d"\n'
+            'models = ["m"]\n[tables.subsets]\na = [1, 2]',
+            r"`subsets.a` has 2 values for 1 models - at `tables\[0\]`",
+        ),
+        (
+            'name = "x"\n[[tables]]\ntitle = "t"\nsource = "s"\nmetric = "bits_per_byte"\nmeasured_on = "d"\n'
+            'models = ["m"]\n[tables.subsets]\na = [1]',
+            "table 't': 'a' is not a subset of this manifest",
+        ),
+        ('name = "x"\nb = ,', "is not TOML: .*line 2"),
+        (b"name = '\xff'", "is not TOML"),
+        ('name = "x"\n"\\u001b[31m" = 1', r"unknown field `\\x1b\[31m`"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_by_file_and_field(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(PilekitError, match=message) as failure:
+        load_manifest(path)
+    assert str(failure.value).startswith(f"{path}: ")
+    assert str(failure.value).isprintable()
+
+
+def test_missing_manifests(tmp_path: Path) -> None:
+    with pytest.raises(
+        PilekitError, match=r"no manifest is called piel: the bundled ones are pile, pile-uncopyrighted, demo"
+    ):
+        load_manifest("piel")
+    with pytest.raises(PilekitError, match=r"none\.toml: no such manifest"):
+        load_manifest(tmp_path / "none.toml")
+    with pytest.raises(PilekitError, match="cannot be read: Is a directory"):
+        load_manifest(tmp_path)
+
+
+def test_a_manifest_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        PILE.name = "other"  # type: ignore[misc]
+
+
+def test_strictness_does_not_depend_on_toml() -> None:
+    assert msgspec.convert({"name": "x"}, Manifest).subsets == ()
