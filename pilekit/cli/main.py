@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -38,6 +38,15 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(f"pilekit.cli.{cmd_name.replace('-', '_')}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader of the output that has gone (`| head`) is no failure, as it is to click."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Point stdout away so that Python's own flush at exit does not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help page's table from the one-line helps, importing nothing."""
@@ -73,11 +82,6 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output (`| head`) has gone: that is no failure. Point stdout away so that Python's own
-        # flush at exit does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except (PilekitError, OSError) as error:
         if debug:
             raise
