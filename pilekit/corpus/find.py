@@ -49,7 +49,7 @@ class Corpus:
             self.root, found = _default()
         else:
             sources = [source] if isinstance(source, str | Path) else list(source)
-            self.root, found = _search([os.path.expanduser(os.fspath(path)) for path in sources])
+            self.root, found = _search([os.fspath(path) for path in sources])
         self.shards = _in_order(found)
         self.manifest = manifest
 
@@ -109,6 +109,7 @@ def _default() -> tuple[str, list[Shard]]:
 
 def _search(sources: list[str]) -> tuple[str, list[Shard]]:
     """(root, shards) of one or more paths, globs or URLs."""
+    sources = [os.path.expanduser(source) for source in sources]
     if not sources:
         raise PilekitError("no path is given: the list of paths is empty")
     if STANDARD_INPUT in sources:

@@ -76,5 +76,5 @@ def read_header(folder: str | Path, kind: str | None = None) -> Header:
             f"it was written by pilekit {visible(header.pilekit, 40)}"
         )
     if kind is not None and header.kind != kind:
-        raise PilekitError(f"{shown}: is the header of a {visible(header.kind, 60)}, not of a {kind}")
+        raise PilekitError(f'{shown}: is the header of kind "{visible(header.kind, 60)}", not "{kind}"')
     return header

@@ -302,6 +302,8 @@ def test_a_wrong_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch)
 def test_a_tilde_is_the_home_folder(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(make("00.jsonl").parent))
     assert names(Corpus("~/corpus")) == ["00.jsonl"]
+    monkeypatch.setenv("PILEKIT_DATA", "~/corpus/*.jsonl")
+    assert names(Corpus()) == ["00.jsonl"]
 
 
 @pytest.mark.parametrize(
