@@ -50,7 +50,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
         ('{"format": 1}', "is not a header of pilekit: Object missing required field `pilekit`"),
         ('{"format": "1", "pilekit": "0", "kind": "a"}', r"Expected `int`, got `str` - at `\$\.format`"),
         ('{"format": 2, "pilekit": "9.1", "kind": "a"}', r"has format 2, .* written by pilekit 9\.1"),
-        ('{"format": 1, "pilekit": "0", "kind": "\\u001b[31m"}', r"header of kind "\\x1b\[31m", not "index""),
+        ('{"format": 1, "pilekit": "0", "kind": "\\u001b[31m"}', r'header of kind "\\x1b\[31m", not "index"'),
     ],
 )
 def test_what_is_no_header_of_this_kind_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
