@@ -1,0 +1,268 @@
+"""How fast raw shards become packed tensors: pilekit beside a bare loop and two other loaders, on one core, in one run.
+
+    python tests/benchmarks/bench_stream.py [--shard PATH] [--tokenizer F] [--megabytes N]
+
+Each contestant is a process of its own, pinned to the same core, and makes int64 batches of 8 x 2048 tokens of the same
+shard (`datasets`, being slow, of its beginning). They take turns, and the best round of each counts. What happens once
+(imports, compiling, loading the tokenizer, opening the data, a first pass over one megabyte) is not timed.
+
+    bare loop     zstandard, orjson and fastokens with nothing around them: no packing, no tensors. The limit.
+    PileStream    this package: adds packing, labels, document and subset ids, resumable state
+    HF datasets   `load_dataset(streaming=True)`, `tokenizers`, concatenated and cut into rows: input_ids only
+    MosaicML MDS  StreamingDataset over the same rows, *tokenized, packed and written beforehand*: input_ids only
+
+Without --shard, text is generated; without --tokenizer, one is trained on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+import zstandard
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from any folder
+from tests.benchmarks.peers import peer_environment
+
+SEQ_LEN = 2048
+BATCH_SIZE = 8
+
+COMMON = f"""
+import json, sys, time
+SHARD, TOKENIZER, WARM_UP, FOLDER = sys.argv[1:5]
+SEQ_LEN, BATCH_SIZE = {SEQ_LEN}, {BATCH_SIZE}
+"""
+
+# Each contestant defines `prepare(path)`, which opens the data; what it returns yields numbers of tokens.
+TIMING = """
+sum(prepare(WARM_UP))
+contestant = prepare(SHARD)
+started = time.perf_counter()
+tokens = sum(contestant)
+print(json.dumps({"tokens": tokens, "seconds": time.perf_counter() - started}))
+"""
+
+BARE = """
+import fastokens, numpy, orjson, zstandard
+tokenizer = fastokens.Tokenizer.from_file(TOKENIZER)
+
+def prepare(path):
+    rest = b""
+    with open(path, "rb") as file:
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(file, read_across_frames=True)
+        while piece := reader.read(2 << 20):
+            lines = (rest + piece).split(b"\\n")
+            rest = lines.pop()
+            texts = [orjson.loads(line)["text"] for line in lines]
+            ids, offsets = tokenizer.encode_batch_flat(texts, split_special_tokens=True)
+            yield len(numpy.frombuffer(ids, numpy.uint32)) + len(texts)
+"""
+
+PILEKIT = """
+from pilekit import PileStream, load_tokenizer
+tokenizer = load_tokenizer(TOKENIZER)
+
+def prepare(path):
+    stream = PileStream(path, tokenizer=tokenizer, seq_len=SEQ_LEN, batch_size=BATCH_SIZE)
+    return (batch["input_ids"].numel() for batch in stream)
+"""
+
+DATASETS = """
+import datasets, tokenizers, torch
+tokenizer = tokenizers.Tokenizer.from_file(TOKENIZER)
+tokenizer.encode_special_tokens = True
+eos_id = tokenizer.token_to_id("<|endoftext|>")
+
+def rows(texts):
+    flat = []
+    for encoding in tokenizer.encode_batch_fast(texts["text"], add_special_tokens=False):
+        flat += encoding.ids
+        flat.append(eos_id)
+    return {"input_ids": [flat[i : i + SEQ_LEN] for i in range(0, len(flat) - SEQ_LEN + 1, SEQ_LEN)]}
+
+def prepare(path):
+    data = datasets.load_dataset("json", data_files=path, split="train", streaming=True)
+    data = data.map(rows, batched=True, batch_size=256, remove_columns=["text", "meta"])
+    return (torch.tensor(batch["input_ids"]).numel() for batch in data.iter(BATCH_SIZE))
+"""
+DATASETS_REQUIREMENTS = ["datasets==5.2.0", "tokenizers==0.23.3", "torch==2.13.0", "numpy==2.4.6", "zstandard==0.25.0"]
+
+ROWS = """
+import numpy
+from pilekit import PileStream
+stream = PileStream(SHARD, tokenizer=TOKENIZER, seq_len=SEQ_LEN, batch_size=BATCH_SIZE)
+numpy.save(FOLDER + "/rows.npy", numpy.concatenate([batch["input_ids"].numpy().astype("int32") for batch in stream]))
+"""
+
+WRITE_MDS = """
+import numpy
+from streaming import MDSWriter
+rows = numpy.load(FOLDER + "/rows.npy", mmap_mode="r")
+for path, part in ((WARM_UP, rows[:64]), (SHARD, rows)):
+    with MDSWriter(out=path + ".mds", columns={"input_ids": "ndarray:int32:%d" % SEQ_LEN}) as writer:
+        for row in part:
+            writer.write({"input_ids": numpy.ascontiguousarray(row)})
+"""
+
+MOSAIC = """
+import torch
+from streaming import StreamingDataset
+from streaming.base.util import clean_stale_shared_memory
+from torch.utils.data import DataLoader
+
+def collate(samples):
+    return torch.stack([torch.from_numpy(sample["input_ids"].astype("int64")) for sample in samples])
+
+def prepare(path):
+    clean_stale_shared_memory()
+    dataset = StreamingDataset(local=path + ".mds", batch_size=BATCH_SIZE, shuffle=False)
+    return (batch.numel() for batch in DataLoader(dataset, batch_size=BATCH_SIZE, collate_fn=collate))
+"""
+
+# Its own requirements pin old transformers and xxhash, on which pip searches for minutes. So it gets, with --no-deps,
+# what its import asks for; but torchvision, for its image datasets, is a stand-in: each fits one build of torch only.
+MOSAIC_STAND_IN = """
+import types
+import transformers.feature_extraction_utils  # looks for torchvision too, and must not find the stand-in
+vision = {name: types.ModuleType(name) for name in (
+    "torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")}
+vision["torchvision.datasets"].VisionDataset = object
+vision["torchvision.transforms.functional"].to_tensor = None
+sys.modules.update(vision)
+"""
+MOSAIC_REQUIREMENTS = [
+    "mosaicml-streaming==0.13.0",
+    "annotated-doc==0.0.7",
+    "anyio==4.16.0",
+    "brotli==1.2.1",
+    "catalogue==2.0.10",
+    "certifi==2026.10.18",
+    "click==8.5.1",
+    "cramjam==2.14.0",
+    "filelock==4.2.11",
+    "fsspec==2026.9.0",
+    "h11==0.16.0",
+    "hf-xet==1.8.0",
+    "httpcore2==2.16.2",
+    "httpx2==2.16.2",
+    "huggingface_hub==2.4.0",
+    "idna==3.20",
+    "Jinja2==3.1.6",
+    "MarkupSafe==3.0.4",
+    "mpmath==1.3.0",
+    "networkx==3.6.1",
+    "numpy==2.4.6",
+    "packaging==26.3",
+    "pillow==13.0.0",
+    "python-snappy==0.7.3",
+    "PyYAML==6.0.3",
+    "regex==2026.11.15",
+    "safetensors==0.8.0",
+    "sympy==1.14.0",
+    "tokenizers==0.23.3",
+    "torch==2.13.0",
+    "tqdm==4.70.1",
+    "transformers==5.23.0",
+    "truststore==0.10.5",
+    "typer==0.29.2",
+    "typing_extensions==4.16.0",
+    "xxhash==4.1.0",
+    "zstd==1.5.7.2",
+]
+
+
+def main() -> None:
+    """Make the shard, let the contestants take turns, print a table and one line of JSON."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--shard", type=Path, help="a .jsonl.zst shard (generated text by default)")
+    arguments.add_argument("--tokenizer", type=Path, help="a tokenizer.json (trained on the shard by default)")
+    arguments.add_argument("--megabytes", type=int, default=50, help="how much text to generate, or to take of --shard")
+    arguments.add_argument("--slow-megabytes", type=int, default=5, help="how much of it HF datasets gets")
+    arguments.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
+    arguments.add_argument("--no-peers", action="store_true", help="only the bare loop and PileStream")
+    chosen = arguments.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
+        _compare(Path(temporary), chosen)
+
+
+def _compare(folder: Path, chosen: argparse.Namespace) -> None:
+    lines = _some_lines(chosen.shard, chosen.megabytes << 20)
+    shard, slow, warm_up = (folder / f"{name}.jsonl.zst" for name in ("whole", "slow", "warm-up"))
+    _write(shard, lines)
+    _write(slow, _first(lines, chosen.slow_megabytes << 20))
+    _write(warm_up, _first(lines, 1 << 20))
+    tokenizer = chosen.tokenizer if chosen.tokenizer is not None else _train(shard, folder)
+
+    def run(python: Path, source: str, path: Path = shard, pin: Sequence[str] = ()) -> str:
+        command = [*pin, python, "-c", COMMON + source, path, tokenizer, warm_up, folder]
+        return subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    ours = Path(sys.executable)
+    contestants = {"bare loop": (ours, BARE, shard), "PileStream": (ours, PILEKIT, shard)}
+    if not chosen.no_peers:
+        mosaic = peer_environment("mosaic", MOSAIC_REQUIREMENTS, ["--no-deps"])
+        run(ours, ROWS)
+        run(mosaic, MOSAIC_STAND_IN + WRITE_MDS)
+        contestants["HF datasets"] = (peer_environment("datasets", DATASETS_REQUIREMENTS), DATASETS, slow)
+        contestants["MosaicML MDS"] = (mosaic, MOSAIC_STAND_IN + MOSAIC, shard)
+
+    pin = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+    rates: dict[str, float] = {}
+    for _ in range(chosen.rounds):
+        for name, (python, source, path) in contestants.items():
+            timed = json.loads(run(python, source + TIMING, path, pin).splitlines()[-1])
+            rates[name] = max(rates.get(name, 0), timed["tokens"] / timed["seconds"])
+    size = sum(map(len, lines)) / 1e6
+    print(f"{size:.0f} MB of JSON lines to rows of {SEQ_LEN} in batches of {BATCH_SIZE}, on one core")
+    for name, rate in rates.items():
+        print(f"{name:<14}{rate / 1e6:>8.2f} M tokens/s{rate / rates['bare loop']:>8.2f} x bare loop")
+    print(json.dumps({name: round(rate) for name, rate in rates.items()}))
+
+
+def _some_lines(shard: Path | None, size: int) -> list[bytes]:
+    """About `size` bytes of JSON lines: the first of `shard`, or made up of Zipf-distributed words."""
+    if shard is not None:
+        with shard.open("rb") as file:
+            reader = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(file, read_across_frames=True)
+            text = reader.read(size)
+        lines = text.split(b"\n")
+        return [line for line in lines[:-1] if line]
+    rng = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlcumwfgypbvk"))
+    words = ["".join(rng.choice(letters, n)) for n in rng.integers(1, 11, 50_000)]
+    lines, made = [], 0
+    while made < size:
+        count = int(min(20_000, rng.lognormal(5.5, 1.3)) + 1)
+        text = " ".join(words[i] for i in np.minimum(rng.zipf(1.2, count), len(words)) - 1)
+        lines.append(orjson.dumps({"text": text, "meta": {"pile_set_name": "Pile-CC"}}))
+        made += len(lines[-1])
+    return lines
+
+
+def _first(lines: list[bytes], size: int) -> list[bytes]:
+    ends = np.cumsum([len(line) for line in lines])
+    return lines[: int(np.searchsorted(ends, size)) + 1]
+
+
+def _write(path: Path, lines: list[bytes]) -> None:
+    path.write_bytes(zstandard.compress(b"\n".join(lines) + b"\n"))
+
+
+def _train(shard: Path, folder: Path) -> Path:
+    from pilekit import Corpus, train_tokenizer
+
+    out = folder / "tokenizer.json"
+    train_tokenizer(Corpus(shard), 16_000, out, sample_bytes=10_000_000)
+    return out
+
+
+if __name__ == "__main__":
+    main()
