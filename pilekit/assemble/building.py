@@ -32,32 +32,24 @@ DEMO_CORPUS = "demo corpus"
 """The kind in the header of the folder that `demo_corpus` makes."""
 
 
-def claim(folder: Path, kind: str, parameters: Mapping[str, Any]) -> bool:
-    """Take `folder` for output of this kind; True if it already holds it, finished, from the same parameters.
+def _claim(folder: Path, parameters: Mapping[str, Any]) -> bool:
+    """Take `folder` for a demo corpus; True if it already holds the one of these parameters, finished.
 
-    A new or empty folder is made ours by an unfinished header; one of ours is taken over as it is.
-
-    Raises PilekitError for a folder with other things in it: nobody's files are mixed with ours or overwritten.
+    A new or empty folder is made ours by an unfinished header; one that is ours already is written into again. Anything
+    else is refused: nobody's files are mixed with ours or overwritten.
     """
+    shown = visible(str(folder))
     if folder.is_dir() and any(path.suffix != PARTIAL for path in folder.iterdir()):  # a killed run may leave such
         try:
-            header = read_header(folder, kind)
+            header = read_header(folder, DEMO_CORPUS)
         except PilekitError as error:
-            raise PilekitError(
-                f"{folder} is not empty and not a {kind} of pilekit ({error}); name another folder with --out"
-            ) from error
+            raise PilekitError(f"{shown} is not empty and not ours: {error}; name another folder with --out") from error
         if header.parameters == {**parameters, "finished": True}:
             return True
     elif folder.exists() and not folder.is_dir():
-        raise PilekitError(f"{folder} is a file, not a folder; name another with --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_header(folder, kind=kind, parameters={**parameters, "finished": False}, inputs={})
+        raise PilekitError(f"{shown} is a file, not a folder; name another with --out")
+    write_header(folder, kind=DEMO_CORPUS, parameters={**parameters, "finished": False}, inputs={})
     return False
-
-
-def finish(folder: Path, kind: str, parameters: Mapping[str, Any]) -> None:
-    """Mark `folder` as complete."""
-    write_header(folder, kind=kind, parameters={**parameters, "finished": True}, inputs={})
 
 
 def split(
@@ -105,15 +97,16 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
 
     Raises PilekitError if `folder` holds something else, or if this Python has no source files.
     """
-    parameters = {"seed": seed, "arithmetic_bytes": arithmetic_bytes, "python": platform.python_version()}
-    if claim(folder, DEMO_CORPUS, parameters):
+    repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
+    python = platform.python_version()
+    parameters = {"seed": seed, "arithmetic_bytes": arithmetic_bytes, "repeats": repeats, "python": python}
+    if _claim(folder, parameters):
         return False
     library = library or standard_library()
     documents = dict.fromkeys(python_documents(library))  # each text once: copies are what the manifest says
     if not any(document.subset == "Github" for document in documents):
         raise PilekitError(f"no Python files in {visible(str(library))}: this Python came without its library's source")
     arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in arithmetic_documents(arithmetic_bytes, seed))
-    repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
     write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)
-    finish(folder, DEMO_CORPUS, parameters)
+    write_header(folder, kind=DEMO_CORPUS, parameters={**parameters, "finished": True}, inputs={})
     return True

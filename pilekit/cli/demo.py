@@ -13,11 +13,8 @@ from pathlib import Path
 
 import click
 
-from pilekit.assemble import claim, demo_corpus, finish
+from pilekit.assemble import demo_corpus
 from pilekit.errors import PilekitError, visible
-
-DEMO = "demo"
-"""The kind in the header of the demo's folder."""
 
 
 def run(*arguments: str) -> None:
@@ -50,8 +47,9 @@ def command(out: Path) -> None:
       pilekit demo
       pilekit demo --out /tmp/demo
     """
-    claim(out, DEMO, {})
     corpus, train, tokenizer = out / "corpus", out / "corpus" / "train", out / "tokenizer.json"
+    if out.is_dir() and any(out.iterdir()) and not corpus.is_dir():
+        raise PilekitError(f"{visible(str(out))} is not empty and holds no demo; name another folder with --out")
     made = demo_corpus(corpus)
     click.echo(
         f"{visible(str(corpus))}: {'made from' if made else 'kept; it holds'} text that this Python brought along"
@@ -60,5 +58,4 @@ def command(out: Path) -> None:
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)
     run("stream", f"{train}", "--tokenizer", f"{tokenizer}", "--steps", "50")
-    finish(out, DEMO, {})
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")

@@ -66,6 +66,11 @@ def test_it_refuses_a_folder_with_other_things_in_it(quick: list[list[str]]) -> 
         CliRunner().invoke(demo.command, catch_exceptions=False)
     assert [path.name for path in Path("demo").iterdir()] == ["thesis.tex"]
     assert quick == []
+    Path("demo/corpus").mkdir()
+    Path("demo/corpus/mine.jsonl").write_text("{}", encoding="utf-8")
+    with pytest.raises(PilekitError, match=r"demo/corpus is not empty.*--out"):
+        CliRunner().invoke(demo.command, catch_exceptions=False)
+    assert [path.name for path in Path("demo/corpus").iterdir()] == ["mine.jsonl"]
 
 
 def test_it_stops_at_the_first_command_that_fails(quick: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,15 +106,15 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
         assert f"\n$ pilekit {command} " in output
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
         assert subset in output
-    made = {"corpus", "tokenizer.json", "stats.png", "pilekit.json"}
+    made = {"corpus", "tokenizer.json", "stats.png"}
     assert {path.name for path in (tmp_path / "fresh").iterdir()} == made
 
-    # A folder called `fresh` lies here, but what pilekit wrote is never taken for a corpus by accident.
+    # A corpus lies below this folder, but what pilekit wrote is never taken for a corpus by accident.
     nothing = subprocess.run(
         [*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert nothing.returncode == 1
-    assert "pilekit demo" in nothing.stderr
+    assert "./fresh/corpus; name such a folder" in nothing.stderr
 
     # Killed while the shards are written: the first one is there, or about to be.
     command = [*PILEKIT, "demo", "--out", "killed"]
