@@ -257,7 +257,8 @@ def _write(path: Path, lines: list[bytes]) -> None:
 
 
 def _train(shard: Path, folder: Path) -> Path:
-    from pilekit import Corpus, train_tokenizer
+    from pilekit import Corpus
+    from pilekit.tokenize import train_tokenizer
 
     out = folder / "tokenizer.json"
     train_tokenizer(Corpus(shard), 16_000, out, sample_bytes=10_000_000)
