@@ -1,8 +1,9 @@
 """`Batch`: what a stream hands out, and `OpenBatch`, one that is being filled.
 
 Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
-alive. One allocation per batch costs nothing here, because the allocator gives a finished batch's memory, still in the
-processor's cache, to the next one.
+alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
+cache, to the next one. The columns of a batch lie in one block of memory, one after the other, because a DataLoader's
+worker sends one block through shared memory twice as fast as five.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class OpenBatch:
     """`rows` rows of `seq_len` tokens that are being filled."""
 
     def __init__(self, rows: int, seq_len: int) -> None:
-        self.columns = {name: np.empty((rows, seq_len), np.int64) for name in COLUMNS}
+        self._block = torch.empty((len(COLUMNS), rows, seq_len), dtype=torch.int64)
         self.row_first = np.empty(rows, np.int64)
         self.row_documents = np.empty(rows, np.int64)
         self.seq_len = seq_len
         self.capacity = rows * seq_len
         self.cursor = 0
-        self._flat = [column.reshape(-1) for column in self.columns.values()]
+        self._flat: list[Int64] = list(self._block.view(len(COLUMNS), -1).numpy())
         self._doc_id = 0
         self._listed = 0
         self._segments: list[tuple[str, Int64]] = []
@@ -96,17 +97,16 @@ class OpenBatch:
     def close(self, place: Place, pad_id: int) -> Batch:
         """The batch: without its empty rows, and the last row padded."""
         rows = -(-self.cursor // self.seq_len)
-        columns, row_first, row_documents = self.columns, self.row_first, self.row_documents
+        block = self._block
         if not self.full:
-            paddings = (pad_id, IGNORED, -1, 0, -1)
-            for column, padding in zip(self._flat, paddings, strict=True):
+            for column, padding in zip(self._flat, (pad_id, IGNORED, -1, 0, -1), strict=True):
                 column[self.cursor : rows * self.seq_len] = padding
-            columns = {name: column[:rows].copy() for name, column in columns.items()}
-            row_first, row_documents = row_first[:rows], row_documents[:rows]
+            block = block[:, :rows].clone()
         return Batch(
-            {name: torch.from_numpy(column) for name, column in columns.items()},
+            # `.data`, so that autograd does not take a change of one column for a change of all.
+            {name: block[index].data for index, name in enumerate(COLUMNS)},
             place.to_json(),
             self._segments,
-            row_first,
-            row_documents,
+            self.row_first[:rows],
+            self.row_documents[:rows],
         )

@@ -120,8 +120,10 @@ def test_batches_share_no_memory() -> None:
     expected = [rows_of([copy.deepcopy(batch)]) for batch in batches]
     for index, batch in enumerate(batches):
         assert rows_of([batch]) == expected[index]
-        for column in batch.values():
+        for name, column in batch.items():
             column.fill_(-5)
+            versions = [other._version for other in batch.values()]
+            assert sum(versions) == 1 + list(batch).index(name), "autograd must see one changed column, not five"
 
 
 def test_a_batch_keeps_its_documents_through_copying_and_pickling() -> None:
