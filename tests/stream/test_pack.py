@@ -5,17 +5,24 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
+from pilekit.pipeline import MinBytes, Pipeline
+from pilekit.shards import read
 from pilekit.stream import Pack
+from pilekit.stream.concat import _compiled, concat
 from pilekit.stream.state import Place
-from pilekit.tokenize import TokenBatch
+from pilekit.tokenize import TokenBatch, Tokenize, load_tokenizer
 from tests.stream.reference import Document, place_of, reference_rows, rows_of, token_batches
+from tests.tokenize.making import byte_level_bpe
 
 EOS, PAD = 7, 9
 NAMES = ("Pile-CC", "Github")
@@ -160,3 +167,30 @@ def test_only_the_eod_of_a_cut_document_may_be_left() -> None:
     (batch,) = Pack(4, EOS, pad_id=PAD)(token_batches([Document("a", 5, "Github", (1,) * 4)]), Place("a", 5, 4))
     assert batch["input_ids"].tolist() == [[EOS, PAD, PAD, PAD]]
     assert batch["labels"].tolist() == [[EOS, -100, -100, -100]]
+
+
+def test_a_chain_of_stages_from_shard_to_rows(tmp_path: Path) -> None:
+    byte_level_bpe(500).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    texts = ["x", "The quick brown fox", "", "jumps over the lazy dog"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    chain = Pipeline([MinBytes(10), Tokenize(tokenizer), Pack(16, EOS, pad_id=PAD, batch_size=2)])
+    kept = [
+        Document("a.jsonl", number, "(none)", tuple(tokenizer.encode_batch([texts[number]])[0].tolist()))
+        for number in (1, 3)
+    ]
+    assert rows_of(chain(read(tmp_path / "a.jsonl"))) == reference_rows(kept, 16, EOS, PAD)
+
+
+def test_packing_works_where_no_cache_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = numba.njit
+
+    def njit(*arguments: Any, **options: Any) -> Any:
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function 'concat': no locator available for file 'concat.py'")
+        return real(*arguments, **options)
+
+    expected = rows_of(Pack(5, EOS)(token_batches(documents_of_lengths(9, 0, 9))))
+    monkeypatch.setattr(numba, "njit", njit)
+    monkeypatch.setattr("pilekit.stream.batch.concat", _compiled(concat.py_func))
+    assert rows_of(Pack(5, EOS)(token_batches(documents_of_lengths(9, 0, 9)))) == expected

@@ -325,8 +325,9 @@ def test_wrong_arguments(make: Callable[..., PileStream], tmp_path: Path) -> Non
 
 def test_a_bad_line_is_named(make: Callable[..., PileStream], tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "good"}) + "\nnot json\n")
-    with pytest.raises(PilekitError, match="line 2"):
-        list(make(tmp_path))
+    for batches in (make(tmp_path), DataLoader(make(tmp_path), batch_size=None, num_workers=1)):
+        with pytest.raises(PilekitError, match="line 2"):
+            list(batches)
 
 
 def test_a_job_of_several_processes_is_refused(
