@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ def test_progress_appears_late_and_never_after_the_end(total: int | None, monkey
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     with progress.byte_progress("counting [red]", total) as advance:
         advance(1000)
         assert terminal.getvalue() == ""
