@@ -72,8 +72,9 @@ def command(
         if batches < SHOWN_ROWS or batches % max(1, steps // MEASURED_ROWS) == 0:
             kept.append(batch)
         batches += 1
-        tokens += int((batch["doc_ids"] >= 0).sum())
+        tokens += batch["input_ids"].numel()
     seconds = time.perf_counter() - started
+    tokens -= int((batch["doc_ids"] < 0).sum())  # only the last row of a pass is padded
     result = {
         "batches": batches,
         "tokens": tokens,
@@ -132,7 +133,7 @@ def _print(result: dict[str, Any], stream: PileStream) -> None:
             Text(f"sample {index}: {tokens:,} tokens of {len(documents):,} documents", style="bold"), soft_wrap=True
         )
         for document in documents[:SHOWN_DOCUMENTS]:
-            border = Text("── ", style="dim")
+            border = Text("── ")
             border.append(visible(document["subset"], 80), style="cyan")
             border.append(
                 f"  {visible(document['shard'], 200)} document {document['number']:,}, {document['tokens']:,} tokens"
@@ -165,12 +166,15 @@ def _shown_progress(stream: PileStream, steps: int) -> Iterator[Batch]:
     columns = (TextColumn("packing"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task("", total=steps)
-    started = time.monotonic()
+    shown = started = time.monotonic()
     try:
-        for batch in stream:
+        for done, batch in enumerate(stream):
             yield batch
-            progress.advance(task)
-            if not progress.live.is_started and time.monotonic() - started > 2:
-                progress.start()
+            # Ten times a second: telling rich of each small batch would take longer than packing it.
+            if (now := time.monotonic()) > shown + 0.1:
+                shown = now
+                progress.update(task, completed=done + 1)
+                if now > started + 2:
+                    progress.start()
     finally:
         progress.stop()
