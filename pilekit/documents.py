@@ -20,10 +20,8 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from pilekit.corpus import UNLABELLED
 from pilekit.errors import PilekitError
-
-UNLABELLED = "(none)"
-"""The subset of a document that carries no label."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def command(
       pilekit stream 00.jsonl.zst --tokenizer 20B_tokenizer.json
       pilekit stream data/ --tokenizer tokenizer.json --subsets ArXiv,GitHub --steps 2000
     """
-    corpus = open_corpus(paths, manifest)
+    corpus = open_corpus(paths, manifest).without_held_out()
     from pilekit.stream import PileStream  # torch: a second or two that no other command should pay
 
     stream = PileStream(

@@ -15,13 +15,14 @@ from pilekit.corpus.manifest import (
     Totals,
     load_manifest,
 )
-from pilekit.corpus.names import normalised, resolve_subsets, split_names
+from pilekit.corpus.names import UNLABELLED, normalised, resolve_subsets, split_names
 from pilekit.corpus.shard import SHARD_SUFFIXES, Shard, Split, shard_of
 
 __all__ = [
     "BUNDLED",
     "HEADER_FILE",
     "SHARD_SUFFIXES",
+    "UNLABELLED",
     "Corpus",
     "Header",
     "Manifest",

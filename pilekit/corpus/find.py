@@ -10,6 +10,7 @@ by accident.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -20,6 +21,8 @@ from pilekit.corpus import local, remote
 from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.corpus.shard import SHARD_SUFFIXES, STANDARD_INPUT, Shard, Split, is_url, make_shard, shard_of
 from pilekit.errors import PilekitError, visible
+
+logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "PILEKIT_DATA"
 
@@ -73,6 +76,21 @@ class Corpus:
                 f"{visible(self.root)}: has no {split} shards; a file or folder of that name would hold them, "
                 f"for example {split}.jsonl.zst"
             )
+        return self._of(shards)
+
+    def without_held_out(self) -> Self:
+        """The corpus without its val and test shards, for whatever learns from it; all of it if it has no others.
+
+        What is left out is said in a warning, as it may have been named outright.
+        """
+        shards = tuple(shard for shard in self.shards if shard.split not in ("val", "test"))
+        if not shards or len(shards) == len(self.shards):
+            return self
+        held_out = [visible(shard.name) for shard in self.shards if shard not in shards]
+        logger.warning("left out, as held-out shards: %s", ", ".join(held_out))
+        return self._of(shards)
+
+    def _of(self, shards: tuple[Shard, ...]) -> Self:
         part = object.__new__(type(self))
         part.root, part.shards, part.manifest = self.root, shards, self.manifest
         return part

@@ -13,6 +13,9 @@ from collections import defaultdict
 from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.errors import PilekitError, visible
 
+UNLABELLED = "(none)"
+"""The subset of a document that carries no label."""
+
 
 def normalised(name: str) -> str:
     """`name` in lower case, letters and digits only: `PubMed-Central` and `pubmed_central` are one."""
@@ -23,6 +26,8 @@ def resolve_subsets(*names: str, manifest: Manifest | None = None) -> tuple[str,
     """The exact subset names for `names` in any known spelling, in the order given, without repetitions.
 
     manifest   whose subsets and aliases to use; the Pile's by default. If it lists no subsets, names stay as they are
+
+    `(none)`, the documents without a label, is known to every manifest.
 
     Raises PilekitError for an unknown or ambiguous name, with the closest matches.
     """
@@ -56,7 +61,7 @@ def _spellings(manifest: Manifest) -> dict[str, list[str]]:
 
 
 def _resolve(name: str, manifest: Manifest, spellings: dict[str, list[str]]) -> str:
-    if any(subset.name == name for subset in manifest.subsets):
+    if name == UNLABELLED or any(subset.name == name for subset in manifest.subsets):
         return name
     key = normalised(name)
     found = spellings.get(key, []) if key else []

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pilekit.documents import UNLABELLED, DocumentBatch
+from pilekit.corpus import UNLABELLED
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.records import LineParser
 

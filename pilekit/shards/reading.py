@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Self, cast
 
-from pilekit.corpus import Corpus, Manifest, Shard, shard_of
+from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets, shard_of
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.ahead import run_ahead
@@ -68,7 +68,7 @@ def read(
     """Read one shard.
 
     source               a path, a URL, `-` for standard input, or a `Shard` of a `Corpus`
-    subsets              only documents of these exact names (`resolve_subsets` makes them); None: all
+    subsets              only documents of these subsets, in any spelling the manifest knows; None: all
     on_error             "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     manifest             where records keep text and label; the Pile's by default
     start                the first document number wanted; lines before it are decompressed but not decoded
@@ -82,8 +82,10 @@ def read(
     if on_error not in ("raise", "skip"):
         raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
     shard = source if isinstance(source, Shard) else shard_of(str(source))
-    if isinstance(subsets, str):
-        subsets = [subsets]
+    if subsets is not None:
+        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=manifest)
+        if not subsets:
+            raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
     skipped = SkippedLines()
     parser = LineParser(
         path=shard.path if shard.path != "-" else shard.name,

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from pilekit.documents import UNLABELLED, DocumentBatch, RecordFormat
+from pilekit.corpus import UNLABELLED
+from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.damage import BadLine, SkippedLines
 from pilekit.shards.lines import Line

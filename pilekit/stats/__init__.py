@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pilekit.stats.corpus_stats import CorpusStats, SubsetStats, corpus_stats
+from pilekit.stats.summary import CorpusStats, SubsetStats, corpus_stats
 
 __all__ = ["CorpusStats", "SubsetStats", "corpus_stats"]

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from pilekit.errors import PilekitError, visible
 from pilekit.shards import write_atomically
-from pilekit.stats.corpus_stats import CorpusStats, SubsetStats
 from pilekit.stats.histogram import middle_of
+from pilekit.stats.summary import CorpusStats, SubsetStats
 
 FORMATS = ("png", "svg", "pdf")
 MOST_ROWS = 40

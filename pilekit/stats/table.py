@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.errors import visible
-from pilekit.stats.corpus_stats import CorpusStats, SubsetStats
+from pilekit.stats.summary import CorpusStats, SubsetStats
 
 DASH = "–"
 MOST_ROWS = 200

@@ -35,7 +35,8 @@ PACKINGS = ("concat",)
 class PileStream(IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards.
 
-    data         a path, a glob, a URL, a list of them, or a `Corpus`
+    data         a path, a glob, a URL, a list of them, or a `Corpus`; of anything but a `Corpus`, which is taken as it
+                 is, val and test shards that lie among others are left out, with a warning
     tokenizer    a path (what `load_tokenizer` takes), or a `Tokenizer`; it must have an end-of-document token
     seq_len      tokens in a row
     batch_size   rows in a batch; the last batch of a pass has fewer where no more are left, so no token is lost
@@ -67,7 +68,7 @@ class PileStream(IterableDataset[Batch]):
         if packing not in PACKINGS:
             raise PilekitError(f'packing={packing!r} is not available: only packing="concat" exists so far')
         _refuse_several_processes()
-        self.corpus = data if isinstance(data, Corpus) else Corpus(data)
+        self.corpus = data if isinstance(data, Corpus) else Corpus(data).without_held_out()
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
         eos_id = self.tokenizer.eos_id
         if eos_id is None:

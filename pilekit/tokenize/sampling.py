@@ -15,17 +15,12 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pilekit.corpus import Corpus, Shard
+from pilekit.corpus import Corpus
 from pilekit.pipeline import document_hashes
 from pilekit.shards import read
 
 OFFERED_PER_BYTE = 8
 """Text looked at for each byte of the sample: enough to spread it, few enough to be read in seconds."""
-
-
-def training_shards(corpus: Corpus) -> tuple[Shard, ...]:
-    """The shards that are sampled: those of the validation and test splits stay out, unless there are no others."""
-    return tuple(shard for shard in corpus.shards if shard.split not in ("val", "test")) or corpus.shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +42,9 @@ def sample_documents(
     """About `wanted` bytes of documents of `subsets` (exact names; None: all), in the order of their hashes.
 
     The last document is whole, so the sample may be longer by less than that one; it is all there is where the corpus
-    is smaller. `advance` is told of stored bytes, in the end of as many as the `training_shards` have.
+    is smaller. `advance` is told of stored bytes, in the end of as many as the shards have.
     """
-    shards = training_shards(corpus)
+    shards = corpus.shards
     sizes = [shard.size or 0 for shard in shards]
     # A heap with the largest hash on top (so hashes are negated); the identity after it makes every entry distinct.
     heap: list[tuple[int, str, int, SampledDocument]] = []

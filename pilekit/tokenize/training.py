@@ -20,7 +20,7 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.shards import write_atomically
 from pilekit.tokenize.loading import load_tokenizer
-from pilekit.tokenize.sampling import SampledDocument, sample_documents, training_shards
+from pilekit.tokenize.sampling import SampledDocument, sample_documents
 from pilekit.tokenize.tokenizer import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|padding|>")
@@ -61,8 +61,9 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
 
-    `subsets` are exact names (None: all); `vocab_size` counts the two special tokens and the 256 bytes, and a small
-    sample may end below it. An existing file is replaced. Peak memory is several times `sample_bytes`.
+    Val and test shards stay out, unless there are no others. `subsets` are names in any spelling the manifest knows
+    (None: all); `vocab_size` counts the two special tokens and the 256 bytes, and a small sample may end below it. An
+    existing file is replaced. Peak memory is several times `sample_bytes`.
     """
     out = Path(out)
     if vocab_size < SMALLEST_VOCABULARY:
@@ -75,8 +76,8 @@ def train_tokenizer(
     if out.is_dir():
         raise PilekitError(f"{visible(str(out))} is a folder; name the file to write, such as tokenizer.json in it")
     show = progress or (lambda what, total: nullcontext(lambda amount: None))
-    sizes = [shard.size for shard in training_shards(corpus)]
-    with show("sampling", None if None in sizes else sum(size or 0 for size in sizes)) as advance:
+    corpus = corpus.without_held_out()
+    with show("sampling", corpus.size) as advance:
         sample = sample_documents(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
     if not sample:
         chosen = f" in {', '.join(subsets)}" if subsets else ""

@@ -342,6 +342,17 @@ def test_without_a_train_split_train_is_what_is_not_held_out(make: Make) -> None
     assert names(Corpus(make("00.jsonl", "01.jsonl", "val.jsonl")).split("train")) == ["00.jsonl", "01.jsonl"]
 
 
+def test_held_out_shards_stay_out_of_training_and_that_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    corpus = Corpus(make("train/00.jsonl", "extra.jsonl", "val.jsonl", "test.jsonl"))
+    assert names(corpus.without_held_out()) == ["extra.jsonl", "train/00.jsonl"]
+    assert "test.jsonl, val.jsonl" in caplog.text
+    caplog.clear()
+    for whole in (corpus.without_held_out(), corpus.split("val")):
+        caplog.clear()
+        assert whole.without_held_out() is whole
+        assert not caplog.text
+
+
 def test_a_corpus_travels_to_other_processes(make: Make) -> None:
     corpus = Corpus(make("train/00.jsonl", "val.jsonl"))
     copy = pickle.loads(pickle.dumps(corpus))

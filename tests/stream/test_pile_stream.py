@@ -110,6 +110,16 @@ def test_data_may_be_a_path_a_list_or_a_corpus(make: Callable[..., PileStream], 
     assert rows_of(make(folder / "01.jsonl")) != expected
 
 
+def test_held_out_shards_are_streamed_only_on_purpose(make: Callable[..., PileStream], tmp_path: Path) -> None:
+    for name in ("train/00.jsonl", "val.jsonl", "test.jsonl"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"text": name}) + "\n")
+    assert [shard.name for shard in make(tmp_path).corpus] == ["train/00.jsonl"]
+    assert [shard.name for shard in make(tmp_path / "val.jsonl").corpus] == ["val.jsonl"]
+    assert len(make(Corpus(tmp_path)).corpus) == 3
+
+
 def test_the_tokenizer_may_be_a_path(make: Callable[..., PileStream], tokenizer_file: Path) -> None:
     assert rows_of(make(tokenizer=str(tokenizer_file))) == rows_of(make())
     assert make(tokenizer=tokenizer_file.parent).state_dict() == make().state_dict()

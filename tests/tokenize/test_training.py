@@ -86,15 +86,15 @@ def test_the_documents_with_the_smallest_hashes(
     folder: Path, wanted: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling_module, "OFFERED_PER_BYTE", 10**9)
-    sample = sample_documents(Corpus(folder), wanted, seed=seed)
+    sample = sample_documents(Corpus(folder).without_held_out(), wanted, seed=seed)
     assert [document.text for document in sample] == expected_sample(folder, wanted, seed)
-    only = sample_documents(Corpus(folder), wanted, seed=seed, subsets=["Github"])
+    only = sample_documents(Corpus(folder).without_held_out(), wanted, seed=seed, subsets=["Github"])
     assert [document.text for document in only] == expected_sample(folder, wanted, seed, "Github")
     assert {document.subset for document in only} == {"Github"}
 
 
 def test_every_shard_gives_its_share(folder: Path) -> None:
-    sample = sample_documents(Corpus(folder), 3_000)
+    sample = sample_documents(Corpus(folder).without_held_out(), 3_000)
     assert 3_000 <= sum(len(document.text) for document in sample) < 3_500
     shards = {document.text.decode().rsplit(" ", 1)[1][:2] for document in sample}
     assert shards == {"s0", "s1", "s2"}

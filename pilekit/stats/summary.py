@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.engine import Advance, imap_shards, usable_cpus
 from pilekit.shards import SkippedLines, read
 from pilekit.shards.reading import OnError
@@ -117,7 +117,7 @@ def corpus_stats(
     """Count a corpus.
 
     corpus      a `Corpus`, or what makes one: a path, glob or URL, or several
-    subsets     only documents of these exact names (`resolve_subsets` makes them); None: all
+    subsets     only documents of these subsets, in any spelling the manifest knows; None: all
     tokenizer   count tokens too; a `Tokenizer`, or what `load_tokenizer` takes
     copies      count the documents whose text occurred before (equal 64-bit hash); 8 to 12 bytes of memory a document,
                 where all else is constant
@@ -129,14 +129,14 @@ def corpus_stats(
     A damaged shard is a `PilekitError` whatever `on_error` says.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    if isinstance(subsets, str):
-        subsets = [subsets]
+    if subsets is not None:
+        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer)
     count = functools.partial(
         count_shard,
         manifest=corpus.manifest,
-        subsets=None if subsets is None else tuple(subsets),
+        subsets=subsets,
         tokenizer=tokenizer,
         copies=copies,
         on_error=on_error,
