@@ -17,7 +17,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SWITCH_INTERVAL_SECONDS = 0.0002
+SWITCH_INTERVAL_SECONDS = 0.00002
 
 _lock = threading.Lock()
 _running = 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import zstandard
 
@@ -165,41 +165,63 @@ def _decompress_frame(stored: _Stored, number: int, max_window: int) -> Iterator
             frame=number,
             byte=stored.position,
         )
-    # One call decodes a whole piece: the default write size (one block) would take the GIL back sixteen times.
-    decoder = zstandard.ZstdDecompressor(max_window_size=max_window).decompressobj(write_size=PIECE_BYTES)
-    begin = stored.at
-    end = stored.at + header.length  # as an index into stored.data
-    last = False
+    blocks = _Blocks(stored, header, number)
+    # `stream_reader.read` decodes straight into the bytes it returns; `decompressobj` would copy each piece once more,
+    # holding the GIL, which the parsing thread waits for.
+    decoder = zstandard.ZstdDecompressor(max_window_size=max_window).stream_reader(
+        cast(BinaryIO, blocks), read_size=READ_BYTES
+    )
     while True:
-        blocks = 0
-        while blocks < BLOCKS_PER_PIECE and not last:
-            if end + 3 > len(stored.data):
-                break
-            field = stored.data[end] | stored.data[end + 1] << 8 | stored.data[end + 2] << 16
-            kind, size = (field >> 1) & 3, field >> 3
-            if kind == 3 or size > LARGEST_BLOCK:
-                raise _damaged(stored, number, "an impossible block header")
-            whole = end + 3 + (1 if kind == 1 else size) + (4 if field & 1 and header.checksum else 0)
-            if whole > len(stored.data):
-                break
-            end, last, blocks = whole, bool(field & 1), blocks + 1
-        if blocks:
-            try:
-                piece = decoder.decompress(memoryview(stored.data)[begin:end])
-            except zstandard.ZstdError as error:
-                raise _damaged(stored, number, str(error).removeprefix("zstd decompressor error: ")) from error
-            stored.at = begin = end
-            if piece:
-                yield piece
-            if last:
-                if not decoder.eof or decoder.unused_data:
-                    raise _damaged(stored, number, "its blocks and its end disagree")
-                return
+        try:
+            piece = decoder.read(PIECE_BYTES)
+        except zstandard.ZstdError as error:
+            raise _damaged(stored, number, str(error).removeprefix("zstd decompressor error: ")) from error
+        if piece:
+            yield piece
+        elif blocks.damage is not None:
+            raise blocks.damage
+        elif not blocks.last or blocks.read(1):
+            raise _damaged(stored, number, "its blocks and its end disagree")
         else:
-            ahead = end - stored.at
-            if not stored.more():
-                raise _truncated(stored, number)
-            begin, end = stored.at, stored.at + ahead
+            return
+
+
+class _Blocks:
+    """One frame's header and blocks as a file that zstd reads: only whole blocks, and nothing behind the last one.
+
+    last     the last block has been handed over
+    damage   why no further block can be; told after everything decoded before it has been given out
+    """
+
+    def __init__(self, stored: _Stored, header: FrameHeader, number: int):
+        self.stored, self.header, self.number = stored, header, number
+        self.last = False
+        self.damage: ShardDamage | None = None
+        self.walked = header.length  # bytes at stored.at that are known to be whole
+
+    def read(self, size: int = -1) -> bytes:
+        """The header or some whole blocks, at most `READ_BYTES` or a block; b"" behind the last."""
+        while not self.last and self.damage is None:
+            data, begin = self.stored.data, self.stored.at
+            end = begin + self.walked
+            while not self.last and end + 3 <= len(data):
+                field = data[end] | data[end + 1] << 8 | data[end + 2] << 16
+                kind, length = (field >> 1) & 3, field >> 3
+                if kind == 3 or length > LARGEST_BLOCK:
+                    self.damage = _damaged(self.stored, self.number, "an impossible block header")
+                    break
+                last = bool(field & 1)
+                whole = end + 3 + (1 if kind == 1 else length) + (4 if last and self.header.checksum else 0)
+                if whole > len(data):
+                    break
+                end, self.last = whole, last
+            if end > begin:
+                self.walked = 0
+                self.stored.at = end
+                return data[begin:end]
+            if self.damage is None and not self.stored.more():
+                self.damage = _truncated(self.stored, self.number)
+        return b""
 
 
 def _truncated(stored: _Stored, number: int) -> ShardDamage:

@@ -133,6 +133,11 @@ def corpus_stats(
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer)
+    if jobs is None:
+        jobs = usable_cpus()
+        if corpus.size is not None:
+            jobs = min(jobs, 1 + corpus.size // STORED_BYTES_PER_PROCESS)
+    processes = min(jobs, len(corpus.shards))
     count = functools.partial(
         count_shard,
         manifest=corpus.manifest,
@@ -140,9 +145,8 @@ def corpus_stats(
         tokenizer=tokenizer,
         copies=copies,
         on_error=on_error,
+        ahead=processes == 1 or 2 * processes <= usable_cpus(),
     )
-    if jobs is None and corpus.size is not None:
-        jobs = min(usable_cpus(), 1 + corpus.size // STORED_BYTES_PER_PROCESS)
     counts = Counts()
     copy_counter = CopyCounter()
     names = [shard.name for shard in corpus.shards]
@@ -163,10 +167,11 @@ def count_shard(
     tokenizer: Tokenizer | None,
     copies: bool,
     on_error: OnError,
+    ahead: bool,
 ) -> tuple[Counts, TextHashes]:
-    """Count one shard; the second is empty unless `copies`."""
+    """Count one shard, decompressing `ahead` in a thread or not; the second is empty unless `copies`."""
     counts, texts = Counts(), TextHashes()
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance) as reader:
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
         for batch in reader:
             count_batch(batch, counts, tokenizer, texts if copies else None)
     counts.skipped = reader.skipped
