@@ -6,6 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadlines: machines are shared, and the first call of a kernel compiles it. One choice of examples where a change
+# is judged, new ones everywhere else.
+settings.register_profile(
+    "pilekit",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("CI") == "true",
+)
+settings.load_profile("pilekit")
 
 
 @pytest.fixture(scope="session")

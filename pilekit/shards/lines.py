@@ -7,57 +7,72 @@ over the border of two pieces is put together anew. Memory is one piece plus one
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 Line = bytes | memoryview
 
 
 class LineTooLong(Exception):
-    """A line longer than allowed; `line` is its number from 0."""
+    """A line longer than allowed; `behind` whole lines lie between it and what was yielded before."""
 
-    def __init__(self, line: int):
-        super().__init__(line)
-        self.line = line
+    def __init__(self, behind: int):
+        super().__init__(behind)
+        self.behind = behind
 
 
-def split_lines(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[list[Line]]:
-    r"""Yield the lines of each piece, without their ``\n``; a last line without one counts too.
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    r"""Whole lines: `head`, then those of `data[begin:end]`.
+
+    head              a line that was put together from several pieces, without its ``\n``; None: there is none
+    data, begin, end  where the others lie, each followed by its ``\n``
+    """
+
+    head: bytes | None
+    data: bytes
+    begin: int
+    end: int
+
+    def lines(self) -> list[Line]:
+        """The lines, without their newlines."""
+        lines: list[Line] = [] if self.head is None else [self.head]
+        view = memoryview(self.data)
+        find, append = self.data.find, lines.append
+        start, end = self.begin, self.end
+        while start < end:
+            stop = find(b"\n", start)
+            append(view[start:stop])
+            start = stop + 1
+        return lines
+
+
+def whole_lines(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[LineBlock]:
+    r"""Yield the whole lines of each piece; a last line without newline counts too.
 
     All lines together, in order, are exactly ``b"".join(pieces).split(b"\n")`` less the empty piece behind a final
     newline. Raises `LineTooLong` as soon as a line passes `max_line_bytes`, before it is put together.
     """
     carried: list[bytes] = []
     carried_bytes = 0
-    count = 0
     for piece in pieces:
-        end = piece.rfind(b"\n")
-        if end < 0:
+        first = piece.find(b"\n")
+        if carried_bytes + (len(piece) if first < 0 else first) > max_line_bytes:
+            raise LineTooLong(0)
+        if first < 0:
             carried.append(piece)
             carried_bytes += len(piece)
-            if carried_bytes > max_line_bytes:
-                raise LineTooLong(count)
             continue
-        lines: list[Line] = []
-        start = 0
+        end = piece.rfind(b"\n") + 1
         if carried_bytes:
-            stop = piece.index(b"\n")
-            if carried_bytes + stop > max_line_bytes:
-                raise LineTooLong(count)
-            carried.append(piece[:stop])
-            lines.append(b"".join(carried))
-            start = stop + 1
-        view = memoryview(piece)
-        find, append = piece.find, lines.append
-        while start <= end:
-            stop = find(b"\n", start)
-            append(view[start:stop])
-            start = stop + 1
-        if len(piece) > max_line_bytes and (long := [i for i, line in enumerate(lines) if len(line) > max_line_bytes]):
-            raise LineTooLong(count + long[0])
-        count += len(lines)
-        carried = [piece[end + 1 :]]
+            block = LineBlock(b"".join((*carried, piece[:first])), piece, first + 1, end)
+        else:
+            block = LineBlock(None, piece, 0, end)
+        if len(piece) > max_line_bytes:
+            lengths = map(len, (*block.lines(), piece[end:]))
+            if (behind := next((i for i, length in enumerate(lengths) if length > max_line_bytes), None)) is not None:
+                raise LineTooLong(behind)
+        carried = [piece[end:]]
         carried_bytes = len(carried[0])
-        yield lines
+        yield block
     if carried_bytes:
-        if carried_bytes > max_line_bytes:
-            raise LineTooLong(count)
-        yield [b"".join(carried)]
+        yield LineBlock(b"".join(carried), b"", 0, 0)

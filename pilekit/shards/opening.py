@@ -37,6 +37,11 @@ def storage_of(path: str) -> Storage:
     )
 
 
+def is_parquet(path: str) -> bool:
+    """Whether the shard is a Parquet file, which has rows where others have lines."""
+    return path != "-" and storage_of(path) == "parquet"
+
+
 def open_stored(path: str) -> tuple[BinaryIO, Storage]:
     """Open a shard's stored bytes; `-` is standard input, whose storage is told by its first bytes."""
     if path == "-":

@@ -1,6 +1,6 @@
 """Read shards: stored bytes -> pieces of text -> lines -> `DocumentBatch`es.
 
-    open_stored -> decompress (a thread, ahead) -> split_lines -> LineParser
+    open_stored -> decompress (a thread, ahead) -> whole_lines -> LineParser
 
 Each arrow is a generator; this file only joins them, and turns what goes wrong in any of them into one line that names
 file, frame, line and byte. Memory is a few pieces of 2 MiB whatever the shard's size.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Self, cast
@@ -22,8 +22,8 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.ahead import run_ahead
 from pilekit.shards.damage import ShardDamage, SkippedLines
 from pilekit.shards.frames import PIECE_BYTES, decompress_frames
-from pilekit.shards.lines import Line, LineTooLong, split_lines
-from pilekit.shards.opening import Storage, open_stored
+from pilekit.shards.lines import Line, LineBlock, LineTooLong, whole_lines
+from pilekit.shards.opening import Storage, is_parquet, open_stored
 from pilekit.shards.records import LineParser
 
 MAX_DOCUMENT_BYTES = 1 << 30
@@ -137,46 +137,65 @@ def _batches(
     advance: Callable[[int], None] | None,
     ahead: bool,
 ) -> Generator[DocumentBatch, None, None]:
+    if is_parquet(path):
+        from pilekit.shards.parquet import parquet_batches
+
+        with open_stored(path)[0] as file:
+            yield from parquet_batches(file, parser, start, advance)
+        return
+    read_lines = 0
+
+    def lines() -> Iterator[list[Line]]:
+        nonlocal read_lines
+        for block in blocks:
+            lines = block.lines()
+            read_lines += len(lines)
+            yield lines
+
+    with (
+        located_errors(parser.path, lambda: read_lines, max_document_bytes),
+        line_blocks(path, max_document_bytes, max_window, advance, ahead) as blocks,
+    ):
+        yield from parser.batches(lines(), start)
+
+
+@contextmanager
+def line_blocks(
+    path: str,
+    max_document_bytes: int = MAX_DOCUMENT_BYTES,
+    max_window: int = MAX_WINDOW,
+    advance: Callable[[int], None] | None = None,
+    ahead: bool = True,
+) -> Iterator[Iterator[LineBlock]]:
+    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; arguments as in `read`.
+
+    What is wrong with the shard is raised without the line's number: wrap this into `located_errors`.
+    """
     file, storage = open_stored(path)
     # Standard input is not ours to close (and closing it would wait for a read that may never end).
     with file if path != "-" else nullcontext():
-        if storage == "parquet":
-            from pilekit.shards.parquet import parquet_batches
-
-            yield from parquet_batches(file, parser, start, advance)
-            return
         decoded = _decoded(file, storage, max_window, advance)
-        pieces = run_ahead(decoded) if ahead else (piece for piece in decoded)
-        lines = _Counted(split_lines(pieces, max_document_bytes))
-        try:
-            yield from parser.batches(lines, start)
-        except ShardDamage as damage:
-            raise PilekitError(damage.describe(parser.path, lines.count + 1)) from damage
-        except LineTooLong as long:
-            raise PilekitError(
-                f"{visible(parser.path)}, line {long.line + 1:,}: is longer than {max_document_bytes:,} bytes; split "
-                "the document or, if you trust the file, pass a larger max_document_bytes= to read()"
-            ) from long
-        finally:
-            pieces.close()
+        with closing(run_ahead(decoded) if ahead else decoded) as pieces:
+            yield whole_lines(pieces, max_document_bytes)
 
 
-class _Counted(Iterator[list[Line]]):
-    """Counts the lines that have come through, so that damage can be placed."""
-
-    def __init__(self, pieces: Iterator[list[Line]]):
-        self.pieces = pieces
-        self.count = 0
-
-    def __next__(self) -> list[Line]:
-        lines = next(self.pieces)
-        self.count += len(lines)
-        return lines
+@contextmanager
+def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[None]:
+    """Turn damage and too long lines into a `PilekitError` that names the line; `lines()` tells how many were whole."""
+    try:
+        yield
+    except ShardDamage as damage:
+        raise PilekitError(damage.describe(path, lines() + 1)) from damage
+    except LineTooLong as long:
+        raise PilekitError(
+            f"{visible(path)}, line {lines() + long.behind + 1:,}: is longer than {max_document_bytes:,} bytes; split "
+            "the document or, if you trust the file, pass a larger max_document_bytes= to read()"
+        ) from long
 
 
 def _decoded(
     file: BinaryIO, storage: Storage, max_window: int, advance: Callable[[int], None] | None
-) -> Iterator[bytes]:
+) -> Generator[bytes, None, None]:
     if storage == "zstd":
         return _gathered(decompress_frames(file, max_window=max_window, advance=advance))
     if storage == "gzip":
@@ -198,7 +217,7 @@ class _Counting:
         return data
 
 
-def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _gathered(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
     """Join small pieces (files of many tiny frames) until they are worth a batch."""
     held: list[bytes] = []
     size = 0
@@ -232,7 +251,7 @@ def _gunzipped(file: _Counting) -> Iterator[bytes]:
         raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
 
 
-def _plain(file: _Counting) -> Iterator[bytes]:
+def _plain(file: _Counting) -> Generator[bytes, None, None]:
     while piece := file.read(PIECE_BYTES):
         yield piece
     if file.position == 0:

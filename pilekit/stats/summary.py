@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.engine import Advance, imap_shards, usable_cpus
 from pilekit.shards import SkippedLines, read
+from pilekit.shards.opening import is_parquet
 from pilekit.shards.reading import OnError
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, TextHashes, count_batch
@@ -27,6 +28,10 @@ from pilekit.tokenize import Tokenizer, load_tokenizer
 
 STORED_BYTES_PER_PROCESS = 64 << 20
 """A further process is worth its start (about a second of work) for each so many compressed bytes."""
+
+
+SCANNED_FROM_BYTES = 128 << 20
+"""From so many compressed bytes a process on, the compiled scan is worth its start (half a second)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ def corpus_stats(
         if corpus.size is not None:
             jobs = min(jobs, 1 + corpus.size // STORED_BYTES_PER_PROCESS)
     processes = min(jobs, len(corpus.shards))
+    only_counts = subsets is None and tokenizer is None and not copies
     count = functools.partial(
         count_shard,
         manifest=corpus.manifest,
@@ -146,6 +152,7 @@ def corpus_stats(
         copies=copies,
         on_error=on_error,
         ahead=processes == 1 or 2 * processes <= usable_cpus(),
+        scan=only_counts and (corpus.size or 0) >= SCANNED_FROM_BYTES * processes,
     )
     counts = Counts()
     copy_counter = CopyCounter()
@@ -168,9 +175,18 @@ def count_shard(
     copies: bool,
     on_error: OnError,
     ahead: bool,
+    scan: bool,
 ) -> tuple[Counts, TextHashes]:
-    """Count one shard, decompressing `ahead` in a thread or not; the second is empty unless `copies`."""
+    """Count one shard, decompressing `ahead` in a thread or not; the second is empty unless `copies`.
+
+    `scan`, for counts alone, is faster and counts the same.
+    """
     counts, texts = Counts(), TextHashes()
+    if scan and not is_parquet(shard.path):
+        from pilekit.stats.scanned import count_by_scanning  # numba: too slow in starting for a short corpus
+
+        count_by_scanning(shard, counts, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead)
+        return counts, texts
     with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
         for batch in reader:
             count_batch(batch, counts, tokenizer, texts if copies else None)

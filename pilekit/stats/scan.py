@@ -1,0 +1,274 @@
+r"""Count the documents of whole lines without making them: a compiled scan that releases the GIL.
+
+To count, nothing of a document is needed but its label and the UTF-8 length of its text, and a line in the Pile's own
+form, `{"text": "...", "meta": {"pile_set_name": "..."}}`, shows both. The scan accepts exactly those lines of this form
+that are valid JSON and valid UTF-8 (RFC 8259, RFC 3629), whatever the white space, and whose label is known; anything
+else (a further key, another order, a blank, bad or new thing) is left to the careful reader, which decodes it and says
+what is wrong with it. So the scan never decides that a line is bad, and both ways count alike.
+
+Eight bytes at a time are tested for the four kinds of byte that need a look (quote, backslash, control, non-ASCII).
+1.2-1.4 GB/s on one core, where decoding into objects takes 0.9 and holds the GIL that the decompressing thread needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+F = TypeVar("F", bound=Callable[..., Any])
+Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
+
+LINES = 1 << 14
+"""Lines that one call can tell of."""
+CAREFUL = -1
+"""The row of a line that the scan leaves to the careful reader."""
+KNOWN_LABELS = 256
+"""Labels that the scan looks for, one after the other; documents of any further ones are read carefully."""
+
+_SPACE = 0  # in a form: any white space, or none
+_QUOTE, _BACKSLASH, _NEWLINE = ord('"'), ord("\\"), ord("\n")
+_SIMPLE_ESCAPES = np.zeros(256, dtype=np.bool_)
+_SIMPLE_ESCAPES[list(b'"\\/bfnrt')] = True
+
+_QUOTES = np.uint64(0x2222222222222222)
+_BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_SPACES = np.uint64(0x2020202020202020)
+_ONES = np.uint64(0x0101010101010101)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_NOTHING = np.uint64(0)
+_BYTE = np.uint64(0xFF)
+
+
+def line_form(text_field: str, label_path: tuple[str, ...]) -> tuple[Bytes, Bytes, Bytes]:
+    """What stands before the text, between text and label, and behind the label; a NUL is optional white space."""
+    opening = b'\0{\0%s\0:\0"' % orjson.dumps(text_field)
+    middle = b'\0,\0%s\0:\0"' % b"\0:\0{\0".join(map(orjson.dumps, label_path))
+    closing = b"\0}" * len(label_path) + b"\0"
+    first, second, third = (np.frombuffer(part, dtype=np.uint8) for part in (opening, middle, closing))
+    return first, second, third
+
+
+def known_labels(rows: dict[str, int]) -> tuple[Bytes, Int64, Int64]:
+    """The table of labels for `scan_lines`, from the row of each: those that JSON writes as they are."""
+    plain = {
+        encoded: row
+        for label, row in islice(rows.items(), KNOWN_LABELS)
+        if orjson.dumps(label) == b'"%s"' % (encoded := label.encode())
+    }
+    ends = np.cumsum([len(label) for label in plain], dtype=np.int64)
+    return np.frombuffer(b"".join(plain), dtype=np.uint8), ends, np.fromiter(plain.values(), np.int64, len(plain))
+
+
+def _compiled(function: F) -> F:
+    try:
+        return cast(F, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # numba's word for: neither the package's folder nor the user's cache folder can be written
+        return cast(F, numba.njit(nogil=True)(function))
+
+
+@_compiled
+def scan_lines(
+    data: Bytes,
+    words: npt.NDArray[np.uint64],
+    begin: int,
+    end: int,
+    opening: Bytes,
+    middle: Bytes,
+    closing: Bytes,
+    labels: Bytes,
+    label_ends: Int64,
+    label_rows: Int64,
+    line_begins: Int64,
+    line_ends: Int64,
+    rows: Int64,
+    sizes: Int64,
+) -> tuple[int, int]:
+    """Scan the lines of `data[begin:end]`; a line ends at a newline or at `end`.
+
+    data                  uint8 [bytes]
+    words                 the same bytes as uint64 [bytes // 8]
+    opening ...           the `line_form`
+    labels, label_ends, label_rows   the known labels end to end, where each ends, and the row of each
+    line_begins ...       int64 [LINES], written: where each line begins and ends (without its newline), the row of its
+                          label or `CAREFUL`, and the UTF-8 bytes of its text
+
+    Returns (lines told of, where the next one begins): `end`, unless there were more than the arrays hold.
+    """
+    lines = 0
+    while begin < end and lines < len(rows):
+        row = CAREFUL
+        size = 0
+        at = _follow(data, begin, end, opening)
+        if at >= 0:
+            at, size = _string(data, words, at, end)
+        if at >= 0:
+            at = _follow(data, at, end, middle)
+        if at >= 0:
+            row, at = _label(data, at, end, labels, label_ends, label_rows)
+        if row >= 0:
+            at = _follow(data, at, end, closing)
+            if at < 0 or (at < end and data[at] != _NEWLINE):
+                row = CAREFUL
+        if row < 0:
+            at = begin
+            while at < end and data[at] != _NEWLINE:
+                at += 1
+        line_begins[lines] = begin
+        line_ends[lines] = at
+        rows[lines] = row
+        sizes[lines] = size
+        lines += 1
+        begin = at + 1
+    return lines, min(begin, end)
+
+
+@_compiled
+def _follow(data: Bytes, at: int, end: int, form: Bytes) -> int:
+    """The place behind `form`, or -1 where the bytes differ from it."""
+    for expected in form:
+        if expected == _SPACE:
+            while at < end and (data[at] == 32 or data[at] == 9 or data[at] == 13):
+                at += 1
+        elif at < end and data[at] == expected:
+            at += 1
+        else:
+            return -1
+    return at
+
+
+@_compiled
+def _label(data: Bytes, at: int, end: int, labels: Bytes, label_ends: Int64, label_rows: Int64) -> tuple[int, int]:
+    """(row of the known label at `at`, the place behind its closing quote), or (`CAREFUL`, -1)."""
+    first = 0
+    for label in range(len(label_ends)):
+        length = label_ends[label] - first
+        if at + length < end and data[at + length] == _QUOTE:
+            same = True
+            for i in range(length):
+                if data[at + i] != labels[first + i]:
+                    same = False
+                    break
+            if same:
+                return label_rows[label], at + length + 1
+        first = label_ends[label]
+    return CAREFUL, -1
+
+
+@_compiled
+def _string(data: Bytes, words: npt.NDArray[np.uint64], begin: int, end: int) -> tuple[int, int]:
+    """(place behind the closing quote, UTF-8 bytes of the string that begins at `begin`), or (-1, 0) if it is bad."""
+    at = begin
+    shorter = 0  # by how much the decoded text is shorter than what stands here
+    while at < end:
+        word_at = at >> 3
+        if word_at < len(words):
+            # A byte is special if one of the subtractions borrows into its high bit, or that bit is set. A borrow from
+            # a special byte may make the one above it look special too, which costs a look and no more.
+            word = words[word_at]
+            special = (
+                ((word ^ _QUOTES) - _ONES) | ((word ^ _BACKSLASHES) - _ONES) | (word - _SPACES) | word
+            ) & _HIGH_BITS
+            special &= _ALL << np.uint64((at & 7) * 8)
+            if special == _NOTHING:
+                at = (word_at + 1) << 3
+                continue
+            at = word_at << 3
+            while special & _BYTE == _NOTHING:
+                special >>= np.uint64(8)
+                at += 1
+            if at >= end:
+                return -1, 0
+        byte = data[at]
+        if byte == _QUOTE:
+            return at + 1, at - begin - shorter
+        if byte == _BACKSLASH:
+            if at + 1 >= end:
+                return -1, 0
+            if _SIMPLE_ESCAPES[data[at + 1]]:
+                shorter += 1
+                at += 2
+                continue
+            length, decoded = _unicode_escape(data, at, end)
+            if length == 0:
+                return -1, 0
+            shorter += length - decoded
+            at += length
+        elif byte < 32:
+            return -1, 0
+        elif byte < 128:
+            at += 1
+        else:
+            length = _utf8_length(data, at, end)
+            if length == 0:
+                return -1, 0
+            at += length
+    return -1, 0
+
+
+@_compiled
+def _unicode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    r"""(bytes of the `\uXXXX` or surrogate pair at `at`, UTF-8 bytes of its character), or (0, 0) if it is bad."""
+    code = _code_unit(data, at, end)
+    if code < 0 or 0xDC00 <= code < 0xE000:
+        return 0, 0
+    if code < 0x80:
+        return 6, 1
+    if code < 0x800:
+        return 6, 2
+    if code < 0xD800 or code >= 0xE000:
+        return 6, 3
+    low = _code_unit(data, at + 6, end)
+    if 0xDC00 <= low < 0xE000:
+        return 12, 4
+    return 0, 0
+
+
+@_compiled
+def _code_unit(data: Bytes, at: int, end: int) -> int:
+    r"""The number of the `\uXXXX` at `at`, or -1."""
+    if at + 6 > end or data[at] != _BACKSLASH or data[at + 1] != 117:
+        return -1
+    code = 0
+    for i in range(at + 2, at + 6):
+        digit = data[i]
+        if 48 <= digit <= 57:
+            code = code * 16 + digit - 48
+        elif 65 <= digit <= 70:
+            code = code * 16 + digit - 55
+        elif 97 <= digit <= 102:
+            code = code * 16 + digit - 87
+        else:
+            return -1
+    return code
+
+
+@_compiled
+def _utf8_length(data: Bytes, at: int, end: int) -> int:
+    """Bytes of the non-ASCII character at `at` (RFC 3629, section 4), or 0 if it is not valid UTF-8."""
+    first = data[at]
+    if 0xC2 <= first <= 0xDF:
+        length, lowest, highest = 2, 0x80, 0xBF
+    elif 0xE0 <= first <= 0xEF:
+        length = 3
+        lowest = 0xA0 if first == 0xE0 else 0x80
+        highest = 0x9F if first == 0xED else 0xBF
+    elif 0xF0 <= first <= 0xF4:
+        length = 4
+        lowest = 0x90 if first == 0xF0 else 0x80
+        highest = 0x8F if first == 0xF4 else 0xBF
+    else:
+        return 0
+    if at + length > end or data[at + 1] < lowest or data[at + 1] > highest:
+        return 0
+    for i in range(at + 2, at + length):
+        if data[i] & 0xC0 != 0x80:
+            return 0
+    return length
