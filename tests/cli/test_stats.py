@@ -192,7 +192,8 @@ def test_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) 
 MEASURE = """
 import json, re, sys
 from pathlib import Path
-from pilekit.stats import corpus_stats
+from pilekit.stats import corpus_stats, summary
+summary.SCANNED_FROM_BYTES = int(sys.argv[2])
 stats = corpus_stats(sys.argv[1])
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 print(json.dumps([stats.total.documents, peak]))
@@ -200,14 +201,16 @@ print(json.dumps([stats.total.documents, peak]))
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scanned_from", [0, 1 << 60], ids=["scanned", "read"])
+def test_memory_does_not_grow_with_the_shard(tmp_path: Path, scanned_from: int) -> None:
     from tests.benchmarks.generating import write_shard
 
     peaks = []
     for megabytes in (50, 400):
         path = tmp_path / f"{megabytes}.jsonl.zst"
         documents = write_shard(path, megabytes * 1_000_000, seed=megabytes)
-        done = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, check=True)
+        command = [sys.executable, "-c", MEASURE, str(path), str(scanned_from)]
+        done = subprocess.run(command, capture_output=True, check=True)
         counted, peak = json.loads(done.stdout)
         assert counted == documents
         peaks.append(peak)
