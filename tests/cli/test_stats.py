@@ -215,4 +215,5 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path, scanned_from: int) 
         assert counted == documents
         peaks.append(peak)
     assert max(peaks) < 400e6
-    assert peaks[1] < 1.25 * peaks[0]
+    # 350 MB more text; what differs is how far the decoding thread came to run ahead.
+    assert peaks[1] < peaks[0] + 64e6
