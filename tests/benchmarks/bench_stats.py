@@ -70,6 +70,7 @@ measure(count)
 
 DUCKDB = """
 import duckdb
+duckdb.execute("set enable_progress_bar = false")
 def count(paths):
     query = '''select meta.pile_set_name, count(*), sum(strlen(text)) from read_json(?, format='newline_delimited',
         columns={text: 'VARCHAR', meta: 'STRUCT(pile_set_name VARCHAR)'}, maximum_object_size=1073741824) group by 1'''
