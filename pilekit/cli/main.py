@@ -8,6 +8,7 @@ traceback only under `--debug`), 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any, NoReturn
@@ -72,9 +73,15 @@ def pilekit(debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
-    debug = "--debug" in sys.argv[1:]
+    # Taken out here, so that it may stand behind the command too, where one adds it when something went wrong.
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    # A terminal that lacks a character gets its number, not a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = pilekit.main(standalone_mode=False)
+        code = pilekit.main(args=arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()

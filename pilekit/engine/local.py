@@ -118,7 +118,9 @@ class _Failures:
         first = min(self.errors)
         error = self.errors[first]
         label = visible(self.labels[first])
-        more = f" ({len(self.errors) - 1} more failed)" if len(self.errors) > 1 else ""
+        others = [visible(self.labels[index]) for index in sorted(self.errors) if index != first]
+        hidden = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        more = f" (also failed: {', '.join(others[:5])}{hidden})" if others else ""
         if isinstance(error, PilekitError | OSError | MemoryError):
             text = "ran out of memory; use fewer jobs" if isinstance(error, MemoryError) else str(error)
             named = re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text)

@@ -9,6 +9,7 @@ Nothing here grows with the shard but `TextHashes`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,7 +85,14 @@ class TextHashes:
     """The 64-bit hashes of a shard's texts in order, and each one's row in the shard's counts; an entry per batch."""
 
     hashes: list[npt.NDArray[np.uint64]] = field(default_factory=list)
-    rows: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    rows: list[npt.NDArray[np.int16]] = field(default_factory=list)
+
+    def drain(self) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]]:
+        """(hashes, rows) of each batch in order, forgetting each: what is drained is kept in another form."""
+        self.hashes.reverse()
+        self.rows.reverse()
+        while self.hashes:
+            yield self.hashes.pop(), self.rows.pop()
 
 
 def count_batch(
@@ -100,7 +108,7 @@ def count_batch(
         encoded = [text.encode() for text in batch.texts]
         sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
         texts.hashes.append(np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded)))
-        texts.rows.append(rows.astype(np.int32))
+        texts.rows.append(rows.astype(np.int16))
     counts.add(rows, sizes)
     if tokenizer is not None:
         _, offsets = tokenizer.encode_batch(batch.texts)

@@ -159,7 +159,7 @@ def corpus_stats(
     names = [shard.name for shard in corpus.shards]
     for shard_counts, texts in imap_shards(count, corpus.shards, jobs=jobs, names=names, on_progress=advance):
         rows = counts.merge(shard_counts).astype(np.int32)
-        for hashes, local_rows in zip(texts.hashes, texts.rows, strict=True):
+        for hashes, local_rows in texts.drain():
             copy_counter.add(hashes, rows[local_rows])
     copied = copy_counter.copies(len(counts.groups)) if copies else None
     return _summary(counts, copied, tokenizer is not None, corpus.manifest)

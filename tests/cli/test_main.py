@@ -89,8 +89,19 @@ def test_no_corpus_anywhere_says_what_was_searched_and_names_the_demo(tmp_path: 
         assert part in done.stderr
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = run("--debug", "stats", "missing.jsonl", folder=tmp_path)
+def test_a_terminal_without_the_characters_gets_something_legible(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "meta": {"pile_set_name": "naïve"}}\n', encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [*PILEKIT, "stats", "a.jsonl"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"na\xefve" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "stats", "missing.jsonl"], ["stats", "missing.jsonl", "--debug"]])
+def test_debug_shows_the_traceback(tmp_path: Path, arguments: list[str]) -> None:
+    done = run(*arguments, folder=tmp_path)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "PilekitError" in done.stderr

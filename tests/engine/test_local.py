@@ -149,7 +149,7 @@ def test_a_failure_names_its_item_after_the_others_are_through(
     items = [(str(tmp_path / f"{index}"), way) for index, way in enumerate(ways)]
     with pytest.raises(kind) as failure:
         map_shards(touch_then_fail, items, jobs=jobs, names=["a.zst", "b.zst", "c.zst", "d.zst", "e.zst"])
-    assert str(failure.value) == f"{message} (1 more failed)"
+    assert str(failure.value) == f"{message} (also failed: e.zst)"
     assert [Path(path).read_text() for path, _ in items] == ways
 
 
@@ -204,7 +204,7 @@ def test_a_killed_worker_is_an_error_and_the_others_finish(tmp_path: Path) -> No
 
 def test_when_every_worker_dies_the_first_death_is_told() -> None:
     with pytest.raises(
-        PilekitError, match=r"^0: the process that worked on it ended with exit code 3.*\(1 more failed\)"
+        PilekitError, match=r"^0: the process that worked on it ended with exit code 3.*\(also failed: 1\)"
     ):
         map_shards(leave, [Named(str(index), 0) for index in range(9)], jobs=2)
 
