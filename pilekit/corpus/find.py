@@ -19,7 +19,16 @@ from typing import Self
 
 from pilekit.corpus import local, remote
 from pilekit.corpus.manifest import Manifest, load_manifest
-from pilekit.corpus.shard import SHARD_SUFFIXES, STANDARD_INPUT, Shard, Split, is_url, make_shard, shard_of
+from pilekit.corpus.shard import (
+    SHARD_SUFFIXES,
+    STANDARD_INPUT,
+    Shard,
+    Split,
+    is_url,
+    make_shard,
+    shard_of,
+    with_split_of_root,
+)
 from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)
@@ -51,9 +60,8 @@ class Corpus:
         if source is None:
             self.root, found = _default()
         else:
-            sources = [source] if isinstance(source, str | Path) else list(source)
-            self.root, found = _search([os.fspath(path) for path in sources])
-        self.shards = _in_order(found)
+            self.root, found = _search(_paths(source))
+        self.shards = _in_order(with_split_of_root(found, self.root))
         self.manifest = manifest
 
     @property
@@ -78,17 +86,22 @@ class Corpus:
             )
         return self._of(shards)
 
+    @property
+    def held_out(self) -> tuple[Shard, ...]:
+        """The val and test shards, if there are others too: those that a training run should not read."""
+        found = tuple(shard for shard in self.shards if shard.split in ("val", "test"))
+        return found if len(found) < len(self.shards) else ()
+
     def without_held_out(self) -> Self:
         """The corpus without its val and test shards, for whatever learns from it; all of it if it has no others.
 
         What is left out is said in a warning, as it may have been named outright.
         """
-        shards = tuple(shard for shard in self.shards if shard.split not in ("val", "test"))
-        if not shards or len(shards) == len(self.shards):
+        held_out = self.held_out
+        if not held_out:
             return self
-        held_out = [visible(shard.name) for shard in self.shards if shard not in shards]
-        logger.warning("left out, as held-out shards: %s", ", ".join(held_out))
-        return self._of(shards)
+        logger.warning("left out, as held-out shards: %s", ", ".join(visible(shard.name) for shard in held_out))
+        return self._of(tuple(shard for shard in self.shards if shard not in held_out))
 
     def _of(self, shards: tuple[Shard, ...]) -> Self:
         part = object.__new__(type(self))
@@ -105,6 +118,17 @@ class Corpus:
         return f"Corpus({self.root!r}, {len(self.shards)} shards, manifest={self.manifest.name!r})"
 
 
+def _paths(source: str | Path | Iterable[str | Path]) -> list[str]:
+    """What was given as a source, as a list of paths."""
+    sources = [source] if isinstance(source, str | bytes) or not isinstance(source, Iterable) else list(source)
+    if not all(isinstance(path, str | os.PathLike) for path in sources):
+        raise PilekitError(
+            f"a corpus is a path, glob or URL, or a list of them, not {visible(repr(source), 80)}; give where its "
+            "shards are"
+        )
+    return [os.fspath(path) for path in sources]
+
+
 def _default() -> tuple[str, list[Shard]]:
     named = os.environ.get(ENVIRONMENT)
     if named:
@@ -117,7 +141,7 @@ def _default() -> tuple[str, list[Shard]]:
         if os.path.isdir(folder):
             search = local.search_folder(folder)
             if search.files:
-                return folder, [make_shard(relative, path, size, folder) for relative, path, size in search.files]
+                return folder, [make_shard(*file) for file in search.files]
             searched.append(search)
     raise _nothing_found(
         [f"${ENVIRONMENT} (not set)", "./data", f"the current folder ({os.getcwd()})"],
@@ -142,10 +166,10 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
         found.append((source, search))
     if len(found) == 1:
         search = found[0][1]
-        return search.root, [make_shard(relative, path, size, search.root) for relative, path, size in search.files]
+        return search.root, [make_shard(*file) for file in search.files]
     root = _common_parent([(source, search.root) for source, search in found])
     return root, [
-        make_shard(_below(root, search.root, relative), path, size, root)
+        make_shard(_below(root, search.root, relative), path, size)
         for _, search in found
         for relative, path, size in search.files
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
+from collections.abc import Iterable
 
 from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.errors import PilekitError, visible
@@ -22,9 +23,10 @@ def normalised(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-def resolve_subsets(*names: str, manifest: Manifest | None = None) -> tuple[str, ...]:
+def resolve_subsets(*names: str | Iterable[str], manifest: Manifest | None = None) -> tuple[str, ...]:
     """The exact subset names for `names` in any known spelling, in the order given, without repetitions.
 
+    names      one by one, or in lists: `resolve_subsets("ArXiv", "PMC")`, `resolve_subsets(["ArXiv", "PMC"])`
     manifest   whose subsets and aliases to use; the Pile's by default. If it lists no subsets, names stay as they are
 
     `(none)`, the documents without a label, is known to every manifest.
@@ -32,10 +34,18 @@ def resolve_subsets(*names: str, manifest: Manifest | None = None) -> tuple[str,
     Raises PilekitError for an unknown or ambiguous name, with the closest matches.
     """
     manifest = load_manifest() if manifest is None else manifest
+    typed = [
+        name
+        for given in names
+        for name in (given if isinstance(given, Iterable) and not isinstance(given, str) else [given])
+    ]
+    for name in typed:
+        if not isinstance(name, str):
+            raise PilekitError(f'a subset is named by text, such as "ArXiv", not by {visible(repr(name), 80)}')
     if not manifest.subsets:
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(typed))
     spellings = _spellings(manifest)
-    return tuple(dict.fromkeys(_resolve(name, manifest, spellings) for name in names))
+    return tuple(dict.fromkeys(_resolve(name, manifest, spellings) for name in typed))
 
 
 def split_names(text: str) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -41,7 +42,7 @@ class Shard:
     name    its identity: the path below the corpus root without compression suffix, e.g. `train/00.jsonl`
     path    where its bytes are: a local path, a URL, or `-` for standard input
     size    stored bytes; None where that is not known
-    split   "train", "val" or "test" by its name, else None
+    split   "train", "val" or "test" by its name or, where no shard's name tells one, the root's; else None
     """
 
     name: str
@@ -66,22 +67,27 @@ def names_a_file(name: str) -> bool:
 
 
 def shard_of(path: str) -> Shard:
-    """The shard at one path or URL, which need not exist; its folder is the corpus root."""
+    """The shard at one path or URL, which need not exist; its folder is the corpus root.
+
+    Raises PilekitError for a folder, and for a path that cannot be an identity.
+    """
     if path == STANDARD_INPUT:
         return Shard("(stdin)", path)
     if is_url(path):
         folder, _, name = without_query(path).partition("::")[0].rpartition("/")
-        return make_shard(name or path, path, None, folder)
+        return with_split_of_root([make_shard(name or path, path, None)], folder)[0]
     folder, name = os.path.split(path)
+    if path.endswith(os.sep) or Path(path).is_dir():
+        raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it, or use Corpus()")
     try:
         size = Path(path).stat().st_size
     except OSError:
         size = None
-    return make_shard(name, path, size, folder)
+    return with_split_of_root([make_shard(name, path, size)], folder)[0]
 
 
-def make_shard(relative: str, path: str, size: int | None, root: str) -> Shard:
-    """A shard from its path below `root`; raises PilekitError for a path that cannot be an identity."""
+def make_shard(relative: str, path: str, size: int | None) -> Shard:
+    """A shard from its path below the root; raises PilekitError for a path that cannot be an identity."""
     parts = relative.split("/")
     if not relative or ".." in parts or "" in parts:
         raise PilekitError(
@@ -95,24 +101,33 @@ def make_shard(relative: str, path: str, size: int | None, root: str) -> Shard:
         if relative.endswith(suffix) and len(parts[-1]) > len(suffix):
             relative = relative.removesuffix(suffix)
             break
-    return Shard(relative, path, size, split_of(relative, root))
+    return Shard(relative, path, size, split_of(relative))
 
 
-def split_of(name: str, root: str = "") -> Split | None:
+def split_of(name: str) -> Split | None:
     """The split that a shard's name tells.
 
     The innermost folder called `train`, `val`, `validation`, `test` decides; else such a word in the file's name
-    (`pile_val.jsonl`, `train-00001-of-00009.parquet`), if it is the only one; else the root's own last folder.
+    (`pile_val.jsonl`, `train-00001-of-00009.parquet`), if it is the only one.
     """
     *folders, file = name.lower().split("/")
     for folder in reversed(folders):
         if folder in _SPLITS:
             return _SPLITS[folder]
     told = {_SPLITS[word] for word in re.split(r"[^a-z]+", file) if word in _SPLITS}
-    if told:
-        return told.pop() if len(told) == 1 else None
+    return told.pop() if len(told) == 1 else None
+
+
+def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
+    """`shards` with the split that the root's own last folder tells, if the name of none of them tells one.
+
+    Where some do, as `val.jsonl` beside `00.jsonl`, a root that happens to be called `test` says nothing of the others.
+    """
     place = next((part for part in root.split("::") if "://" in part), root)
-    return _SPLITS.get(place.replace(os.sep, "/").rstrip("/").rpartition("/")[2].lower())
+    split = _SPLITS.get(place.replace(os.sep, "/").rstrip("/").rpartition("/")[2].lower())
+    if split is None or any(shard.split for shard in shards):
+        return shards
+    return [replace(shard, split=split) for shard in shards]
 
 
 def without_query(url: str) -> str:

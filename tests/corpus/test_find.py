@@ -256,6 +256,12 @@ def test_a_name_that_is_not_utf8_is_refused(make: Make) -> None:
     str(failure.value).encode()
 
 
+@pytest.mark.parametrize("wrong", [5, b"corpus", [5], ["a.jsonl", None], {1: 2}, object()], ids=str)
+def test_what_is_no_path(wrong: object) -> None:
+    with pytest.raises(PilekitError, match="a corpus is a path, glob or URL, or a list of them, not "):
+        Corpus(wrong)  # type: ignore[arg-type]
+
+
 def test_standard_input() -> None:
     corpus = Corpus("-")
     assert corpus.shards == (Shard("(stdin)", "-", None, None),)
@@ -327,6 +333,19 @@ def test_a_tilde_is_the_home_folder(make: Make, monkeypatch: pytest.MonkeyPatch)
 )
 def test_splits_are_known_by_name(make: Make, path: str, split: str | None) -> None:
     assert Corpus(make(path)).shards[0].split == split
+
+
+@pytest.mark.parametrize("root", ["test", "val", "train"])
+def test_the_roots_name_tells_the_split_only_where_no_shards_name_does(tmp_path: Path, root: str) -> None:
+    folder = fill(tmp_path / root, ["00.jsonl", "01.jsonl"])
+    assert {shard.split for shard in Corpus(folder)} == {root}
+    assert [shard.split for shard in Corpus(sorted(folder.iterdir()))] == [root, root]
+    assert Corpus(folder / "00.jsonl").shards[0].split == shard_of(f"{folder}/00.jsonl").split == root
+    fill(folder, ["val.jsonl"])
+    mixed = Corpus(folder)
+    assert [shard.split for shard in mixed] == [None, None, "val"]
+    assert names(mixed.without_held_out()) == names(mixed.split("train")) == ["00.jsonl", "01.jsonl"]
+    assert shard_of(f"{folder}/val.jsonl").split == "val"
 
 
 def test_a_split_of_a_corpus(make: Make) -> None:

@@ -94,6 +94,15 @@ def test_the_order_of_the_arguments_is_kept_and_repetitions_are_not() -> None:
     assert resolve_subsets() == ()
 
 
+def test_names_may_come_as_a_list() -> None:
+    assert resolve_subsets(["PMC", "github"], "ArXiv") == ("PubMed Central", "Github", "ArXiv")
+    assert resolve_subsets([]) == ()
+    assert resolve_subsets(["b", "a"], manifest=Manifest(name="any")) == ("b", "a")
+    for wrong in (5, None, ["ArXiv", None], b"ArXiv", [["ArXiv"]]):
+        with pytest.raises(PilekitError, match='a subset is named by text, such as "ArXiv", not by '):
+            resolve_subsets(wrong)  # type: ignore[arg-type]
+
+
 def test_unknown_names_fail_with_the_closest() -> None:
     with pytest.raises(PilekitError, match=r'unknown subset "Githib" in the manifest pile; did you mean Github\?'):
         resolve_subsets("ArXiv", "Githib")
