@@ -20,10 +20,13 @@ import numpy.typing as npt
 import orjson
 
 from pilekit.corpus import UNLABELLED
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+MAX_SUBSETS = 4096
+"""More labels than this are no subsets: the label's path leads to something like an URL, and memory would not last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,9 @@ class DocumentBatch:
         if self.lines is not None:
             counts.add(len(self.lines))
         if len(counts) != 1:
-            raise PilekitError(f"a DocumentBatch of {self.shard} has columns of different lengths: {sorted(counts)}")
+            raise PilekitError(
+                f"a DocumentBatch of {visible(self.shard)} has columns of different lengths: {sorted(counts)}"
+            )
 
     def __len__(self) -> int:
         return len(self.texts)

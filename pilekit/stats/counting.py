@@ -16,14 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pilekit.documents import DocumentBatch
+from pilekit.documents import MAX_SUBSETS, DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.shards import SkippedLines
 from pilekit.stats.histogram import BINS, bin_of
 from pilekit.tokenize import Tokenizer
-
-MAX_SUBSETS = 4096
-"""More labels than this are no subsets: the label's path leads to something like an URL, and memory would not last."""
 
 
 class _Groups(dict[str, int]):
