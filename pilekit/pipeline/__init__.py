@@ -19,7 +19,7 @@ from __future__ import annotations
 from pilekit.pipeline.functions import Document, DocumentFilter, DocumentMap, document_filter, document_map
 from pilekit.pipeline.match import Match
 from pilekit.pipeline.min_bytes import MinBytes
-from pilekit.pipeline.pipeline import Pipeline
+from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.sample import Sample, document_hashes
 from pilekit.pipeline.select import Select
 from pilekit.pipeline.write import Write
@@ -33,6 +33,7 @@ __all__ = [
     "Pipeline",
     "Sample",
     "Select",
+    "Stage",
     "Write",
     "document_filter",
     "document_hashes",

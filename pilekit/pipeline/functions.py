@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.pipeline import DocumentStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class _FunctionStage:
+class _FunctionStage(DocumentStage):
     """What both stages share: calling the function on each document of a batch, naming the culprit when it fails."""
 
     function: Callable[[Document], Any]
@@ -48,7 +49,9 @@ class _FunctionStage:
             try:
                 result = self.function(Document(text, subset, batch.shard, number))
             except Exception as error:
-                raise self._error(batch, number, f"raised {type(error).__name__}: {error}") from error
+                raise self._error(
+                    batch, number, f"raised {type(error).__name__}: {visible(str(error), 200)}"
+                ) from error
             if not isinstance(result, wanted):
                 kind = wanted[0].__name__
                 raise self._error(batch, number, f"returned {type(result).__name__}; it must return {kind}")
@@ -57,7 +60,7 @@ class _FunctionStage:
 
     def _error(self, batch: DocumentBatch, number: int, what: str) -> PilekitError:
         name = getattr(self.function, "__qualname__", repr(self.function))
-        return PilekitError(f"{batch.shard}: document {number}: the function {name} {what}")
+        return PilekitError(f"{visible(batch.shard)}: document {number}: the function {visible(name, 200)} {what}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A decorator puts the stage where the function's name was, so pickle would look for the function there and

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.pipeline import DocumentStage
 
 
 @dataclass(frozen=True)
-class Match:
+class Match(DocumentStage):
     """Keep the documents whose text holds a match of `regex` (Python's `re`; flags are written inside it, as `(?i)`).
 
     A regular expression that backtracks badly can take very long on a hostile text: `re` has no time limit.
@@ -23,8 +24,10 @@ class Match:
     def __post_init__(self) -> None:
         try:
             object.__setattr__(self, "pattern", re.compile(self.regex))
-        except re.error as error:
-            raise PilekitError(f"Match: {self.regex!r} is no regular expression: {error}") from error
+        except (re.error, TypeError) as error:
+            raise PilekitError(
+                f"Match: {visible(repr(self.regex), 200)} is no regular expression: {visible(str(error), 200)}"
+            ) from error
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents with a match; batches without any are dropped."""

@@ -15,21 +15,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
-from pilekit.errors import PilekitError
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError, visible
 
 Stage = Callable[[Iterator[Any]], Iterator[Any]]
 """From an iterator of batches to an iterator of batches."""
 
 
+class DocumentStage:
+    """A stage from documents to documents; saying so lets `Pipeline` refuse an order that cannot work."""
+
+    takes: ClassVar[type] = DocumentBatch
+    gives: ClassVar[type] = DocumentBatch
+
+
 @dataclass(frozen=True)
 class Pipeline:
-    """`stages` in the order in which a batch passes them; no stages pass every batch on as it is."""
+    """`stages` in the order in which a batch passes them; no stages pass every batch on as it is.
+
+    PilekitError for what is no list of stages, and for a stage that cannot take what the one before it gives.
+    """
 
     stages: Sequence[Stage]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.stages, Iterable):
+            raise PilekitError(f"a Pipeline is made of a list of stages: write Pipeline([{_shown(self.stages)}, ...])")
         object.__setattr__(self, "stages", tuple(self.stages))
         for place, stage in enumerate(self.stages, 1):
             if isinstance(stage, type):
@@ -37,7 +51,25 @@ class Pipeline:
                     f"stage {place} of the pipeline is the class {stage.__name__}: write {stage.__name__}(...)"
                 )
             if not callable(stage):
-                raise PilekitError(f"stage {place} of the pipeline is no stage but {stage!r}")
+                raise PilekitError(f"stage {place} of the pipeline is no stage but {_shown(stage)}")
+        for place, (stage, following) in enumerate(pairwise(self.stages), 1):
+            # A function of the user's own says of neither; then the batches themselves will tell.
+            gives, takes = getattr(stage, "gives", None), getattr(following, "takes", None)
+            if gives is not None and takes is not None and gives is not takes:
+                raise PilekitError(
+                    f"stage {place + 1} of the pipeline, {_shown(following)}, takes a {takes.__name__}, but stage "
+                    f"{place}, {_shown(stage)}, gives a {gives.__name__}; put them in another order"
+                )
+
+    @property
+    def takes(self) -> type | None:
+        """What the first stage takes, where it says so."""
+        return getattr(self.stages[0], "takes", None) if self.stages else None
+
+    @property
+    def gives(self) -> type | None:
+        """What the last stage gives, where it says so."""
+        return getattr(self.stages[-1], "gives", None) if self.stages else None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches that come out at the end when `batches` go in; work starts with the first `next()`."""
@@ -45,3 +77,7 @@ class Pipeline:
         for stage in self.stages:
             out = stage(out)
         return out
+
+
+def _shown(stage: object) -> str:
+    return visible(repr(stage), 80)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.pipeline import DocumentStage
 
 
 def document_hashes(shard: str, numbers: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:
@@ -27,15 +28,15 @@ def document_hashes(shard: str, numbers: npt.NDArray[np.int64], seed: int) -> np
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(DocumentStage):
     """Keep about `fraction` (0 to 1) of the documents, chosen by hash of `seed` and document identity."""
 
     fraction: float
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise PilekitError(f"Sample: the fraction must lie between 0 and 1, not {self.fraction}")
+        if not isinstance(self.fraction, int | float) or not 0 <= self.fraction <= 1:
+            raise PilekitError(f"Sample: the fraction must lie between 0 and 1, not {visible(repr(self.fraction), 80)}")
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The chosen documents; batches without any are dropped."""

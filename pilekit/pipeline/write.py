@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilekit.documents import DocumentBatch
+from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.shards import ShardWriter
 
 
 @dataclass(frozen=True)
-class Write:
+class Write(DocumentStage):
     """Write every document to the shard `path` (kind by suffix, as `ShardWriter`) and pass it on.
 
     Lines are copied byte for byte; only a text that a stage changed is encoded anew. The shard appears under its name

@@ -8,11 +8,13 @@ worker sends one block through shared memory twice as fast as five.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
 
+from pilekit.errors import PilekitError
 from pilekit.stream.concat import IGNORED, Int64, concat
 from pilekit.stream.state import Place
 from pilekit.tokenize import TokenBatch
@@ -60,6 +62,18 @@ class Batch(dict[str, torch.Tensor]):
             named[first : first + count]
             for first, count in zip(self._row_first.tolist(), self._row_documents.tolist(), strict=True)
         ]
+
+
+def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:
+    raise PilekitError(
+        "the items of a PileStream are batches already, and this DataLoader would batch them again: write "
+        "DataLoader(stream, batch_size=None)"
+    )
+
+
+# torch's own place for how to collate a type. A DataLoader collates unless told batch_size=None, and would otherwise
+# hand out [1, rows, seq_len].
+default_collate_fn_map[Batch] = _refuse_to_collate
 
 
 class OpenBatch:

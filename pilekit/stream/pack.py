@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain, islice
+from typing import ClassVar
 
 import numpy as np
 
+from pilekit.documents import MAX_SUBSETS
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch import Batch, OpenBatch
 from pilekit.stream.concat import Int64
@@ -28,7 +30,12 @@ class Pack:
     batch_size     rows in a batch; the last batch of a pass has fewer where there are no more
     pad_id         fills the pass's last row; `eos_id` by default
     subset_names   subset ids count through these names; other labels get the next ids, in the order in which they come
+
+    More than `MAX_SUBSETS` other labels are a PilekitError: every batch's state names them.
     """
+
+    takes: ClassVar[type] = TokenBatch
+    gives: ClassVar[type] = Batch
 
     seq_len: int
     eos_id: int
@@ -42,6 +49,13 @@ class Pack:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise PilekitError(f"{name} is a whole number from 1 on, not {value!r}")
+        for name, needed in (("eos_id", True), ("pad_id", False)):
+            value = getattr(self, name)
+            if (value is not None or needed) and (type(value) is not int or value < 0):
+                raise PilekitError(
+                    f"{name} is the id of a token, a whole number from 0 on, not {visible(repr(value), 80)}; "
+                    f"a Tokenizer gives it as `tokenizer.{name}`"
+                )
 
     def __call__(self, batches: Iterator[TokenBatch], start: Place | None = None) -> Iterator[Batch]:
         """Pack `batches`, every token of them; with `start`, they begin with the document of that place.
@@ -50,7 +64,7 @@ class Pack:
         """
         pad_id = self.eos_id if self.pad_id is None else self.pad_id
         new_subsets = start.new_subsets if start is not None else ()
-        subset_ids = _SubsetIds((*self.subset_names, *new_subsets))
+        subset_ids = _SubsetIds((*self.subset_names, *new_subsets), most=len(self.subset_names) + MAX_SUBSETS)
         named = len(subset_ids)  # names that the documents packed so far, or the manifest, have asked for
         place = start
         open_batch: OpenBatch | None = None
@@ -84,10 +98,16 @@ class Pack:
 class _SubsetIds(dict[str, int]):
     """Subset name -> id, in the order of the ids; a name that is asked for and not there gets the next one."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], most: int) -> None:
         super().__init__((name, index) for index, name in enumerate(names))
+        self._most = most
 
     def __missing__(self, name: str) -> int:
+        if len(self) >= self._most:
+            raise PilekitError(
+                f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records "
+                "keep their subset, and give it as Corpus(..., manifest=...) or with --manifest"
+            )
         self[name] = len(self)
         return self[name]
 

@@ -11,6 +11,7 @@ taken on the last batch leaves nothing to do, one taken after the end leaves a w
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -29,14 +30,16 @@ from pilekit.stream.pack import Pack
 from pilekit.stream.state import STATE_VERSION, Place, fingerprint, place_from_state
 from pilekit.tokenize import Tokenize, Tokenizer, load_tokenizer
 
+logger = logging.getLogger(__name__)
+
 PACKINGS = ("concat",)
 
 
 class PileStream(IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards.
 
-    data         a path, a glob, a URL, a list of them, or a `Corpus`; of anything but a `Corpus`, which is taken as it
-                 is, val and test shards that lie among others are left out, with a warning
+    data         a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others are
+                 left out; only a `Corpus` is taken as it is. A warning says which of the two happens
     tokenizer    a path (what `load_tokenizer` takes), or a `Tokenizer`; it must have an end-of-document token
     seq_len      tokens in a row
     batch_size   rows in a batch; the last batch of a pass has fewer where no more are left, so no token is lost
@@ -47,7 +50,8 @@ class PileStream(IterableDataset[Batch]):
     An item is a `Batch`: a dict of `input_ids`, `labels`, `doc_ids`, `position_ids`, `subset_ids`, each a LongTensor
     [batch_size, seq_len], which also names its documents: `batch.documents()`.
 
-    Batches are made here, so a DataLoader must not batch again: `DataLoader(stream, batch_size=None, num_workers=n)`.
+    **With a DataLoader, pass batch_size=None**: `DataLoader(stream, batch_size=None, num_workers=n)`. Batches are made
+    here; a DataLoader that would batch them again, as it does by default, is refused with a PilekitError.
     With n > 1 worker 0 makes all batches and the others end at once. With n > 0 the batches are made in another
     process, some ahead, and this object does not see them go by: call `stream.advance(batch)` for each one trained on.
 
@@ -68,7 +72,7 @@ class PileStream(IterableDataset[Batch]):
         if packing not in PACKINGS:
             raise PilekitError(f'packing={packing!r} is not available: only packing="concat" exists so far')
         _refuse_several_processes()
-        self.corpus = data if isinstance(data, Corpus) else Corpus(data).without_held_out()
+        self.corpus = _corpus(data)
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
         eos_id = self.tokenizer.eos_id
         if eos_id is None:
@@ -76,11 +80,9 @@ class PileStream(IterableDataset[Batch]):
                 f"the tokenizer {visible(str(self.tokenizer.path))} has no end-of-document token, which must follow "
                 'every document; name it as "eos_token" in a tokenizer_config.json beside it'
             )
-        if isinstance(subsets, str):
-            subsets = [subsets]
-        if subsets is not None and not subsets:
+        self.subsets = None if subsets is None else resolve_subsets(subsets, manifest=self.corpus.manifest)
+        if self.subsets == ():
             raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
-        self.subsets = None if subsets is None else resolve_subsets(*subsets, manifest=self.corpus.manifest)
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.seed = seed
@@ -182,6 +184,15 @@ class PileStream(IterableDataset[Batch]):
         if place.shard not in {shard.name for shard in self.corpus.shards}:
             raise PilekitError(f"the stream's state names the shard {visible(place.shard)}, which is not in its corpus")
         self._place = self._loaded = place
+
+
+def _corpus(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
+    if not isinstance(data, Corpus):
+        return Corpus(data).without_held_out()
+    if data.held_out:
+        names = ", ".join(visible(shard.name) for shard in data.held_out)
+        logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
+    return data
 
 
 def _refuse_several_processes() -> None:

@@ -7,8 +7,10 @@ a file declares are switched off: a document's ids must depend on its text alone
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -58,7 +60,7 @@ def load_tokenizer(
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise PilekitError(f"cannot read the tokenizer {path}: {error.strerror or error}") from error
+        raise PilekitError(f"cannot read the tokenizer {visible(str(path))}: {error.strerror or error}") from error
     fingerprint = hashlib.sha256(raw).hexdigest()
     json_text, added = _plain(path, raw)
     try:
@@ -75,7 +77,9 @@ def load_tokenizer(
         fast = _agreed_fast_encoder(json_text, special_tokens, encode, added)
         if isinstance(fast, str):
             if backend == "fastokens":
-                raise PilekitError(f"fastokens cannot serve the tokenizer {path}: {fast}; use backend='tokenizers'")
+                raise PilekitError(
+                    f"fastokens cannot serve the tokenizer {visible(str(path))}: {fast}; use backend='tokenizers'"
+                )
             _say_once(f"{visible(str(path))}: fastokens {fast}; using tokenizers: the same ids, but slower")
         else:
             encode, chosen = fast, "fastokens"
@@ -95,21 +99,32 @@ def load_tokenizer(
     )
 
 
+@functools.lru_cache(maxsize=2)  # a worker is sent the same tokenizer with every shard, and loading takes its time
 def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerprint: str) -> Tokenizer:
-    """The same tokenizer in another process; an error if the file has changed meanwhile."""
+    """The same tokenizer in another process; an error if the file has changed meanwhile.
+
+    What is kept is the tokenizer of that fingerprint, so a change can neither be missed nor creep in.
+    """
     tokenizer = load_tokenizer(path, backend=backend, special_tokens=special_tokens)
     if tokenizer.fingerprint != fingerprint:
-        raise PilekitError(f"the tokenizer {path} has changed since it was loaded; start again with the new file")
+        raise PilekitError(
+            f"the tokenizer {visible(str(path))} has changed since it was loaded; start again with the new file"
+        )
     return tokenizer
 
 
 def _find(path_or_name: str | Path) -> Path:
+    if not isinstance(path_or_name, str | os.PathLike):
+        raise PilekitError(
+            "a tokenizer is a tokenizer.json, a folder with one, or a cached name, not "
+            f"{visible(repr(path_or_name), 80)}"
+        )
     path = Path(path_or_name).expanduser()
     if path.is_dir():
         file = path / "tokenizer.json"
         if not file.is_file():
             raise PilekitError(
-                f"no tokenizer.json in the folder {path}; save one there with "
+                f"no tokenizer.json in the folder {visible(str(path))}; save one there with "
                 "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
             )
         return file.absolute()
@@ -124,8 +139,8 @@ def _find(path_or_name: str | Path) -> Path:
         if isinstance(cached, str):
             return Path(cached).absolute()
     raise PilekitError(
-        f"no tokenizer {name!r}: neither a tokenizer.json, nor a folder with one, nor a name in the local Hugging Face "
-        "cache; give the path of a file, or make one with `pilekit train-tokenizer`"
+        f"no tokenizer {visible(repr(name))}: neither a tokenizer.json, nor a folder with one, nor a name in the local "
+        "Hugging Face cache; give the path of a file, or make one with `pilekit train-tokenizer`"
     )
 
 
@@ -151,7 +166,7 @@ def _plain(path: Path, raw: bytes) -> tuple[str, list[str]]:
 
 def _no_tokenizer(path: Path, reason: str) -> PilekitError:
     return PilekitError(
-        f"{path} is not a tokenizer.json that the tokenizers library can read ({visible(reason, 200)}); "
+        f"{visible(str(path))} is not a tokenizer.json that the tokenizers library can read ({visible(reason, 200)}); "
         "give a tokenizer.json or a Hugging Face tokenizer folder"
     )
 
@@ -211,7 +226,10 @@ def _token_names(config: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, orjson.JSONDecodeError) as error:
-        raise PilekitError(f"cannot read {config}, which names the tokenizer's special tokens: {error}") from error
+        raise PilekitError(
+            f"cannot read {visible(str(config))}, which names the tokenizer's special tokens: "
+            f"{visible(str(error), 200)}"
+        ) from error
     names: dict[str, str] = {}
     for role in _COMMON_NAMES:
         value = content.get(role) if isinstance(content, dict) else None

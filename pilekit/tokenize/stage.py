@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
+from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.tokenizer import Tokenizer, UnencodableTextError
 
 
@@ -37,7 +40,7 @@ class TokenBatch:
     def __post_init__(self) -> None:
         if not len(self.offsets) - 1 == len(self.numbers) == len(self.subsets) or self.offsets[-1] != len(self.ids):
             raise PilekitError(
-                f"a TokenBatch of {self.shard} has columns that do not fit: {len(self.numbers)} numbers, "
+                f"a TokenBatch of {visible(self.shard)} has columns that do not fit: {len(self.numbers)} numbers, "
                 f"{len(self.subsets)} subsets, {len(self.offsets)} offsets for {len(self.ids)} tokens"
             )
 
@@ -45,15 +48,24 @@ class TokenBatch:
         return len(self.numbers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Tokenize:
     """Turn each `DocumentBatch` into the `TokenBatch` of the same documents; empty batches are dropped.
+
+    tokenizer   a `Tokenizer`, or what `load_tokenizer` takes
 
     A document without tokens (an empty text) stays, with no ids. A text with a lone surrogate, which only a user's own
     stage can bring in, is a PilekitError that names the document.
     """
 
+    takes: ClassVar[type] = DocumentBatch
+    gives: ClassVar[type] = TokenBatch
+
     tokenizer: Tokenizer
+
+    def __init__(self, tokenizer: Tokenizer | str | Path) -> None:
+        loaded = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+        object.__setattr__(self, "tokenizer", loaded)
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[TokenBatch]:
         """The token batches, one for each batch of documents, encoded when it is asked for."""
@@ -64,7 +76,7 @@ class Tokenize:
                 ids, offsets = self.tokenizer.encode_batch(batch.texts)
             except UnencodableTextError as error:
                 raise PilekitError(
-                    f"{batch.shard}: document {batch.numbers[error.index]} holds a lone surrogate, which no UTF-8 can "
-                    "express; drop the document or repair its text before Tokenize"
+                    f"{visible(batch.shard)}: document {batch.numbers[error.index]} holds a lone surrogate, which no "
+                    "UTF-8 can express; drop the document or repair its text before Tokenize"
                 ) from error
             yield TokenBatch(ids, offsets, batch.shard, batch.numbers, batch.subsets)

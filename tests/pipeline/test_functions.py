@@ -76,6 +76,17 @@ def test_the_error_says_what_was_raised() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_the_error_is_one_line_whatever_was_raised() -> None:
+    @document_filter
+    def hostile(document: Document) -> bool:
+        raise ValueError("x\n\x1b[31my" + "z" * 1000)
+
+    with pytest.raises(PilekitError, match=r"raised ValueError: x\\x0a\\x1b\[31myz+…$") as caught:
+        list(hostile(iter([batch(["x"], shard="a\n\x1b.jsonl")])))
+    assert len(str(caught.value)) < 400
+    assert not {"\n", "\x1b"} & set(str(caught.value))
+
+
 @pytest.mark.parametrize("wrong", [None, 1, "yes"])
 def test_a_filter_must_return_a_bool(wrong: Any) -> None:
     with pytest.raises(PilekitError, match=f"returned {type(wrong).__name__}; it must return bool"):

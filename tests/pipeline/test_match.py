@@ -30,6 +30,13 @@ def test_no_regular_expression(regex: str) -> None:
         Match(regex)
 
 
+@pytest.mark.parametrize("regex", ["(?<\x1b[31m", "(\n\x1b", 5])
+def test_no_regular_expression_is_told_in_one_visible_line(regex: str) -> None:
+    with pytest.raises(PilekitError, match="is no regular expression") as caught:
+        Match(regex)
+    assert str(caught.value).isprintable()
+
+
 def test_pickle() -> None:
     stage = pickle.loads(pickle.dumps(Match("b")))
     assert stage == Match("b")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.errors import PilekitError
 from pilekit.pipeline import MinBytes
 from tests.pipeline.making import batch, cut, identities
 
@@ -22,3 +24,8 @@ def test_counts_utf8_bytes(texts: list[str], minimum: int, lengths: list[int]) -
 def test_bytes_not_characters() -> None:
     kept = identities(MinBytes(4)(iter([batch(["\xe9\xe9", "abc", "\U0001f600", "abcd"])])))
     assert [text for *_, text in kept] == ["\xe9\xe9", "\U0001f600", "abcd"]
+
+
+def test_what_is_no_number() -> None:
+    with pytest.raises(PilekitError, match="a number of bytes, not '4'"):
+        MinBytes("4")  # type: ignore[arg-type]

@@ -18,10 +18,12 @@ from pilekit.pipeline import (
     Pipeline,
     Sample,
     Select,
+    Stage,
     Write,
     document_filter,
     document_map,
 )
+from pilekit.stream import Pack
 from pilekit.tokenize import Tokenize, load_tokenizer
 from tests.pipeline.making import batch, cut, identities
 from tests.tokenize.making import byte_level_bpe, saved
@@ -128,6 +130,31 @@ def test_what_is_no_stage() -> None:
         Pipeline([Sample(1), MinBytes])
     with pytest.raises(PilekitError, match="stage 1 of the pipeline is no stage but 'ArXiv'"):
         Pipeline(["ArXiv"])  # type: ignore[list-item]
+    with pytest.raises(PilekitError, match=r"write Pipeline\(\[Select\(names=\('ArXiv',\)\), \.\.\.\]\)"):
+        Pipeline(Select("ArXiv"))  # type: ignore[arg-type]
+
+
+def test_an_order_that_cannot_work(tmp_path: Path) -> None:
+    tokenize = Tokenize(saved(byte_level_bpe(300), tmp_path / "tokenizer.json"))
+    pack = Pack(8, 0)
+
+    def anything(batches: Iterator[Any]) -> Iterator[Any]:
+        return batches
+
+    wrong: list[list[Stage]] = [
+        [tokenize, Select("ArXiv")],
+        [Pipeline([MinBytes(1), tokenize]), Pipeline([shouted])],
+        [tokenize, tokenize],
+        [MinBytes(1), pack],
+        [pack, Write("out.jsonl")],
+    ]
+    for stages in wrong:
+        with pytest.raises(
+            PilekitError, match=r"stage 2 of the pipeline, .* takes a \w+, but stage 1, .* gives a \w+; "
+        ):
+            Pipeline(stages)
+    for stages in ([MinBytes(1), tokenize, pack], [anything, tokenize, anything, pack], [Pipeline([]), tokenize]):
+        Pipeline([Pipeline(stages), anything])
 
 
 def test_ends_in_tokens(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def test_any_spelling() -> None:
     assert kept(Select("GitHub", "PMC", "pile_upsto")) == ["Github", "PubMed Central", "USPTO Backgrounds"]
     assert kept(Select("arxiv")) == ["ArXiv", "ArXiv"]
     assert kept(Select("Books3")) == []
+    assert Select(["GitHub", "PMC"]) == Select("GitHub", "PMC")
 
 
 def test_unknown_and_missing_names() -> None:
@@ -27,6 +28,8 @@ def test_unknown_and_missing_names() -> None:
         Select("ArXive")
     with pytest.raises(PilekitError, match="would keep nothing"):
         Select()
+    with pytest.raises(PilekitError, match="would keep nothing"):
+        Select([])
 
 
 def test_pickle_and_equality() -> None:

@@ -149,6 +149,28 @@ def test_sizes_that_make_no_sense_are_refused(value: object) -> None:
         Pack(4, EOS, batch_size=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [None, -1, 2.0, True, "8"])
+def test_ids_that_are_none_are_refused(value: object) -> None:
+    with pytest.raises(PilekitError, match=r"eos_id is the id of a token.*`tokenizer\.eos_id`"):
+        Pack(4, value)  # type: ignore[arg-type]
+    if value is not None:
+        with pytest.raises(PilekitError, match="pad_id is the id of a token"):
+            Pack(4, EOS, pad_id=value)  # type: ignore[arg-type]
+
+
+def test_labels_without_end_are_an_error_and_the_state_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilekit.stream.pack.MAX_SUBSETS", 3)
+    documents = [Document("a", n, label, (1, 2, 3)) for n, label in enumerate(["Github", *"abcabc", "Pile-CC"])]
+    batches = list(Pack(4, EOS, subset_names=NAMES, batch_size=1)(token_batches(documents, [1])))
+    assert batches[-1].stream_state["new_subsets"] == ["a", "b", "c"]
+    one_more = [*documents, Document("a", 99, "d", (1,))]
+    with pytest.raises(PilekitError, match="more than 3 different subset labels; set label_path in a manifest"):
+        list(Pack(4, EOS, subset_names=NAMES, batch_size=1)(token_batches(one_more, [1])))
+    resumed = Pack(4, EOS, subset_names=NAMES, batch_size=1)(token_batches(one_more[-2:], [1]), place_of(batches[5]))
+    with pytest.raises(PilekitError, match="more than 3 different subset labels"):
+        list(resumed)
+
+
 @pytest.mark.parametrize(
     "documents",
     [

@@ -110,14 +110,22 @@ def test_data_may_be_a_path_a_list_or_a_corpus(make: Callable[..., PileStream], 
     assert rows_of(make(folder / "01.jsonl")) != expected
 
 
-def test_held_out_shards_are_streamed_only_on_purpose(make: Callable[..., PileStream], tmp_path: Path) -> None:
+def test_held_out_shards_are_streamed_only_on_purpose(
+    make: Callable[..., PileStream], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("train/00.jsonl", "val.jsonl", "test.jsonl"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"text": name}) + "\n")
     assert [shard.name for shard in make(tmp_path).corpus] == ["train/00.jsonl"]
     assert [shard.name for shard in make(tmp_path / "val.jsonl").corpus] == ["val.jsonl"]
+    caplog.clear()
     assert len(make(Corpus(tmp_path)).corpus) == 3
+    assert "test.jsonl, val.jsonl; give corpus.without_held_out()" in caplog.text
+    caplog.clear()
+    for corpus in (Corpus(tmp_path).split("train"), Corpus(tmp_path).split("val")):
+        assert make(corpus).corpus is corpus
+    assert not caplog.text
 
 
 def test_the_tokenizer_may_be_a_path(make: Callable[..., PileStream], tokenizer_file: Path) -> None:
@@ -127,6 +135,7 @@ def test_the_tokenizer_may_be_a_path(make: Callable[..., PileStream], tokenizer_
 
 def test_subsets_go_by_any_of_their_names(make: Callable[..., PileStream]) -> None:
     assert rows_of(make(subsets=["GitHub", "pile_cc"])) == rows_of(make(subsets=["Pile-CC", "Github"]))
+    assert rows_of(make(subsets="GitHub")) == rows_of(make(subsets=("Github",)))
 
 
 @pytest.mark.parametrize("changed_batch_size", [3, 1, 5])
@@ -199,6 +208,14 @@ def test_a_dataloader_gives_the_same_batches(make: Callable[..., PileStream], wo
     assert rows_of(batches) == rows_of(expected)
     assert [batch.stream_state for batch in batches] == [batch.stream_state for batch in expected]
     assert rows_of(loader) == rows_of(expected)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"batch_size": 4}, {"num_workers": 1}], ids=str)
+def test_a_dataloader_that_would_batch_again_is_refused(
+    make: Callable[..., PileStream], arguments: dict[str, int]
+) -> None:
+    with pytest.raises(PilekitError, match=r"write DataLoader\(stream, batch_size=None\)"):
+        list(DataLoader(make(), **arguments))
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -323,6 +340,10 @@ def test_a_selection_without_documents_is_an_error(make: Callable[..., PileStrea
 def test_wrong_arguments(make: Callable[..., PileStream], tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match='only packing="concat" exists'):
         make(packing="best_fit")
+    with pytest.raises(PilekitError, match="a subset is named by text"):
+        make(subsets=5)
+    with pytest.raises(PilekitError, match=r"a tokenizer is a tokenizer\.json, .* not 5"):
+        make(tokenizer=5)
     with pytest.raises(PilekitError, match="seq_len"):
         make(seq_len=0)
     with pytest.raises(PilekitError, match="batch_size"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,29 @@ def test_no_tokenizer(tmp_path: Path, content: bytes) -> None:
         load_tokenizer(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_errors_are_one_visible_line_whatever_the_path(tmp_path: Path) -> None:
+    folder = tmp_path / "a\n\x1b[31m\u202e"
+    folder.mkdir()
+    good = saved(byte_level_bpe(300), folder / "tokenizer.json")
+    pickled = pickle.dumps(load_tokenizer(good))
+    saved(byte_level_bpe(301), good)
+    (folder / "bad.json").write_text("{}")
+    (folder / "damaged").mkdir()
+    saved(byte_level_bpe(300), folder / "damaged" / "tokenizer.json")
+    (folder / "damaged" / "tokenizer_config.json").write_text("{")
+    (folder / "empty").mkdir()
+    for call in (
+        lambda: load_tokenizer(folder / "bad.json"),
+        lambda: load_tokenizer(folder / "missing.json"),
+        lambda: load_tokenizer(folder / "empty"),
+        lambda: load_tokenizer(folder / "damaged"),
+        lambda: pickle.loads(pickled),
+    ):
+        with pytest.raises(PilekitError, match=r"a(\\x0a|\\n)") as caught:
+            call()
+        assert str(caught.value).isprintable()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

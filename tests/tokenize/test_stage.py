@@ -35,6 +35,16 @@ def test_each_batch_becomes_the_tokens_of_its_documents(tokenizer: Tokenizer) ->
     assert texts == ["one", "", "three", "four"]
 
 
+def test_the_tokenizer_may_be_a_path(tokenizer: Tokenizer) -> None:
+    stages = [Tokenize(tokenizer), Tokenize(str(tokenizer.path)), Tokenize(tokenizer.path)]
+    ids = [next(stage(iter([batch(["one two"])]))).ids.tolist() for stage in stages]
+    assert ids[0] == ids[1] == ids[2]
+    with pytest.raises(PilekitError, match=r"no tokenizer 'missing\.json'"):
+        Tokenize("missing.json")
+    with pytest.raises(PilekitError, match=r"a tokenizer is a tokenizer\.json, .* not None"):
+        Tokenize(None)  # type: ignore[arg-type]
+
+
 def test_only_what_is_asked_for_is_read(tokenizer: Tokenizer) -> None:
     read = 0
 
@@ -54,6 +64,8 @@ def test_only_what_is_asked_for_is_read(tokenizer: Tokenizer) -> None:
 def test_lone_surrogate_is_named_by_document(tokenizer: Tokenizer) -> None:
     with pytest.raises(PilekitError, match=r"00\.jsonl: document 6 holds a lone surrogate"):
         list(Tokenize(tokenizer)(iter([batch(["a", "b", "\udc00"])])))
+    with pytest.raises(PilekitError, match=r"^a\\x0a\\x1b\.jsonl: document 0 "):
+        list(Tokenize(tokenizer)(iter([batch(["\udc00"], shard="a\n\x1b.jsonl")])))
 
 
 def test_columns_must_fit() -> None:

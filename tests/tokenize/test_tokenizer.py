@@ -156,6 +156,16 @@ def test_pickled_and_changed_meanwhile_is_an_error(tmp_path: Path) -> None:
         pickle.loads(data)
 
 
+def test_unpickled_again_it_is_not_loaded_again_and_a_changed_file_is_another_tokenizer(tmp_path: Path) -> None:
+    path = saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    old = pickle.dumps(load_tokenizer(path))
+    first = pickle.loads(old)
+    assert pickle.loads(old) is first
+    saved(byte_level_bpe(301), path)
+    new = load_tokenizer(path)
+    assert pickle.loads(pickle.dumps(new)).fingerprint == new.fingerprint != first.fingerprint
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes_give_the_same_ids(files: dict[str, Path], method: str) -> None:
     tokenizer = load_tokenizer(files["plain"])
