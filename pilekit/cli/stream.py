@@ -1,8 +1,7 @@
 """`pilekit stream`: pack raw shards as training would, show a few rows, and say how fast it went.
 
 The clock runs from the first byte read to the last batch, so what is read ahead of the last batch counts against the
-rate; only imports, compiling and loading the tokenizer are left out, as they happen once. Bytes of text per token are
-measured on a sample of the rows.
+rate; only imports, compiling and loading the tokenizer are left out, as they happen once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 3
 SHOWN_DOCUMENTS = 4
 SHOWN_CHARACTERS = 300
-MEASURED_ROWS = 32
 
 
 @click.command()
@@ -69,7 +67,7 @@ def command(
     batches = tokens = 0
     started = time.perf_counter()
     for batch in islice(_shown_progress(stream, steps), steps):
-        if batches < SHOWN_ROWS or batches % max(1, steps // MEASURED_ROWS) == 0:
+        if batches < SHOWN_ROWS:
             kept.append(batch)
         batches += 1
         tokens += batch["input_ids"].numel()
@@ -80,8 +78,7 @@ def command(
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
-        "text_bytes_per_second": tokens / seconds * _bytes_per_token(stream, kept),
-        "samples": [_sample(stream, *place) for place in islice(_rows(kept[:SHOWN_ROWS]), SHOWN_ROWS)],
+        "samples": [_sample(stream, *place) for place in islice(_rows(kept), SHOWN_ROWS)],
     }
     if as_json:
         click.echo(json.dumps(result))
@@ -116,15 +113,6 @@ def _sample(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
     return documents
 
 
-def _bytes_per_token(stream: PileStream, batches: list[Batch]) -> float:
-    text_bytes = tokens = 0
-    for batch in batches:
-        ids = batch["input_ids"][0][batch["doc_ids"][0] >= 0]
-        tokens += len(ids)
-        text_bytes += len(stream.tokenizer.decode(ids[ids != stream.tokenizer.eos_id].tolist()).encode())
-    return text_bytes / tokens
-
-
 def _print(result: dict[str, Any], stream: PileStream) -> None:
     console = Console()
     for index, documents in enumerate(result["samples"], start=1):
@@ -147,11 +135,10 @@ def _print(result: dict[str, Any], stream: PileStream) -> None:
         if len(documents) > SHOWN_DOCUMENTS:
             console.print(Text(f"── {len(documents) - SHOWN_DOCUMENTS:,} more documents", style="dim"), soft_wrap=True)
         console.print()
-    rate, text_rate = result["tokens_per_second"] / 1e6, result["text_bytes_per_second"] / 1e6
     console.print(
         Text(
             f"{result['batches']:,} batches of {stream.batch_size} x {stream.seq_len:,} in {result['seconds']:.2f} s: "
-            f"{rate:.2f} M tokens/s, about {text_rate:.0f} MB/s of text (tokenizer: {stream.tokenizer.backend})",
+            f"{result['tokens_per_second'] / 1e6:.2f} M tokens/s (tokenizer: {stream.tokenizer.backend})",
             style="bold",
         ),
         soft_wrap=True,

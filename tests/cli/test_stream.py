@@ -57,8 +57,7 @@ def test_json_tells_every_token(shard: Path, tokenizer_file: Path) -> None:
     whole = len(tokenizer.encode_batch([text for _, text in TEXTS * 20])[0]) + len(TEXTS * 20)
     assert told["tokens"] == whole
     assert told["batches"] == -(-whole // 64)
-    text_bytes = sum(len(text.encode()) for _, text in TEXTS * 20)
-    assert told["text_bytes_per_second"] / told["tokens_per_second"] == pytest.approx(text_bytes / whole, rel=0.15)
+    assert told["tokens_per_second"] == told["tokens"] / told["seconds"]
     assert len(told["samples"]) == 3
     first = told["samples"][0][0]
     assert first == {
