@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pilekit.shards import ShardWriter, read, read_corpus
     from pilekit.stats import corpus_stats
     from pilekit.stream import Pack, PileStream
-    from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer
+    from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, train_tokenizer
 
 _HOME = {
     "Corpus": "pilekit.corpus",
@@ -49,6 +49,7 @@ _HOME = {
     "Tokenize": "pilekit.tokenize",
     "Tokenizer": "pilekit.tokenize",
     "load_tokenizer": "pilekit.tokenize",
+    "train_tokenizer": "pilekit.tokenize",
 }
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "read",
     "read_corpus",
     "resolve_subsets",
+    "train_tokenizer",
 ]
 
 

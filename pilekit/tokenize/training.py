@@ -16,7 +16,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.shards import write_atomically
 from pilekit.tokenize.loading import load_tokenizer
@@ -50,7 +50,7 @@ class TrainedTokenizer:
 
 
 def train_tokenizer(
-    corpus: Corpus,
+    corpus: Corpus | str | Path | Sequence[str | Path],
     vocab_size: int,
     out: str | Path,
     subsets: Sequence[str] | None = None,
@@ -61,9 +61,10 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
 
-    Val and test shards stay out, unless there are no others. `subsets` are names in any spelling the manifest knows
-    (None: all); `vocab_size` counts the two special tokens and the 256 bytes, and a small sample may end below it. An
-    existing file is replaced. Peak memory is several times `sample_bytes`.
+    `corpus` is a `Corpus`, or what makes one: a path, glob or URL, or several. Val and test shards stay out, unless
+    there are no others. `subsets` are names in any spelling the manifest knows (None: all); `vocab_size` counts the two
+    special tokens and the 256 bytes, and a small sample may end below it. An existing file is replaced. Peak memory is
+    several times `sample_bytes`.
     """
     out = Path(out)
     if vocab_size < SMALLEST_VOCABULARY:
@@ -76,7 +77,8 @@ def train_tokenizer(
     if out.is_dir():
         raise PilekitError(f"{visible(str(out))} is a folder; name the file to write, such as tokenizer.json in it")
     show = progress or (lambda what, total: nullcontext(lambda amount: None))
-    corpus = corpus.without_held_out()
+    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
+    subsets = None if subsets is None else resolve_subsets(subsets, manifest=corpus.manifest)
     with show("sampling", corpus.size) as advance:
         sample = sample_documents(corpus, sample_bytes, subsets=subsets, seed=seed, advance=advance)
     if not sample:

@@ -141,7 +141,7 @@ def test_the_same_file_whatever_the_process(folder: Path, tmp_path: Path) -> Non
 
 
 def test_the_tokenizer_that_comes_out(folder: Path, tmp_path: Path) -> None:
-    trained = train_tokenizer(Corpus(folder), 600, tmp_path / "new" / "tokenizer.json")
+    trained = train_tokenizer(folder, 600, tmp_path / "new" / "tokenizer.json")
     tokenizer = load_tokenizer(tmp_path / "new" / "tokenizer.json")
     assert (tokenizer.vocab_size, tokenizer.eos_id, tokenizer.pad_id) == (600, 0, 1)
     assert tokenizer.backend == "fastokens"
@@ -196,7 +196,7 @@ def test_an_existing_file_stays_until_the_new_one_is_whole(
     with pytest.raises(PilekitError):
         train_tokenizer(Corpus(folder), 300, path, ["Books3"])
     assert path.read_text() == "an earlier one"
-    train_tokenizer(Corpus(folder), 300, path)
+    train_tokenizer(str(folder), 300, path, ["GitHub"])
     assert load_tokenizer(path).vocab_size == 300
     assert list(tmp_path.iterdir()) == [path]
 
