@@ -12,16 +12,14 @@ Eight bytes at a time are tested for the four kinds of byte that need a look (qu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
-from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-F = TypeVar("F", bound=Callable[..., Any])
+from pilekit.kernels import compiled
+
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 
@@ -67,14 +65,7 @@ def known_labels(rows: dict[str, int]) -> tuple[Bytes, Int64, Int64]:
     return np.frombuffer(b"".join(plain), dtype=np.uint8), ends, np.fromiter(plain.values(), np.int64, len(plain))
 
 
-def _compiled(function: F) -> F:
-    try:
-        return cast(F, numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # numba's word for: neither the package's folder nor the user's cache folder can be written
-        return cast(F, numba.njit(nogil=True)(function))
-
-
-@_compiled
+@compiled()
 def scan_lines(
     data: Bytes,
     words: npt.NDArray[np.uint64],
@@ -130,7 +121,7 @@ def scan_lines(
     return lines, min(begin, end)
 
 
-@_compiled
+@compiled()
 def _follow(data: Bytes, at: int, end: int, form: Bytes) -> int:
     """The place behind `form`, or -1 where the bytes differ from it."""
     for expected in form:
@@ -144,7 +135,7 @@ def _follow(data: Bytes, at: int, end: int, form: Bytes) -> int:
     return at
 
 
-@_compiled
+@compiled()
 def _label(data: Bytes, at: int, end: int, labels: Bytes, label_ends: Int64, label_rows: Int64) -> tuple[int, int]:
     """(row of the known label at `at`, the place behind its closing quote), or (`CAREFUL`, -1)."""
     first = 0
@@ -162,7 +153,7 @@ def _label(data: Bytes, at: int, end: int, labels: Bytes, label_ends: Int64, lab
     return CAREFUL, -1
 
 
-@_compiled
+@compiled()
 def _string(data: Bytes, words: npt.NDArray[np.uint64], begin: int, end: int) -> tuple[int, int]:
     """(place behind the closing quote, UTF-8 bytes of the string that begins at `begin`), or (-1, 0) if it is bad."""
     at = begin
@@ -213,7 +204,7 @@ def _string(data: Bytes, words: npt.NDArray[np.uint64], begin: int, end: int) ->
     return -1, 0
 
 
-@_compiled
+@compiled()
 def _unicode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
     r"""(bytes of the `\uXXXX` or surrogate pair at `at`, UTF-8 bytes of its character), or (0, 0) if it is bad."""
     code = _code_unit(data, at, end)
@@ -231,7 +222,7 @@ def _unicode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return 0, 0
 
 
-@_compiled
+@compiled()
 def _code_unit(data: Bytes, at: int, end: int) -> int:
     r"""The number of the `\uXXXX` at `at`, or -1."""
     if at + 6 > end or data[at] != _BACKSLASH or data[at + 1] != 117:
@@ -250,7 +241,7 @@ def _code_unit(data: Bytes, at: int, end: int) -> int:
     return code
 
 
-@_compiled
+@compiled()
 def _utf8_length(data: Bytes, at: int, end: int) -> int:
     """Bytes of the non-ASCII character at `at` (RFC 3629, section 4), or 0 if it is not valid UTF-8."""
     first = data[at]

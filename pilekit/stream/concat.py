@@ -8,15 +8,12 @@ place, (document, token), is the stream's whole state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
 
-F = TypeVar("F", bound=Callable[..., Any])
+from pilekit.kernels import compiled
+
 Int64 = npt.NDArray[np.int64]
 
 IGNORED = -100
@@ -30,14 +27,7 @@ _arguments = (_ids, _read_only, _read_only, *[types.int64] * 7, *[_column] * 7)
 _signature = types.UniTuple(types.int64, 5)(*_arguments)  # type: ignore[no-untyped-call]
 
 
-def _compiled(function: F) -> F:
-    try:
-        return cast(F, numba.njit(_signature, nogil=True, cache=True)(function))
-    except RuntimeError:  # numba's word for: neither the package's folder nor the user's cache folder can be written
-        return cast(F, numba.njit(_signature, nogil=True)(function))
-
-
-@_compiled
+@compiled(_signature)
 def concat(
     ids: npt.NDArray[np.uint32],
     offsets: Int64,

@@ -15,10 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
+from pilekit.kernels import compiled
 from pilekit.pipeline import MinBytes, Pipeline
 from pilekit.shards import read
 from pilekit.stream import Pack
-from pilekit.stream.concat import _compiled, concat
+from pilekit.stream.concat import _signature, concat
 from pilekit.stream.state import Place
 from pilekit.tokenize import TokenBatch, Tokenize, load_tokenizer
 from tests.stream.reference import Document, place_of, reference_rows, rows_of, token_batches
@@ -214,5 +215,5 @@ def test_packing_works_where_no_cache_folder_can_be_written(monkeypatch: pytest.
 
     expected = rows_of(Pack(5, EOS)(token_batches(documents_of_lengths(9, 0, 9))))
     monkeypatch.setattr(numba, "njit", njit)
-    monkeypatch.setattr("pilekit.stream.batch.concat", _compiled(concat.py_func))
+    monkeypatch.setattr("pilekit.stream.batch.concat", compiled(_signature)(concat.py_func))
     assert rows_of(Pack(5, EOS)(token_batches(documents_of_lengths(9, 0, 9)))) == expected
