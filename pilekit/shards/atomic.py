@@ -1,15 +1,19 @@
 """Files that are either complete or not there.
 
-Output is written beside its final name, as `<name>.partial`, flushed to disk, and renamed when complete. Such a name is
-never taken for a shard, and the next attempt overwrites it, so a killed command leaves nothing that could be mistaken
-for a result and nothing that piles up.
+Output is written beside its final name, as `<name>.<random>.partial`, flushed to disk, and renamed when complete. Such
+a name is never taken for a shard. Each writer has a file of its own, so two writers of one path cannot mix their bytes:
+the last to finish wins. A writer holds a lock on its file as long as it lives; the next attempt at the same path
+removes the files that nobody holds, so a killed command leaves nothing that piles up.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,23 +26,69 @@ PARTIAL = ".partial"
 def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
     """Yield a binary file that becomes `path` when the block ends well, and vanishes when it does not.
 
-    The folder is made if it is missing. Raises `PilekitError` where it cannot be written, a full disk included.
+    The folder is made if it is missing; of a symbolic link, the file it leads to is replaced. Raises `PilekitError` for
+    a target that is no regular file, before anything is written, and where it cannot be written, a full disk included.
     """
-    final = Path(path)
-    partial = final.with_name(final.name + PARTIAL)
+    check_target(path)
     try:
+        final = Path(path).resolve()
         final.parent.mkdir(parents=True, exist_ok=True)
-        file = partial.open("wb")
-    except OSError as error:
-        raise PilekitError(f"{visible(str(final))}: cannot be written: {error.strerror}") from error
+        _remove_abandoned(final)
+        partial, file = _create(final)
+    except (OSError, RuntimeError, ValueError) as error:  # the last two: a loop of links, a null byte
+        raise _not_written(path, error) from error
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(final)
+            partial.replace(final)
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            raise PilekitError(f"{visible(str(final))}: cannot be written: {error.strerror}") from error
+        if isinstance(error, OSError) and error.filename in (None, str(partial)):
+            raise _not_written(path, error) from error
         raise
+
+
+def check_target(path: str | Path) -> None:
+    """Raise `PilekitError` if `path` is something that a new file must not replace: a folder, a device, a pipe."""
+    if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where a folder on the way may not be read)
+        raise PilekitError(f"{visible(str(path))}: is a folder; name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+        raise PilekitError(f"{visible(str(path))}: is a device or a pipe, which no file can replace; name another")
+
+
+def _not_written(path: str | Path, error: Exception) -> PilekitError:
+    why = error.strerror if isinstance(error, OSError) else None
+    return PilekitError(f"{visible(str(path))}: cannot be written: {visible(why or str(error), 200)}")
+
+
+def _create(final: Path) -> tuple[Path, BinaryIO]:
+    """A new file of this writer's own, locked."""
+    while True:
+        partial = final.with_name(f"{final.name}.{secrets.token_hex(4)}{PARTIAL}")
+        file = partial.open("xb")
+        _lock(file, wait=True)
+        # Between its making and its locking it looked abandoned: another writer may have removed it.
+        if partial.exists():
+            return partial, file
+        file.close()
+
+
+def _remove_abandoned(final: Path) -> None:
+    """Remove the partial files of `final` whose writers are dead."""
+    ours = re.compile(re.escape(final.name) + r"\.[0-9a-f]{8}" + re.escape(PARTIAL)).fullmatch
+    for name in os.listdir(final.parent):  # noqa: PTH208 (a Path for each of many files takes most of the time)
+        if ours(name):
+            with suppress(OSError), (final.parent / name).open("rb+") as file:
+                if _lock(file, wait=False):
+                    (final.parent / name).unlink()
+
+
+def _lock(file: BinaryIO, *, wait: bool) -> bool:
+    """Lock the file until it is closed; false if it is another's, or if the file system has no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True

@@ -62,7 +62,9 @@ class ShardWriter:
         self.write_lines(batch.raw_lines())
 
     def write_lines(self, lines: Iterable[bytes | memoryview]) -> None:
-        """Write lines, given without their newline."""
+        """Write lines, given without their newline; one that holds a newline is a `PilekitError` when it is stored."""
+        if self._atomic is None:
+            raise PilekitError(f"{visible(str(self.path))}: is not open; write inside `with ShardWriter(...):`")
         for line in lines:
             self._held.append(line)
             self._held.append(b"\n")
@@ -73,6 +75,11 @@ class ShardWriter:
 
     def _flush(self) -> None:
         text = b"".join(self._held)
+        # A newline inside a line would shift the numbers, and so the identity, of all documents behind it.
+        if text.count(b"\n") != len(self._held) // 2:
+            raise PilekitError(
+                f"{visible(str(self.path))}: a line to be written holds a newline; give each line by itself"
+            )
         self._held, self._held_bytes = [], 0
         self.text_bytes += len(text)
         if self._gzip is not None:
@@ -90,6 +97,7 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._atomic is not None
+        atomic, self._atomic = self._atomic, None
         try:
             if error is None:
                 if self._held or not self._frames:
@@ -99,7 +107,7 @@ class ShardWriter:
                 elif self.storage == "zstd":
                     self._file.write(seek_table(self._frames))
         except BaseException as failure:
-            if not self._atomic.__exit__(type(failure), failure, failure.__traceback__):
+            if not atomic.__exit__(type(failure), failure, failure.__traceback__):
                 raise
         else:
-            self._atomic.__exit__(kind, error, traceback)
+            atomic.__exit__(kind, error, traceback)

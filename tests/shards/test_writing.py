@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import signal
@@ -16,9 +17,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.corpus.shard import looks_like_shard
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, read
+from pilekit.errors import PilekitError, visible
+from pilekit.shards import ShardWriter, read, write_atomically
 from tests.shards.making import LABELS, lines, some_lines, texts, unzstd
 
 
@@ -143,25 +145,111 @@ with ShardWriter(sys.argv[1], frame_bytes=100) as writer:
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl.zst"]
 
 
-def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PilekitError, match="No space left"), ShardWriter(_Full(), frame_bytes=10) as writer:  # type: ignore[arg-type]
-        writer.write_lines(some_lines(20_000))
+def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
+    # A limit on the size of files stands in for the disk's: the write fails in the same way.
+    script = """
+import resource, sys
+from pilekit import PilekitError
+from pilekit.shards import ShardWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    with ShardWriter(sys.argv[1], frame_bytes=1000) as writer:
+        writer.write_lines([b"{}"] * 200_000)
+except PilekitError as error:
+    print(error)
+"""
+    path = tmp_path / "a.jsonl"
+    result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
+    assert result.stdout == f"{path}: cannot be written: File too large\n"
+    assert list(tmp_path.iterdir()) == []
 
 
-class _Full(os.PathLike[str]):
-    """A name whose partial file is /dev/full, where every write fails as on a full disk."""
+def test_a_disk_that_is_found_full_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def __init__(self) -> None:
-        import tempfile
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(PilekitError, match=r"a\.jsonl: cannot be written: No space left"),
+        ShardWriter(tmp_path / "a.jsonl"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
-        self.folder = Path(tempfile.mkdtemp())
-        (self.folder / "a.jsonl.partial").symlink_to("/dev/full")
 
-    def __fspath__(self) -> str:
-        return str(self.folder / "a.jsonl")
+def test_two_writers_of_one_path_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with write_atomically(path) as first:
+        first.write(b"first ")
+        with write_atomically(path) as second:
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+        first.write(b"too")
+        assert len(list(tmp_path.iterdir())) == 2, "the living writer's file is not removed"
+    assert path.read_bytes() == b"first too"
+    assert list(tmp_path.iterdir()) == [path]
 
-    def __str__(self) -> str:
-        return self.__fspath__()
+
+def test_partial_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
+    others = [
+        tmp_path / name for name in ("b.jsonl.0123abcd.partial", "a.jsonl.mine.partial", "xa.jsonl.0123abcd.partial")
+    ]
+    for other in others:
+        other.touch()
+    abandoned = tmp_path / "a.jsonl.0123abcd.partial"
+    abandoned.touch()
+    with write_atomically(tmp_path / "a.jsonl"):
+        assert not abandoned.exists()
+        assert not [path for path in tmp_path.iterdir() if looks_like_shard(path.name)]
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.jsonl", *others])
+
+
+def test_what_a_file_must_not_replace(tmp_path: Path) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "link.jsonl").symlink_to("/dev/full")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    for name, why in [
+        ("folder.jsonl", "is a folder"),
+        ("pipe.jsonl", "is a device or a pipe"),
+        ("link.jsonl", "is a device or a pipe"),
+        ("loop.jsonl", "cannot be written"),
+        ("x" * 250 + ".jsonl", "cannot be written: File name too long"),
+        ("nul\0.jsonl", "cannot be written"),
+    ]:
+        with pytest.raises(PilekitError, match=why) as raised, write_atomically(tmp_path / name):
+            pytest.fail("no work is done")
+        assert visible(name) in str(raised.value)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_of_a_link_the_target_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "store" / "a.jsonl", tmp_path / "link.jsonl"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for content in (b"{}", b"[]"):
+        with write_atomically(link) as file:
+            file.write(content)
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl", "a.jsonl.gz"])
+def test_a_newline_inside_a_line_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PilekitError, match="holds a newline"), ShardWriter(tmp_path / name) as writer:
+        writer.write_lines([b"{}", b"a\nb", b"{}"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writing_outside_the_block_is_refused(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path / "a.jsonl")
+    with pytest.raises(PilekitError, match="is not open"):
+        writer.write_lines([b"{}"])
+    with writer:
+        writer.write_lines([b"{}"])
+    with pytest.raises(PilekitError, match="is not open"):
+        writer.write_lines([b"{}"])
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
