@@ -12,6 +12,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -37,7 +38,7 @@ def search(source: str) -> Search:
         return search_folder(source)
     if os.path.lexists(source):
         folder, name = os.path.split(source)
-        return Search(folder or ".", [(name, source, _size(source))])
+        return Search(folder or ".", [(name, source, _status(source).st_size)])
     if is_pattern(source):
         return _search_pattern(source)
     raise PilekitError(f"{visible(source)}: no such file or folder; check the path")
@@ -102,7 +103,9 @@ def _matching(
             if not entry.is_symlink() and (rest or search_below):
                 yield from _matching(search, entry.path, rest or EVERYTHING, search_below and bool(rest))
         elif not rest and looks_like_shard(entry.name):
-            yield entry.path, _size(entry.path)
+            status = _status(entry.path)
+            if stat.S_ISREG(status.st_mode):  # a pipe would keep the reader waiting for ever
+                yield entry.path, status.st_size
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -115,8 +118,8 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         ) from error
 
 
-def _size(path: str) -> int:
+def _status(path: str) -> os.stat_result:
     try:
-        return os.stat(path).st_size
+        return os.stat(path)
     except OSError as error:
         raise PilekitError(f"{visible(path)}: cannot be read ({error.strerror}); is it a broken link?") from error

@@ -86,6 +86,14 @@ def test_hidden_and_symlinked_folders_are_not_entered_but_symlinked_files_are_sh
     assert names(Corpus(folder / "link")) == ["03.jsonl"]
 
 
+def test_a_search_takes_only_regular_files(make: Make) -> None:
+    folder = make("00.jsonl")
+    os.mkfifo(folder / "01.jsonl")
+    (folder / "02.jsonl").symlink_to("/dev/zero")
+    (folder / "03.jsonl").symlink_to("00.jsonl")
+    assert names(Corpus(folder)) == names(Corpus(f"{folder}/*.jsonl")) == ["00.jsonl", "03.jsonl"]
+
+
 def test_a_broken_link_is_told(make: Make) -> None:
     folder = make("00.jsonl")
     (folder / "01.jsonl").symlink_to("nowhere")
@@ -246,6 +254,15 @@ def test_a_folder_that_cannot_be_read_is_reported(make: Make, monkeypatch: pytes
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(PilekitError, match=r"secret: the folder cannot be read \(Permission denied\)"):
         Corpus(folder)
+
+
+def test_a_folder_is_no_shard(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("a.jsonl/00.jsonl")
+    monkeypatch.chdir(folder)
+    for path in (f"{folder}", f"{folder}/", "..", ".", "a.jsonl", "nowhere/"):
+        with pytest.raises(PilekitError, match="is a folder, not a shard; name a file in it") as failure:
+            shard_of(path)
+        assert str(failure.value).startswith(f"{path}: ")
 
 
 def test_a_name_that_is_not_utf8_is_refused(make: Make) -> None:
