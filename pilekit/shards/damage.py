@@ -20,25 +20,32 @@ class ShardDamage(Exception):
     reason   what is wrong, and the remedy, without the shard's name
     frame    number of the frame from 0; None for formats without frames
     byte     offset in the stored (compressed) file
+    since    where the damage may begin, if all that is known is that it lies before `byte`: wrong bytes often decode to
+             wrong text, which only a checksum at the frame's end tells
     """
 
-    def __init__(self, reason: str, *, frame: int | None, byte: int):
+    def __init__(self, reason: str, *, frame: int | None, byte: int, since: int | None = None):
         super().__init__(reason)
         self.reason = reason
         self.frame = frame
         self.byte = byte
+        self.since = since
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.reason, self.frame, self.byte))
+        return (_rebuild, (self.reason, self.frame, self.byte, self.since))
 
     def describe(self, path: str, line: int) -> str:
         """The one clear line: `line` is the number, from 1, of the first line that could not be read whole."""
         frame = "" if self.frame is None else f", frame {self.frame}"
-        return f"{visible(path)}: {self.reason} (byte {self.byte:,} of the file{frame}, line {line:,})"
+        if self.since is None:
+            place = f"byte {self.byte:,} of the file{frame}, line {line:,}"
+        else:
+            place = f"somewhere in bytes {self.since:,} to {self.byte:,} of the file{frame}, noticed at line {line:,}"
+        return f"{visible(path)}: {self.reason} ({place})"
 
 
-def _rebuild(reason: str, frame: int | None, byte: int) -> ShardDamage:
-    return ShardDamage(reason, frame=frame, byte=byte)
+def _rebuild(reason: str, frame: int | None, byte: int, since: int | None) -> ShardDamage:
+    return ShardDamage(reason, frame=frame, byte=byte, since=since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,13 +175,14 @@ def _decompress_frame(stored: _Stored, number: int, max_window: int) -> Iterator
         try:
             piece = decoder.read(PIECE_BYTES)
         except zstandard.ZstdError as error:
-            raise _damaged(stored, number, str(error).removeprefix("zstd decompressor error: ")) from error
+            why = str(error).removeprefix("zstd decompress error: ")
+            raise _damaged(number, why, blocks.first, stored.position) from error
         if piece:
             yield piece
         elif blocks.damage is not None:
             raise blocks.damage
         elif not blocks.last or blocks.read(1):
-            raise _damaged(stored, number, "its blocks and its end disagree")
+            raise _damaged(number, "its blocks and its end disagree", blocks.first, stored.position)
         else:
             return
 
@@ -189,12 +190,13 @@ def _decompress_frame(stored: _Stored, number: int, max_window: int) -> Iterator
 class _Blocks:
     """One frame's header and blocks as a file that zstd reads: only whole blocks, and nothing behind the last one.
 
+    first    the frame's first byte in the file
     last     the last block has been handed over
     damage   why no further block can be; told after everything decoded before it has been given out
     """
 
     def __init__(self, stored: _Stored, header: FrameHeader, number: int):
-        self.stored, self.header, self.number = stored, header, number
+        self.stored, self.header, self.number, self.first = stored, header, number, stored.position
         self.last = False
         self.damage: ShardDamage | None = None
         self.walked = header.length  # bytes at stored.at that are known to be whole
@@ -208,7 +210,9 @@ class _Blocks:
                 field = data[end] | data[end + 1] << 8 | data[end + 2] << 16
                 kind, length = (field >> 1) & 3, field >> 3
                 if kind == 3 or length > LARGEST_BLOCK:
-                    self.damage = _damaged(self.stored, self.number, "an impossible block header")
+                    self.damage = _damaged(
+                        self.number, "an impossible block header", self.first, self.stored.start + end + 3
+                    )
                     break
                 last = bool(field & 1)
                 whole = end + 3 + (1 if kind == 1 else length) + (4 if last and self.header.checksum else 0)
@@ -219,8 +223,12 @@ class _Blocks:
                 self.walked = 0
                 self.stored.at = end
                 return data[begin:end]
-            if self.damage is None and not self.stored.more():
-                self.damage = _truncated(self.stored, self.number)
+            if self.damage is None:
+                try:
+                    if not self.stored.more():
+                        self.damage = _truncated(self.stored, self.number)
+                except ShardDamage as unreadable:
+                    self.damage = unreadable
         return b""
 
 
@@ -232,5 +240,5 @@ def _truncated(stored: _Stored, number: int) -> ShardDamage:
     )
 
 
-def _damaged(stored: _Stored, number: int, why: str) -> ShardDamage:
-    return ShardDamage(f"frame {number} is damaged ({why}); fetch it again", frame=number, byte=stored.position)
+def _damaged(number: int, why: str, begin: int, end: int) -> ShardDamage:
+    return ShardDamage(f"frame {number} is damaged ({why}); fetch it again", frame=number, byte=end, since=begin)

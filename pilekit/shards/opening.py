@@ -1,4 +1,8 @@
-"""From a path, URL or `-` to a binary file of stored bytes, and how those bytes are to be decoded."""
+"""From a path, URL or `-` to a binary file of stored bytes, and how those bytes are to be decoded.
+
+Reading can fail long after opening: a connection drops, a disk has a bad sector. Every store raises errors of its own
+making then (aiohttp's are no OSErrors), so what is opened here turns whatever its `read` raises into `ShardDamage`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import BinaryIO, Literal, cast
 
 from pilekit.corpus.shard import is_url, without_query
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.damage import ShardDamage
 from pilekit.shards.frames import FRAME_MAGIC, is_skippable
 
 Storage = Literal["zstd", "gzip", "plain", "parquet"]
@@ -42,6 +47,47 @@ def is_parquet(path: str) -> bool:
     return path != "-" and storage_of(path) == "parquet"
 
 
+class _StoredFile(io.RawIOBase):
+    """A file for reading whose failures are `ShardDamage`, with the byte from which on it could not be read."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.position = file, 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            data = self.file.read(size)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        self.position += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        try:
+            self.position = self.file.seek(offset, whence)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return self.position
+
+    def tell(self) -> int:
+        return self.position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self.file.close()
+        super().close()
+
+    def _unreadable(self, error: Exception) -> ShardDamage:
+        why = visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 300)
+        reason = f"cannot be read further ({why}); check the connection or disk and try again, or copy the file first"
+        return ShardDamage(reason, frame=None, byte=self.position)
+
+
 def open_stored(path: str) -> tuple[BinaryIO, Storage]:
     """Open a shard's stored bytes; `-` is standard input, whose storage is told by its first bytes."""
     if path == "-":
@@ -51,27 +97,34 @@ def open_stored(path: str) -> tuple[BinaryIO, Storage]:
         if is_url(path):
             import fsspec
 
-            return cast(BinaryIO, fsspec.open(path, "rb").open()), storage
-        return Path(path).open("rb"), storage
+            return cast(BinaryIO, _StoredFile(fsspec.open(path, "rb").open())), storage
+        return cast(BinaryIO, _StoredFile(Path(path).open("rb"))), storage
     except FileNotFoundError:
         raise PilekitError(f"{visible(path)}: no such file; check the path") from None
     except IsADirectoryError:
         raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it, or use Corpus()") from None
     except PermissionError:
         raise PilekitError(f"{visible(path)}: may not be read (permission denied)") from None
-    except (OSError, ImportError, ValueError) as error:
-        raise PilekitError(f"{visible(path)}: cannot be opened: {visible(str(error), 300)}") from error
+    except Exception as error:
+        why = visible(str(error) or type(error).__name__, 300)
+        raise PilekitError(f"{visible(path)}: cannot be opened: {why}") from error
 
 
 def _open_standard_input() -> tuple[BinaryIO, Storage]:
     try:
-        # A buffer of our own: the interpreter waits at exit for whoever still reads from its own one.
-        file = io.BufferedReader(io.FileIO(os.dup(sys.stdin.fileno())))
-    except io.UnsupportedOperation:
-        file = io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
-    magic = file.peek(4)[:4]
+        if sys.stdin is None or sys.stdin.closed:
+            raise PilekitError("standard input (-) is closed; pipe a shard into it, or name a file")
+        try:
+            # A buffer of our own: the interpreter waits at exit for whoever still reads from its own one.
+            file = io.BufferedReader(io.FileIO(os.dup(sys.stdin.fileno())))
+        except io.UnsupportedOperation:
+            file = io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
+        magic = file.peek(4)[:4]
+    except OSError as error:
+        raise PilekitError(f"standard input (-) cannot be read: {error.strerror}; pipe a shard into it") from error
+    stored = cast(BinaryIO, _StoredFile(cast(BinaryIO, file)))
     if magic == FRAME_MAGIC or is_skippable(magic):
-        return file, "zstd"
+        return stored, "zstd"
     if magic[:2] == b"\x1f\x8b":
-        return file, "gzip"
-    return file, "plain"
+        return stored, "gzip"
+    return stored, "plain"

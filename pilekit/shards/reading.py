@@ -141,7 +141,7 @@ def _batches(
         from pilekit.shards.parquet import parquet_batches
 
         with open_stored(path)[0] as file:
-            yield from parquet_batches(file, parser, start, advance)
+            yield from parquet_batches(file, parser, start, max_document_bytes, advance)
         return
     read_lines = 0
 
@@ -246,7 +246,7 @@ def _gunzipped(file: _Counting) -> Iterator[bytes]:
         reason = "is cut off: its gzip member has no end; fetch it again"
         raise ShardDamage(reason, frame=None, byte=file.position) from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise ShardDamage(f"is damaged ({error}); fetch it again", frame=None, byte=file.position) from error
+        raise ShardDamage(f"is damaged ({error}); fetch it again", frame=None, byte=file.position, since=0) from error
     if file.position == 0:
         raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
 

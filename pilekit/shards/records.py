@@ -37,11 +37,11 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 
 
 def kind_of(value: object) -> str:
-    """The JSON name of a decoded value's type, with its article."""
-    return "null" if value is None else _KINDS[type(value)]
+    """The JSON name of a decoded value's type, with its article; Python's name for what only Parquet can hold."""
+    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
-class _Bad(Exception):
+class BadRecord(Exception):
     """A line that is not a document, with the reason."""
 
 
@@ -108,7 +108,7 @@ class LineParser:
                 continue
             try:
                 text, label = _document(line, self.format)
-            except _Bad as bad:
+            except BadRecord as bad:
                 self.bad(int(numbers[index]), str(bad))
                 continue
             if self.subsets is None or label in self.subsets:
@@ -147,18 +147,23 @@ def may_be_wanted(line: Line, ending: re.Pattern[bytes], wanted: Collection[byte
 
 
 def _document(line: Line, format: RecordFormat) -> tuple[str, str]:
-    """(text, label) of one line; raises `_Bad` with the reason."""
+    """(text, label) of one line; raises `BadRecord` with the reason."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise _Bad(_why_not_json(line, error)) from None
+        raise BadRecord(_why_not_json(line, error)) from None
+    return document_of(record, format)
+
+
+def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
+    """(text, label) of one decoded record; raises `BadRecord` with the reason."""
     if type(record) is not dict:
-        raise _Bad(f"is {kind_of(record)}, not a JSON object")
+        raise BadRecord(f"is {kind_of(record)}, not a JSON object")
     text = record.get(format.text_field, format)
     if text is format:
-        raise _Bad(f'has no "{visible(format.text_field)}" field')
+        raise BadRecord(f'has no "{visible(format.text_field)}" field')
     if type(text) is not str:
-        raise _Bad(f'field "{visible(format.text_field)}" is {kind_of(text)}, not a string')
+        raise BadRecord(f'field "{visible(format.text_field)}" is {kind_of(text)}, not a string')
     return text, _label(record, format.label_path)
 
 
@@ -167,12 +172,12 @@ def _label(record: dict[str, Any], path: tuple[str, ...]) -> str:
     value: Any = record
     for depth, key in enumerate(path):
         if type(value) is not dict:
-            raise _Bad(f'field "{visible(".".join(path[:depth]))}" is {kind_of(value)}, not an object')
+            raise BadRecord(f'field "{visible(".".join(path[:depth]))}" is {kind_of(value)}, not an object')
         value = value.get(key)
         if value is None:
             return UNLABELLED
     if type(value) is not str:
-        raise _Bad(f'field "{visible(".".join(path))}" is {kind_of(value)}, not a string')
+        raise BadRecord(f'field "{visible(".".join(path))}" is {kind_of(value)}, not a string')
     return value
 
 

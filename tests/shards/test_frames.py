@@ -81,6 +81,8 @@ def test_bit_flips_in_a_checksummed_frame_never_pass() -> None:
             result = decoded(bytes(flipped))
         except ShardDamage as error:
             assert error.frame == 0
+            if error.since is not None:
+                assert error.since <= position < error.byte
         else:
             assert result == text, f"byte {position} was changed and nobody noticed"
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +46,24 @@ def error(path: Path | str, **options: object) -> str:
     assert "\n" not in message
     assert str(path) in message
     return message
+
+
+def value_and_memory(script: str, path: Path) -> tuple[int, int]:
+    """What a script leaves in `value`, and how many KiB its process grew by at most after its imports."""
+    # Not ru_maxrss: a child process inherits its parent's.
+    script = f"""
+import re, sys
+from pathlib import Path
+import pyarrow.parquet
+from pilekit import read, PilekitError
+def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before = peak()
+{script}
+print(value, peak() - before)
+"""
+    result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
+    value, memory = result.stdout.split()
+    return int(value), int(memory)
 
 
 @given(st.lists(lines(), min_size=1, max_size=30), st.booleans(), st.integers(0, 30), st.data())
@@ -123,6 +145,57 @@ def test_bad_parquet(tmp_path: Path) -> None:
     assert reader.skipped.count == 1
 
 
+def test_parquet_text_that_is_not_utf8(tmp_path: Path) -> None:
+    def strings(*values: bytes) -> pa.Array:
+        return pa.array(values, pa.binary()).view(pa.string())
+
+    path, binary, flat = (tmp_path / f"{name}.parquet" for name in ("a", "b", "c"))
+    pq.write_table(pa.table({"text": strings(b"a", b"\xff\xfe", "é".encode())}), path)
+    assert "line 2: is not valid UTF-8" in error(path)
+    reader = read(path, on_error="skip")
+    assert documents(reader) == [(0, "a", "(none)"), (2, "é", "(none)")]
+    assert [(bad.line, bad.reason) for bad in reader.skipped.examples] == [(2, "is not valid UTF-8")]
+    pq.write_table(pa.table({"text": strings(b"a", b"b"), "meta.pile_set_name": strings(b"\xff", b"ArXiv")}), flat)
+    assert documents(read(flat, on_error="skip")) == [(1, "b", "ArXiv")]
+    pq.write_table(pa.table({"text": [b"a"], "meta": [{"pile_set_name": 3}]}), binary)
+    assert 'field "text" is bytes, not a string' in error(binary)
+
+
+@pytest.mark.parametrize("encoding", ["dictionary", "arrow dictionary", "plain"])
+def test_a_parquet_file_that_unpacks_enormously_is_read_in_little_memory(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.parquet"
+    long = pa.array(["0" * (2 << 20)])
+    if encoding == "arrow dictionary":
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), long)
+    else:
+        texts = pa.chunked_array([long] * 200)
+    pq.write_table(
+        pa.table({"text": texts}),
+        path,
+        compression="zstd",
+        use_dictionary=encoding != "plain",
+        dictionary_pagesize_limit=4 << 20,
+    )
+    assert path.stat().st_size < 100_000
+    assert "row 1: is longer than 1,048,576 bytes; split the document" in error(path, max_document_bytes=1 << 20)
+    script = "value = sum(sum(map(len, batch.texts)) for batch in read(sys.argv[1]))"
+    value, memory = value_and_memory(script, path)
+    assert value == 200 * (2 << 20)
+    assert 0 < memory < 60_000, "kilobytes of memory for 400 MiB in rows of 2 MiB"
+
+
+@pytest.mark.parametrize("start", [0, 1500])
+def test_parquet_batches_hold_a_bounded_number_of_bytes_and_rows(tmp_path: Path, start: int) -> None:
+    path = tmp_path / "a.parquet"
+    texts = ["x" * (i % 7) if i % 100 else "y" * 500_000 for i in range(4000)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=1111)
+    batches = list(read(path, start=start))
+    assert documents(batches) == [(i, text, "(none)") for i, text in enumerate(texts)][start:]
+    assert max(len(batch) for batch in batches) <= 1024
+    assert max(sum(map(len, batch.texts)) for batch in batches) < 5 << 20
+    assert len(batches) < 10
+
+
 @pytest.fixture(scope="module")
 def shard_text() -> bytes:
     return b"\n".join(some_lines(9000)) + b"\n"
@@ -166,7 +239,18 @@ def test_a_flipped_bit_in_a_checksummed_frame(tmp_path: Path, shard_text: bytes)
     path.write_bytes(bytes(stored))
     message = error(path)
     assert "frame 1 is damaged" in message
-    assert "frame 1, line " in message
+    assert "somewhere in bytes 33 to " in message
+    assert "frame 1, noticed at line 2)" in message
+
+
+def test_a_wrong_checksum_says_only_what_it_knows(tmp_path: Path) -> None:
+    stored = bytearray(zstd_frame(b"\n".join([record("x" * 1000)] * 50), checksum=True))
+    stored[-1] ^= 1
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(bytes(stored))
+    message = error(path)
+    assert "frame 0 is damaged (Restored data doesn't match checksum); fetch it again" in message
+    assert message.endswith(f"(somewhere in bytes 0 to {len(stored):,} of the file, frame 0, noticed at line 1)")
 
 
 def test_garbage_appended(tmp_path: Path) -> None:
@@ -223,16 +307,10 @@ def test_zeros_that_compress_enormously_stop_at_the_limit(tmp_path: Path) -> Non
     message = error(path, max_document_bytes=8 << 20)
     assert "line 1: is longer than 8,388,608 bytes" in message
     assert "max_document_bytes" in message
-    # Not ru_maxrss: a child process inherits its parent's.
-    script = (
-        "import re, sys\nfrom pathlib import Path\nfrom pilekit import read, PilekitError\n"
-        "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
-        "before = peak()\n"
-        "try:\n    list(read(sys.argv[1], max_document_bytes=8 << 20))\n"
-        "except PilekitError:\n    print(peak() - before)"
-    )
-    result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
-    assert 0 < int(result.stdout) < 60_000, "kilobytes of memory for a line of at most 8 MiB"
+    script = "try: list(read(sys.argv[1], max_document_bytes=8 << 20))\nexcept PilekitError: value = 1"
+    value, memory = value_and_memory(script, path)
+    assert value == 1
+    assert 0 < memory < 60_000, "kilobytes of memory for a line of at most 8 MiB"
 
 
 def test_an_oversized_window_names_the_remedy(tmp_path: Path) -> None:
@@ -303,6 +381,76 @@ def test_urls(tmp_path: Path) -> None:
     (batch,) = read("memory://corpus/00.jsonl.zst")
     assert batch.texts == ["from memory"]
     assert "no such file" in error("memory://corpus/01.jsonl.zst")
+
+
+class Failing(io.BytesIO):
+    """A file on a disk, one of whose bytes cannot be read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        begin = self.tell()
+        data = super().read(size)
+        if begin <= len(self.getvalue()) - 20_000 < begin + len(data):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return data
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl.gz", "a.jsonl", "a.parquet"])
+def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    path, some = tmp_path / name, some_lines(9000)
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": [str(line) for line in some]}), path, row_group_size=500)
+    else:
+        with ShardWriter(path) as writer:
+            writer.write_lines(some)
+    stored = Failing(path.read_bytes())
+    monkeypatch.setattr(Path, "open", lambda *arguments: stored)
+    message = error(path)
+    assert "cannot be read further (OSError: [Errno 5] Input/output error); check the connection or disk" in message
+    byte, line = re.findall(r"\(byte ([\d,]+) of the file, line ([\d,]+)\)$", message)[0]
+    assert 0 < int(byte.replace(",", "")) <= path.stat().st_size - 20_000
+    assert 5_000 < int(line.replace(",", "")) < 9_000, "what was good is read"
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl", "a.parquet"])
+def test_a_connection_that_drops(tmp_path: Path, name: str, ranges: bool) -> None:
+    pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
+    path, some = tmp_path / name, some_lines(9000)
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": [str(line) for line in some]}), path)
+    else:
+        path.write_bytes(b"\n".join(some) if name == "a.jsonl" else zstd_frame(b"\n".join(some)))
+    stored = path.read_bytes()
+
+    class Dropping(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(stored)))
+            if ranges:
+                self.send_header("Accept-Ranges", "bytes")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(stored[: len(stored) // 2])
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dropping) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        message = error(f"http://127.0.0.1:{server.server_port}/{name}")
+        server.shutdown()
+    assert "cannot be read further (" in message
+    assert " of the file, line " in message
+
+
+def test_closed_standard_input() -> None:
+    script = "from pilekit import PilekitError, read\ntry: list(read('-'))\nexcept PilekitError as error: print(error)"
+    command = f'"{sys.executable}" -c "{script}" <&-'
+    result = subprocess.run(command, shell=True, check=True, capture_output=True, text=True)
+    assert result.stdout.startswith("standard input (-) is closed")
 
 
 @pytest.mark.parametrize("store", [zstd_frame, gzip.compress, bytes], ids=["zstd", "gzip", "plain"])
