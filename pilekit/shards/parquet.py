@@ -36,8 +36,10 @@ def parquet_batches(
         size = file.seek(0, 2)
         table = _open(file, size)
         format = _record_format(table, parser)
-        # Of a struct only the label's own field is read; a column that is not there is passed over.
-        columns = [format.text_field, ".".join(format.label_path)]
+        # Of a struct only the label's own field is read; without such a field the whole column, to say what is wrong
+        # with it or that there is no label. A column that is not there is passed over.
+        label, leaves = ".".join(format.label_path), {leaf.path for leaf in table.schema}
+        columns = [format.text_field, label if label in leaves else format.label_path[0]]
         held: list[pa.RecordBatch] = []
         held_bytes = told = 0
         for number, row in enumerate(table.iter_batches(1, columns=columns, use_threads=False)):
@@ -67,8 +69,9 @@ def parquet_batches(
         raise PilekitError(damage.describe(parser.path, number + 2)) from damage
     except (pa.ArrowException, OSError) as error:
         reason = visible(str(error).split("\n", 1)[0], 200)
+        place = f", at row {number + 2:,}" if number >= 0 else ""
         raise PilekitError(
-            f"{visible(parser.path)}: is not a whole Parquet file ({reason}, at row {number + 2:,}); fetch it again"
+            f"{visible(parser.path)}: is not a whole Parquet file ({reason}{place}); fetch it again"
         ) from error
 
 

@@ -140,6 +140,11 @@ def test_bad_parquet(tmp_path: Path) -> None:
     assert "not a whole Parquet file" in error(cut)
     assert 'no column "text"' in error(other)
     assert "line 2" in error(null)
+    for meta, why in (("{}", '"meta" is a string, not an object'), ({"pile_set_name": 3}, "is a number, not a string")):
+        pq.write_table(pa.table({"text": ["a"], "meta": [meta]}), other)
+        assert why in error(other)
+    pq.write_table(pa.table({"text": ["a"], "meta": [{"url": "x"}]}), other)
+    assert documents(read(other)) == [(0, "a", "(none)")]
     reader = read(null, on_error="skip")
     assert documents(reader) == [(0, "a", "(none)")]
     assert reader.skipped.count == 1
