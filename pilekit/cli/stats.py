@@ -56,11 +56,13 @@ def command(
       pilekit stats data/ --subsets ArXiv,GitHub --tokenizer 20B_tokenizer.json --copies
       zstd -dc 00.jsonl.zst | pilekit stats --json -
     """
+    from pilekit.shards.atomic import check_target
     from pilekit.stats import corpus_stats
     from pilekit.stats.plot import figure_format, write_figure
 
-    if plot is not None:
-        figure_format(plot)  # A wrong suffix is told now, not after the counting.
+    if plot is not None:  # What is wrong with it is told now, not after the counting.
+        figure_format(plot)
+        check_target(plot)
     corpus = open_corpus(paths, manifest)
     names = exact_subsets(subsets, corpus)
     with byte_progress("counting", corpus.size) as advance:

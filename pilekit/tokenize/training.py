@@ -18,7 +18,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.shards import write_atomically
+from pilekit.shards.atomic import check_target, write_atomically
 from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.sampling import SampledDocument, sample_documents
 from pilekit.tokenize.tokenizer import Tokenizer
@@ -74,8 +74,7 @@ def train_tokenizer(
         )
     if sample_bytes < 1:
         raise PilekitError(f"the sample must have at least one byte, not {sample_bytes}")
-    if out.is_dir():
-        raise PilekitError(f"{visible(str(out))} is a folder; name the file to write, such as tokenizer.json in it")
+    check_target(out)
     show = progress or (lambda what, total: nullcontext(lambda amount: None))
     corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
     subsets = None if subsets is None else resolve_subsets(subsets, manifest=corpus.manifest)
