@@ -31,8 +31,8 @@ STORED_BYTES_PER_PROCESS = 64 << 20
 
 
 SCANNED_FROM_BYTES = 16 << 20
-"""From so many compressed bytes a process on, the compiled scan counts. It takes half a second and 130 MB to load, which
-a small corpus is not worth and a long one wins back (from about 150 MiB on). In between it costs some tenths of a
+"""From so many compressed bytes a process on, the compiled scan counts. It takes half a second and 130 MB to load: a
+small corpus is not worth that, a long one wins it back (from about 150 MiB on). In between it costs some tenths of a
 second, and buys that memory is about the same for 50 MB of text as for any more."""
 
 
