@@ -1,0 +1,51 @@
+"""What the tests of reading share: the documents of batches, the one line of an error, the memory of a script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.shards import read
+
+Found = list[tuple[int, str, str]]
+
+
+def documents(batches: object) -> Found:
+    found: Found = []
+    for batch in batches:  # type: ignore[attr-defined]
+        assert isinstance(batch, DocumentBatch)
+        found += list(zip(batch.numbers.tolist(), batch.texts, batch.subsets, strict=True))
+    return found
+
+
+def error(path: Path | str, **options: object) -> str:
+    """The one line that reading this shard to its end raises."""
+    with pytest.raises(PilekitError) as raised:
+        list(read(path, **options))  # type: ignore[arg-type]
+    message = str(raised.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+def value_and_memory(script: str, path: Path) -> tuple[int, int]:
+    """What a script leaves in `value`, and how many KiB its process grew by at most after its imports."""
+    # Not ru_maxrss: a child process inherits its parent's.
+    script = f"""
+import re, sys
+from pathlib import Path
+import pyarrow.parquet
+from pilekit import read, PilekitError
+def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before = peak()
+{script}
+print(value, peak() - before)
+"""
+    result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
+    value, memory = result.stdout.split()
+    return int(value), int(memory)
