@@ -1,0 +1,37 @@
+"""The shapes of the Pythia models, as plain numbers.
+
+Pythia (Biderman et al., 2023) was trained on the Pile, so its shapes are the natural ones to train here, and their
+published figures the ones to compare with. All are GPT-NeoX models with a parallel residual, rotary embeddings on a
+quarter of each head, an untied head and a feed-forward layer four times as wide as the model; they differ only in the
+three numbers below. With the 50,304 rows that they were published with, `pythia-14m` has 14,067,712 parameters and
+`pythia-2.8b` 2,775,208,960. This module imports neither torch nor transformers, so that a name can be checked at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What distinguishes one preset from another."""
+
+    hidden_size: int
+    """Width of the model; the feed-forward layer is four times as wide."""
+    layers: int
+    """Number of transformer blocks."""
+    heads: int
+    """Attention heads of each block."""
+
+
+PRESETS: dict[str, Shape] = {
+    "pythia-14m": Shape(hidden_size=128, layers=6, heads=4),
+    "pythia-31m": Shape(hidden_size=256, layers=6, heads=8),
+    "pythia-70m": Shape(hidden_size=512, layers=6, heads=8),
+    "pythia-160m": Shape(hidden_size=768, layers=12, heads=12),
+    "pythia-410m": Shape(hidden_size=1024, layers=24, heads=16),
+    "pythia-1b": Shape(hidden_size=2048, layers=16, heads=8),
+    "pythia-1.4b": Shape(hidden_size=2048, layers=24, heads=16),
+    "pythia-2.8b": Shape(hidden_size=2560, layers=32, heads=32),
+}
+"""Name to shape, smallest first; sizes as published, embeddings included (`pythia-1b` has 1,011,781,632 parameters)."""
