@@ -1,0 +1,253 @@
+"""`TrainConfig`: everything that a run is made with, typed.
+
+One Struct per section of the file, one sentence per field; a field is called `section.field` wherever it is named.
+`check` is everything that can be wrong with a config wherever it came from, and runs before anything is read or
+written. Reading and writing the file is in config_file.py, how values are spelt in errors in config_text.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+
+from pilekit.errors import PilekitError
+from pilekit.train.config_text import closest, shown, typed, wrong
+from pilekit.train.presets import PRESETS
+
+LARGEST_INTEGER = 2**53
+"""The largest whole number a config may hold: every reader of JSON has it exactly."""
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A section of the file: immutable, every field checked."""
+
+
+class DataConfig(_Section, frozen=True, kw_only=True):
+    """`[data]`: what is read, and how it becomes rows of tokens."""
+
+    path: str | list[str] | None = None
+    """Shards: a file, folder, glob or URL, or several of them; left out: $PILEKIT_DATA, ./data or here."""
+    manifest: str | None = None
+    """What the corpus is: the name of a bundled manifest or a TOML file; left out: the Pile's."""
+    tokenizer: str | None = None
+    """A tokenizer.json, a folder with one, or a cached name; left out: the tokenizer of `model.path`."""
+    seq_len: int = 2048
+    """Tokens in a row."""
+    subsets: list[str] | None = None
+    """Only documents of these subsets, by any of their names; left out: all."""
+    packing: Literal["concat"] = "concat"
+    """How documents fill rows: "concat" puts one after another and cuts at the row's edge."""
+    seed: int = 0
+    """Recorded with the stream's place; a pass in file order has nothing random."""
+    attention: Literal["document", "causal"] = "document"
+    """What a token sees: only its own document, or all of the row that stands before it."""
+
+
+class ModelConfig(_Section, frozen=True, kw_only=True):
+    """`[model]`: what is trained; exactly one of the three is given."""
+
+    preset: str | None = None
+    """The shape of a published model, freshly initialised: `pythia-14m` and its like."""
+    config: str | None = None
+    """A Hugging Face config.json or a folder with one, freshly initialised."""
+    path: str | None = None
+    """A local model_dir, whose weights are trained further."""
+
+
+class TrainSection(_Section, frozen=True, kw_only=True):
+    """`[train]`: how much, in what portions, towards what."""
+
+    steps: int
+    """Optimizer steps, those of earlier runs of the same folder counted."""
+    global_batch_size: int = 32
+    """Rows per optimizer step."""
+    micro_batch_size: int = 8
+    """Rows per forward and backward pass; a divisor of the global batch size, it changes memory and speed only."""
+    objective: Literal["clm"] = "clm"
+    """What is learnt: "clm" predicts the next token."""
+    clip_norm: float = 1.0
+    """The largest norm of the gradient, which is scaled down to it; inf: never."""
+    seed: int = 0
+    """Of the initial weights and of whatever is random in a step."""
+
+
+class OptimizerConfig(_Section, frozen=True, kw_only=True):
+    """`[optimizer]`: AdamW."""
+
+    lr: float = 3e-4
+    """The highest learning rate, which the schedule starts from."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the running means of gradients and of their squares."""
+    eps: float = 1e-8
+    """Added to the denominator."""
+    weight_decay: float = 0.1
+    """Decay of the weights but norms, biases and embeddings, times the learning rate."""
+
+
+class ScheduleConfig(_Section, frozen=True, kw_only=True):
+    """`[schedule]`: the learning rate as a function of the step."""
+
+    kind: Literal["constant", "cosine"] = "cosine"
+    """What follows the warmup: the highest rate to the end, or half a cosine down to `min_lr`."""
+    warmup: int = 0
+    """Steps in which the rate rises in equal parts to the highest."""
+    min_lr: float = 0.0
+    """The rate at which a cosine ends; absolute, not a share of the highest."""
+
+
+class PrecisionConfig(_Section, frozen=True, kw_only=True):
+    """`[precision]`: the numbers a step computes with; weights and optimizer stay float32."""
+
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Of the matrix products."""
+
+
+class CheckpointConfig(_Section, frozen=True, kw_only=True):
+    """`[checkpoint]`: what is saved on the way, and whether a run goes on from it."""
+
+    every: int = 1000
+    """Steps between two checkpoints; the last step is always saved."""
+    keep_last: int = 2
+    """How many of the newest are kept."""
+    resume: Literal["auto", "never"] = "auto"
+    """Go on from the newest checkpoint of the run's folder if there is one, or refuse a folder that has something."""
+
+
+class LogConfig(_Section, frozen=True, kw_only=True):
+    """`[log]`: metrics.jsonl."""
+
+    every: int = 1
+    """Steps between two lines; the last step always has one."""
+
+
+class TrainConfig(_Section, frozen=True, kw_only=True):
+    """A whole config."""
+
+    data: DataConfig = DataConfig()
+    """What is read, and how it becomes rows of tokens."""
+    model: ModelConfig = ModelConfig()
+    """What is trained."""
+    train: TrainSection
+    """How much, in what portions, towards what."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """AdamW."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """The learning rate as a function of the step."""
+    precision: PrecisionConfig = PrecisionConfig()
+    """The numbers a step computes with."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """What is saved on the way, and whether a run goes on from it."""
+    log: LogConfig = LogConfig()
+    """metrics.jsonl."""
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = get_type_hints(TrainConfig)
+"""Name of each section to its Struct, in the order of the file."""
+
+
+def fields(section: str) -> dict[str, Any]:
+    """The fields of a section and their types, in the order of the file."""
+    return get_type_hints(SECTIONS[section])
+
+
+def values(config: TrainConfig) -> Iterator[tuple[str, Any]]:
+    """(`section.field`, value) of everything in the config, in the order of the file."""
+    for section in SECTIONS:
+        for field in fields(section):
+            yield f"{section}.{field}", getattr(getattr(config, section), field)
+
+
+def differences(old: TrainConfig, new: TrainConfig) -> list[tuple[str, Any, Any]]:
+    """(`section.field`, old value, new value) of every field that differs, in the order of the file."""
+    pairs = zip(values(old), values(new), strict=True)
+    return [(name, before, after) for (name, before), (_, after) in pairs if before != after]
+
+
+def check(config: TrainConfig) -> None:
+    """Raise PilekitError for a config that no run can have, naming the field, what it holds and what it may hold.
+
+    Types are checked too, because a config made in Python has not gone through the reader of the file.
+    """
+    for section, kind in SECTIONS.items():
+        if type(getattr(config, section)) is not kind:
+            raise PilekitError(f"{section} = {shown(getattr(config, section))}: it must be a {kind.__name__}")
+        for field, hint in fields(section).items():
+            value = getattr(getattr(config, section), field)
+            name = f"{section}.{field}"
+            same = typed(name, value, hint)
+            if isinstance(same, list | tuple) and type(value) is not type(same):
+                raise wrong(name, value, f"it must be a {type(same).__name__}")
+            _check_value(name, value)
+    _check_together(config)
+
+
+def _check_value(name: str, value: Any) -> None:
+    """What can be said of one value without the others."""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and (not text or re.search("[\0\ud800-\udfff]", text)):
+            raise wrong(name, value, "it must be text that is not empty, in UTF-8 and without null characters")
+    if value == []:
+        raise wrong(name, value, "it must name something; leave it out to take what is the default")
+    if isinstance(value, int) and value > LARGEST_INTEGER:
+        raise wrong(name, value, f"it must be at most {LARGEST_INTEGER} (2^53)")
+    for number in value if isinstance(value, tuple) else [value]:
+        if isinstance(number, float) and not (math.isfinite(number) or (name == "train.clip_norm" and number > 0)):
+            raise wrong(name, value, "it must be finite" if name != "train.clip_norm" else "it must be above 0")
+    if name in _RULES:
+        holds, rule = _RULES[name]
+        if not holds(value):
+            raise wrong(name, value, f"it must be {rule}")
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "data.seq_len": (lambda tokens: tokens >= 2, "at least 2: a row of one token has nothing to predict"),
+    "data.seed": (lambda seed: seed >= 0, "at least 0"),
+    "data.path": (
+        lambda path: "-" not in ([path] if isinstance(path, str) else path or []),
+        "files: standard input cannot be read again when a run is continued",
+    ),
+    "train.steps": (lambda steps: steps >= 1, "at least 1"),
+    "train.global_batch_size": (lambda rows: rows >= 1, "at least 1"),
+    "train.micro_batch_size": (lambda rows: rows >= 1, "at least 1"),
+    "train.clip_norm": (lambda norm: norm > 0, "above 0; inf clips nothing"),
+    "train.seed": (lambda seed: seed >= 0, "at least 0"),
+    "optimizer.lr": (lambda lr: lr > 0, "above 0"),
+    "optimizer.betas": (lambda betas: all(0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1"),
+    "optimizer.eps": (lambda eps: eps > 0, "above 0"),
+    "optimizer.weight_decay": (lambda decay: decay >= 0, "at least 0"),
+    "schedule.warmup": (lambda steps: steps >= 0, "at least 0"),
+    "schedule.min_lr": (lambda lr: lr >= 0, "at least 0"),
+    "checkpoint.every": (lambda steps: steps >= 1, "at least 1"),
+    "checkpoint.keep_last": (lambda count: count >= 1, "at least 1"),
+    "log.every": (lambda steps: steps >= 1, "at least 1"),
+}
+"""Per field: whether it may have a value of its type, and what it must be."""
+
+
+def _check_together(config: TrainConfig) -> None:
+    """What one value rules out for another."""
+    given = [name for name in ("preset", "config", "path") if getattr(config.model, name) is not None]
+    if len(given) != 1:
+        raise PilekitError(
+            f"model has {' and '.join(given) if given else 'neither preset nor config nor path'}: give exactly one of "
+            f'the three, such as preset = "{next(iter(PRESETS))}"'
+        )
+    if config.model.preset is not None and config.model.preset not in PRESETS:
+        raise wrong("model.preset", config.model.preset, closest(config.model.preset, PRESETS))
+    if config.data.tokenizer is None and config.model.path is None:
+        raise PilekitError(
+            "data.tokenizer is missing: give a tokenizer.json or a folder with one (only a model.path brings its own)"
+        )
+    train, schedule = config.train, config.schedule
+    if train.global_batch_size % train.micro_batch_size:
+        fits = math.gcd(train.global_batch_size, train.micro_batch_size)
+        remedy = f"it must divide train.global_batch_size = {train.global_batch_size}, as {fits} does"
+        raise wrong("train.micro_batch_size", train.micro_batch_size, remedy)
+    if schedule.warmup > train.steps:
+        raise wrong("schedule.warmup", schedule.warmup, f"it must be at most train.steps = {train.steps}")
+    if schedule.min_lr > config.optimizer.lr:
+        raise wrong("schedule.min_lr", schedule.min_lr, f"it must be at most optimizer.lr = {config.optimizer.lr}")
