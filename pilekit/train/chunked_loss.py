@@ -1,0 +1,110 @@
+"""Cross entropy of a language-model head without ever holding all logits.
+
+Logits are the largest tensor of a training step: 8 rows of 2,048 tokens times 50,304 words are 3.3 GB in float32, and
+autograd keeps them, their log-softmax and its gradient. Here hidden states go through the head some rows at a time, and
+while a chunk's logits are there, the gradients of the hidden states, the weight and the bias are made of them too: for
+the sum of the losses those need nothing from later (softmax minus one-hot, times the other factor). What is kept is as
+large as the inputs. Nothing is computed twice, unlike under checkpointing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LOGITS_PER_CHUNK = 1 << 24
+
+
+def chunked_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    *,
+    logits_per_chunk: int = LOGITS_PER_CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """(sum, each): the cross entropy of `hidden @ weight.T + bias` against `targets`, summed, and row by row.
+
+    hidden   [rows, width]
+    weight   [vocabulary, width]
+    bias     [vocabulary], or None
+    targets  int64 [rows], all of them below the vocabulary: rows without a target do not belong in here
+
+    The sum, 0-d, can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64 inputs),
+    and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in
+    autocast's type where it is on, and in the inputs' own elsewhere.
+    """
+    if not torch.is_grad_enabled():
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
+    rows = max(1, logits_per_chunk // len(weight))
+    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)  # type: ignore[no-untyped-call]
+    return total, each
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """`chunked_cross_entropy` in chunks of `rows` rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: int
+    ) -> tuple[Tensor, Tensor]:
+        product_type = _product_type(hidden, weight)
+        exact_type = torch.promote_types(product_type, torch.float32)
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        each = hidden.new_empty(len(hidden), dtype=exact_type)
+        grad_hidden = torch.empty_like(hidden, dtype=product_type) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=exact_type) if wants_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=exact_type) if wants_bias and bias is not None else None
+
+        with torch.autocast(hidden.device.type, enabled=False):
+            states, words = hidden.to(product_type), weight.to(product_type)
+            for begin in range(0, len(hidden), rows):
+                chunk = slice(begin, begin + rows)
+                logits = torch.mm(states[chunk], words.T).to(exact_type)
+                if bias is not None:
+                    logits += bias
+                log_shares = torch.log_softmax(logits, dim=-1)
+                del logits
+                chosen = targets[chunk, None]
+                each[chunk] = log_shares.gather(1, chosen).squeeze(1).neg_()
+                if not any(ctx.needs_input_grad):
+                    continue
+                # The gradient of the chunk's logits, in the memory of their log-softmax.
+                grad = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
+                if grad_bias is not None:
+                    grad_bias += grad.sum(0)
+                factor = grad.to(product_type)
+                if grad_hidden is not None:
+                    torch.mm(factor, words, out=grad_hidden[chunk])
+                if grad_weight is None:
+                    continue
+                if product_type == exact_type:
+                    grad_weight.addmm_(factor.T, states[chunk])
+                else:
+                    grad_weight += torch.mm(factor.T, states[chunk])
+
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
+        ctx.mark_non_differentiable(each)
+        return each.sum(), each
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_total: Tensor, _grad_each: Tensor) -> tuple[Tensor | None, ...]:
+        # In the type of `grad_total`, so that a small factor does not meet a short mantissa or exponent.
+        grads = (
+            None if grad is None else (grad.to(grad_total.dtype) * grad_total).to(dtype)
+            for grad, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
+        )
+        return (*grads, None, None)
+
+
+def _product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    """What matrix products are made in."""
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device) and hidden.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return torch.promote_types(hidden.dtype, weight.dtype)
