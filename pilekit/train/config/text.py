@@ -60,8 +60,8 @@ def described(hint: Any) -> str:
     }[hint]
 
 
-def closest(name: str, names: Iterable[str]) -> str:
-    """What was probably meant, and all there is: `did you mean "steps"? There are steps, seed`."""
+def closest(name: str, names: Iterable[str], meant: Iterable[str] = ()) -> str:
+    """What was probably meant, if `meant` does not say it, and all there is: `did you mean "steps"? There are ...`."""
     names = list(names)
-    near = difflib.get_close_matches(name.lower(), names, n=1)
+    near = [*meant, *difflib.get_close_matches(name.lower(), names, n=1)]
     return (f'did you mean "{near[0]}"? ' if near else "") + f"There are {', '.join(names)}"
