@@ -1,0 +1,271 @@
+"""A Hugging Face model folder, read so that nothing in it is left to chance or executed.
+
+`transformers` fills what the weights lack with random numbers and goes on, which is right before a fine-tuning and
+worthless before a measurement: here every tensor of the model must be stored, in its shape, and no stored layer may be
+left over. Only safetensors are read, since unpickling a `.bin` can run code. config.json is data from elsewhere too: it
+must be a known type, and what it describes must fit into the weights that lie beside it, before anything of that size
+is allocated. Tensors may be stored in any precision; they come in the one asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+from typing import Any, cast
+
+import orjson
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging as transformers_logging
+
+from pilekit.errors import PilekitError, visible
+
+logger = logging.getLogger(__name__)
+
+# transformers' own types say little, and in places less than it does.
+_AUTO_MODEL: Any = AutoModelForCausalLM
+_LOGGING: Any = transformers_logging
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def load_model(folder: str | Path, *, dtype: torch.dtype) -> PreTrainedModel:
+    """The causal language model of `folder` with all its weights, in `dtype` on the CPU, without dropout.
+
+    Raises PilekitError, in one line, for anything that is not such a folder.
+    """
+    folder = Path(folder)
+    shown = visible(str(folder))
+    _check_folder(folder)
+    config = read_config(folder)
+    files = weight_files(folder)
+    _check_size(folder, config, files)
+    try:
+        with quiet():
+            model, found = _AUTO_MODEL.from_pretrained(
+                str(folder),
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention_of(config),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # found["mismatched_keys"] tells what does not fit
+                output_loading_info=True,
+            )
+    except Exception as error:  # transformers raises what its many authors found fit
+        raise PilekitError(f"{shown}: cannot be loaded as a causal language model: {_reason(error)}") from error
+    _check_complete(shown, model, found)
+    return cast("PreTrainedModel", model)
+
+
+def read_config(path: str | Path) -> PreTrainedConfig:
+    """The configuration of a causal language model from a config.json, or from a folder with one."""
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    shown = visible(str(file))
+    try:
+        content: Any = orjson.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise PilekitError(f"{shown}: there is no such file; give a config.json or a folder with one") from None
+    except OSError as error:
+        raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise PilekitError(f"{shown}: is not JSON: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise PilekitError(f'{shown}: is not the configuration of a model: it has no "model_type"')
+    kind = visible(content["model_type"], 60)
+    if content["model_type"] not in CONFIG_MAPPING:
+        if "auto_map" in content:
+            raise PilekitError(f"{shown}: a {kind} model needs code of its own, and pilekit never runs a model's code")
+        raise PilekitError(
+            f'{shown}: model_type "{kind}" is unknown to transformers {transformers.__version__}; update transformers '
+            "if it is a new one"
+        )
+    if content["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or content.get("is_encoder_decoder") is True:
+        raise PilekitError(f"{shown}: a {kind} model is not a causal language model; give one that predicts from left")
+    if content.get("quantization_config"):
+        raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
+    # Neither the class nor the file of the weights is the configuration's to choose.
+    own = {name: value for name, value in content.items() if name not in ("auto_map", "transformers_weights")}
+    try:
+        with quiet():
+            config = CONFIG_MAPPING[content["model_type"]].from_dict(own)
+    except Exception as error:  # a field of the wrong type can fail anywhere
+        raise PilekitError(f"{shown}: transformers refuses it: {_reason(error)}") from error
+    if config.is_encoder_decoder:
+        raise PilekitError(f"{shown}: a {kind} model is not a causal language model; give one that predicts from left")
+    return config
+
+
+def weight_files(folder: str | Path) -> list[Path]:
+    """The safetensors files that hold the weights of `folder`, in the order of their names."""
+    folder = Path(folder)
+    shown = visible(str(folder))
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        return _indexed_files(folder / INDEX)
+    pickled = sorted(file.name for suffix in ("bin", "pt", "pth", "ckpt") for file in folder.glob(f"*.{suffix}"))
+    if pickled:
+        raise PilekitError(
+            f"{shown}: has no safetensors, only {visible(pickled[0], 80)}, which could run code when loaded; if you "
+            "trust it, AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder) of transformers converts it"
+        )
+    raise PilekitError(f"{shown}: has no weights ({WEIGHTS}), only a configuration; copy the whole model")
+
+
+def attention_of(config: PreTrainedConfig) -> str:
+    """`sdpa`, or `eager` for the few models that have nothing else; never what a config.json says."""
+    model_class: Any = _AUTO_MODEL._model_mapping[type(config)]
+    return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bars and warnings of transformers; what matters of them is checked and said by us."""
+    level, bars = _LOGGING.get_verbosity(), _LOGGING.is_progress_bar_enabled()
+    _LOGGING.set_verbosity(_LOGGING.CRITICAL)
+    _LOGGING.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        _LOGGING.set_verbosity(level)
+        if bars:
+            _LOGGING.enable_progress_bar()
+
+
+def _check_folder(folder: Path) -> None:
+    shown = visible(str(folder))
+    if not folder.exists():
+        raise PilekitError(
+            f"{shown}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
+            "(nothing is downloaded)"
+        )
+    if not folder.is_dir():
+        raise PilekitError(f"{shown}: is a file; give the folder of the model")
+    if (folder / "config.json").is_file():
+        return
+    if (folder / "model" / "config.json").is_file():
+        raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
+    if (folder / "checkpoints").is_dir():
+        raise PilekitError(
+            f"{shown}: is a run that has no model/ yet; finish it with the `pilekit train` command that began it"
+        )
+    if (folder / "adapter_config.json").is_file():
+        raise PilekitError(f"{shown}: is an adapter, not a model; merge it into its base model and save that")
+    raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
+
+
+def _indexed_files(index: Path) -> list[Path]:
+    shown = visible(str(index))
+    try:
+        content: Any = orjson.loads(index.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise PilekitError(f"{shown}: cannot be read: {visible(str(error), 200)}") from error
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise PilekitError(f'{shown}: its "weight_map" does not name the files of the weights; copy it again')
+    files = []
+    for name in sorted(set(names.values())):
+        if PurePath(name).name != name or not name.endswith(".safetensors"):
+            raise PilekitError(f"{shown}: names {visible(repr(name), 80)}, which is no safetensors file beside it")
+        if not (index.parent / name).is_file():
+            raise PilekitError(f"{shown}: {visible(name, 80)} is missing; copy the whole model")
+        files.append(index.parent / name)
+    return files
+
+
+def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path]) -> None:
+    """Refuse damaged files, and a configuration that describes a far larger model than the files can hold."""
+    tensors = size = 0
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                tensors += len(opened.keys())
+            size += file.stat().st_size
+        except (SafetensorError, OSError) as error:
+            raise PilekitError(
+                f"{visible(str(file))}: is not a whole safetensors file ({visible(str(error), 200)}); copy it again"
+            ) from error
+    shown = visible(str(folder / "config.json"))
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > tensors:
+        raise PilekitError(f"{shown}: names {layers:,} layers, but the weights beside it hold {tensors:,} tensors")
+    parameters = sum(parameter.numel() for parameter in model_on_meta(config, shown).parameters())
+    if parameters > size:
+        raise PilekitError(
+            f"{shown}: describes {parameters:,} parameters, but the weights beside it have only {size:,} bytes"
+        )
+
+
+def model_on_meta(config: PreTrainedConfig, shown: str) -> PreTrainedModel:
+    """The model of `config` without its numbers, for its names and shapes; `shown` names it in an error."""
+    try:
+        with quiet(), torch.device("meta"):
+            return cast(
+                "PreTrainedModel",
+                _AUTO_MODEL.from_config(
+                    config, dtype=torch.float32, attn_implementation=attention_of(config), trust_remote_code=False
+                ),
+            )
+    except Exception as error:  # sizes that do not fit together fail wherever they meet
+        raise PilekitError(f"{shown}: transformers cannot build this model: {_reason(error)}") from error
+
+
+def _check_complete(shown: str, model: PreTrainedModel, found: dict[str, Any]) -> None:
+    """Refuse a model of which a part is random; `found` is what transformers tells of the weights."""
+    if found["mismatched_keys"]:
+        name, stored, expected = min(found["mismatched_keys"])
+        raise PilekitError(
+            f"{shown}: the weights do not fit config.json: {visible(str(name), 100)} is stored as {list(stored)}, "
+            f"config.json makes it {list(expected)}"
+        )
+    missing = sorted(found["missing_keys"])
+    head = cast("Any", model).get_output_embeddings()
+    prefix = next((f"{name}." for name, module in model.named_modules() if module is head and name), None)
+    of_head = [name for name in missing if prefix and name.startswith(prefix)]
+    if of_head or head is None:
+        what = f": {visible(of_head[0], 100)} is not among the weights" if of_head else ""
+        raise PilekitError(
+            f"{shown}: has no language-model head{what}; save the model as AutoModelForCausalLM, not as its base"
+        )
+    if missing:
+        raise PilekitError(
+            f"{shown}: the weights lack {len(missing):,} of the model's tensors, {visible(missing[0], 100)} for one; "
+            "copy the whole model"
+        )
+    known = {_without_numbers(name) for name in model.state_dict()}
+    unused = sorted(found["unexpected_keys"])
+    further = [name for name in unused if _without_numbers(name) in known]
+    if further:
+        raise PilekitError(
+            f"{shown}: the weights do not fit config.json: they hold {visible(further[0], 100)}, for which the model "
+            "of config.json has no place"
+        )
+    if unused:
+        logger.warning(
+            "%s: %d stored tensors are not part of the causal language model and are not used: %s",
+            shown,
+            len(unused),
+            visible(", ".join(unused), 200),
+        )
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _reason(error: Exception) -> str:
+    """What an exception of transformers says, on one line."""
+    return visible(" ".join(str(error).split()) or type(error).__name__, 300)
