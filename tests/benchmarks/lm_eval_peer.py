@@ -1,0 +1,127 @@
+"""lm-evaluation-harness, the real package, in an environment of its own: `loglikelihood_rolling` of documents.
+
+    log_likelihoods(model_dir, ["a document", ...], batch_size=4)["log_likelihoods"]
+
+This file is both sides: imported, it makes the environment and asks; run by the Python of that environment, it answers.
+What the harness and pilekit do unlike by default is set to pilekit's choice, and can be set back:
+
+    special_tokens   the text of a special token in a document: "text", or "parse", which is the harness's default
+    add_bos_token    False: no beginning-of-sequence token is scored; None, its default: as the tokenizer does
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ["lm_eval[hf]==0.4.13", "torch==2.13.0", "transformers==5.23.0"]
+
+
+def log_likelihoods(
+    model_dir: Path,
+    documents: Sequence[str],
+    *,
+    batch_size: int = 1,
+    max_length: int | None = None,
+    prefix_token_id: int | None = None,
+    special_tokens: str = "text",
+    add_bos_token: bool | None = False,
+    warm_up: Sequence[str] = (),
+) -> dict[str, Any]:
+    """`log_likelihoods`, one a document in nats, and how they were made.
+
+    `bits_per_byte` by the harness's own metric, `prefix_token_id` and `max_length` as used, `seconds` of scoring, and
+    `memory`, the most resident bytes above those of the loaded model. `warm_up` is scored before, outside both.
+    """
+    # Imported here, because the other side has neither the package nor its tests.
+    from tests.benchmarks.peers import peer_environment, run_peer
+
+    # The versions tested together here are what the peer gets too, so that the same torch computes on both sides.
+    python = peer_environment("lm-eval", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")])
+    task = {
+        "model_dir": str(model_dir),
+        "documents": list(documents),
+        "warm_up": list(warm_up),
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "prefix_token_id": prefix_token_id,
+        "special_tokens": special_tokens,
+        "add_bos_token": add_bos_token,
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(task, file)
+        file.flush()
+        quiet = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "LOGLEVEL": "ERROR"}
+        answer: dict[str, Any] = run_peer(python, Path(__file__), file.name, environment=quiet)
+        return answer
+
+
+def resident(name: str) -> int:
+    """`VmRSS` or `VmHWM` of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+def forget_peak() -> None:
+    """From here on, `VmHWM` is the most resident memory since this call."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _answer(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.metrics import bits_per_byte
+    from lm_eval.models.huggingface import HFLM
+    from transformers import AutoTokenizer
+
+    harness = HFLM(
+        pretrained=task["model_dir"],
+        tokenizer=(
+            AutoTokenizer.from_pretrained(task["model_dir"], split_special_tokens=True)
+            if task["special_tokens"] == "text"
+            else None
+        ),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        dtype="float32",
+        batch_size=task["batch_size"],
+        max_length=task["max_length"],
+        prefix_token_id=task["prefix_token_id"],
+        add_bos_token=task["add_bos_token"],
+    )
+
+    def score(documents: Sequence[str]) -> list[float]:
+        requests = [
+            Instance(request_type="loglikelihood_rolling", doc={}, arguments=(text,), idx=number)
+            for number, text in enumerate(documents)
+        ]
+        with redirect_stderr(io.StringIO()):  # a progress bar per batch
+            return harness.loglikelihood_rolling(requests, disable_tqdm=True)
+
+    sum(float(parameter.detach().sum()) for parameter in harness.model.parameters())  # every page of the weights is in
+    model = resident("VmRSS")
+    score(task["warm_up"])
+    forget_peak()
+    begin = time.perf_counter()
+    scores = score(task["documents"])
+    seconds, memory = time.perf_counter() - begin, resident("VmHWM") - model
+    sizes = [len(text.encode()) for text in task["documents"]]
+    return {
+        "seconds": seconds,
+        "memory": memory,
+        "log_likelihoods": scores,
+        "bits_per_byte": bits_per_byte(list(zip(scores, sizes, strict=True))),
+        "prefix_token_id": harness.prefix_token_id,
+        "max_length": harness.max_length,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_answer(json.loads(Path(sys.argv[1]).read_text()))))
