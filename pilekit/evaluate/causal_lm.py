@@ -4,8 +4,8 @@ transformers loads more under `AutoModelForCausalLM` than causal language models
 So nothing is concluded from names: a few tokens are run through the model once, and what it does is what counts.
 `head_is_last` is such a finding. Where it holds, logits may be made from the trunk's output in chunks, so that those of
 a whole batch are never held (a batch of 16 x 2,048 tokens of a vocabulary of 50,304 is 6.6 GB of float32); where it
-does not (Gemma 2 caps its logits, Cohere scales them), only the model's own logits are right. Probing takes 5 ms for
-`pythia-14m`.
+does not (Gemma 2 caps its logits, Cohere scales them), only the model's own logits are right. Probing takes 0.06 s
+for `pythia-14m` on one core.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
         raise PilekitError(f"a {type(model).__name__} has no language-model head; it cannot predict tokens")
-    ids = _probe_ids(model, _max_length(model))
+    ids = _probe_ids(model, max_length_of(model))
     changed = ids.clone()
     changed[0, -1] = (ids[0, -1] + 1) % _embeddings(model).num_embeddings
     try:
@@ -78,14 +78,14 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
         ) from error
     if _differ(logits[:, :-1], changed_logits[:, :-1]):
         raise PilekitError(
-            f"this {name} model is not a causal language model: what it says of a token depends on the tokens after it, "
+            f"this {name} model is not a causal language model: what it says of a token depends on later tokens, "
             "as in a masked language model; give one that predicts from the left"
         )
     return CausalLM(
         model=model,
         trunk=model.base_model,
         head=cast("nn.Linear", head),
-        max_length=_max_length(model),
+        max_length=max_length_of(model),
         head_is_last=head_is_last,
     )
 
@@ -126,35 +126,32 @@ def isolates_documents(lm: CausalLM) -> bool:
     return not _differ(hidden[:, half:], changed_hidden[:, half:])
 
 
-def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, bool]:
-    """The logits of `ids`, and whether they are exactly what `head` makes of the trunk's output.
+def max_length_of(model: PreTrainedModel) -> int | None:
+    """The positions that a model has; None if it names no limit."""
+    config = model.config.get_text_config()
+    for field in ("max_position_embeddings", "n_positions"):
+        value = getattr(config, field, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
 
-    Both are taken from one and the same forward pass, so that they can be compared bit for bit.
-    """
+
+def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, bool]:
+    """The logits of `ids`, and whether they are bit for bit what `head` makes of the trunk's output."""
     seen: dict[str, Any] = {}
 
-    def on_trunk(_module: nn.Module, _given: Any, made: Any) -> None:
-        seen["hidden"] = getattr(made, "last_hidden_state", None)
-
-    def on_head(_module: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+    def note(_head: nn.Module, given: tuple[Any, ...], made: Any) -> None:
         seen["given"], seen["made"] = given[0] if given else None, made
 
-    hooks = [model.base_model.register_forward_hook(on_trunk), head.register_forward_hook(on_head)]
+    hook = head.register_forward_hook(note)
     try:
         logits = model(input_ids=ids, use_cache=False).logits
     finally:
-        for hook in hooks:
-            hook.remove()
-    exact = (
-        type(head) is nn.Linear
-        and model.base_model is not model
-        and _equal(seen.get("hidden"), seen.get("given"))
-        and _equal(seen.get("made"), logits)
-    )
-    if exact:
-        alone = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        exact = not _differ(alone, seen["hidden"])
-    return logits, exact
+        hook.remove()
+    if type(head) is not nn.Linear or model.base_model is model or not _equal(seen.get("made"), logits):
+        return logits, False
+    made = model.base_model(input_ids=ids, use_cache=False)
+    return logits, _equal(getattr(made, "last_hidden_state", None), seen["given"])
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -193,12 +190,3 @@ def _probe_ids(model: PreTrainedModel, max_length: int | None) -> Tensor:
     embeddings = _embeddings(model)
     length = min(PROBE_TOKENS, max_length or PROBE_TOKENS)
     return (torch.arange(3, 3 + length, device=embeddings.weight.device) % embeddings.num_embeddings).unsqueeze(0)
-
-
-def _max_length(model: PreTrainedModel) -> int | None:
-    config = model.config.get_text_config()
-    for field in ("max_position_embeddings", "n_positions"):
-        value = getattr(config, field, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None

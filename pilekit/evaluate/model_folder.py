@@ -45,7 +45,7 @@ def load_model(folder: str | Path, *, dtype: torch.dtype) -> PreTrainedModel:
     """
     folder = Path(folder)
     shown = visible(str(folder))
-    _check_folder(folder)
+    check_folder(folder)
     config = read_config(folder)
     files = weight_files(folder)
     _check_size(folder, config, files)
@@ -66,6 +66,30 @@ def load_model(folder: str | Path, *, dtype: torch.dtype) -> PreTrainedModel:
         raise PilekitError(f"{shown}: cannot be loaded as a causal language model: {_reason(error)}") from error
     _check_complete(shown, model, found)
     return cast("PreTrainedModel", model)
+
+
+def check_folder(folder: str | Path) -> None:
+    """Raise `PilekitError` if `folder` cannot be a model; whoever named a run is told where its model is."""
+    folder = Path(folder)
+    shown = visible(str(folder))
+    if not folder.exists():
+        raise PilekitError(
+            f"{shown}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
+            "(nothing is downloaded)"
+        )
+    if not folder.is_dir():
+        raise PilekitError(f"{shown}: is a file; give the folder of the model")
+    if (folder / "config.json").is_file():
+        return
+    if (folder / "model" / "config.json").is_file():
+        raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
+    if (folder / "checkpoints").is_dir():
+        raise PilekitError(
+            f"{shown}: is a run that has no model/ yet; finish it with the `pilekit train` command that began it"
+        )
+    if (folder / "adapter_config.json").is_file():
+        raise PilekitError(f"{shown}: is an adapter, not a model; merge it into its base model and save that")
+    raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
 
 
 def read_config(path: str | Path) -> PreTrainedConfig:
@@ -123,6 +147,20 @@ def weight_files(folder: str | Path) -> list[Path]:
     raise PilekitError(f"{shown}: has no weights ({WEIGHTS}), only a configuration; copy the whole model")
 
 
+def model_on_meta(config: PreTrainedConfig, shown: str) -> PreTrainedModel:
+    """The model of `config` without its numbers, for its names and shapes; `shown` names it in an error."""
+    try:
+        with quiet(), torch.device("meta"):
+            return cast(
+                "PreTrainedModel",
+                _AUTO_MODEL.from_config(
+                    config, dtype=torch.float32, attn_implementation=attention_of(config), trust_remote_code=False
+                ),
+            )
+    except Exception as error:  # sizes that do not fit together fail wherever they meet
+        raise PilekitError(f"{shown}: transformers cannot build this model: {_reason(error)}") from error
+
+
 def attention_of(config: PreTrainedConfig) -> str:
     """`sdpa`, or `eager` for the few models that have nothing else; never what a config.json says."""
     model_class: Any = _AUTO_MODEL._model_mapping[type(config)]
@@ -143,28 +181,6 @@ def quiet() -> Iterator[None]:
         _LOGGING.set_verbosity(level)
         if bars:
             _LOGGING.enable_progress_bar()
-
-
-def _check_folder(folder: Path) -> None:
-    shown = visible(str(folder))
-    if not folder.exists():
-        raise PilekitError(
-            f"{shown}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
-            "(nothing is downloaded)"
-        )
-    if not folder.is_dir():
-        raise PilekitError(f"{shown}: is a file; give the folder of the model")
-    if (folder / "config.json").is_file():
-        return
-    if (folder / "model" / "config.json").is_file():
-        raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
-    if (folder / "checkpoints").is_dir():
-        raise PilekitError(
-            f"{shown}: is a run that has no model/ yet; finish it with the `pilekit train` command that began it"
-        )
-    if (folder / "adapter_config.json").is_file():
-        raise PilekitError(f"{shown}: is an adapter, not a model; merge it into its base model and save that")
-    raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
 
 
 def _indexed_files(index: Path) -> list[Path]:
@@ -207,20 +223,6 @@ def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path]) -> No
         raise PilekitError(
             f"{shown}: describes {parameters:,} parameters, but the weights beside it have only {size:,} bytes"
         )
-
-
-def model_on_meta(config: PreTrainedConfig, shown: str) -> PreTrainedModel:
-    """The model of `config` without its numbers, for its names and shapes; `shown` names it in an error."""
-    try:
-        with quiet(), torch.device("meta"):
-            return cast(
-                "PreTrainedModel",
-                _AUTO_MODEL.from_config(
-                    config, dtype=torch.float32, attn_implementation=attention_of(config), trust_remote_code=False
-                ),
-            )
-    except Exception as error:  # sizes that do not fit together fail wherever they meet
-        raise PilekitError(f"{shown}: transformers cannot build this model: {_reason(error)}") from error
 
 
 def _check_complete(shown: str, model: PreTrainedModel, found: dict[str, Any]) -> None:

@@ -1,0 +1,113 @@
+"""From `[model]` to a model: a preset or a config.json, freshly initialised, or a model_dir to train further.
+
+The same seed gives the same weights, bit for bit: they are drawn on the CPU, from a generator that is put back as it
+was. Parameters are float32 whatever a config.json says, as they are the masters that the optimizer moves; what a step
+computes in is the business of `[precision]`. A fresh model gets the tokenizer's special tokens, so that model and
+tokenizer agree about them when they are exported together. What does not fit is told before anything is allocated,
+from the model's shape alone: 0.1 s for `pythia-2.8b`, which takes 11 GB once it is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, PreTrainedConfig, PreTrainedModel
+
+from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, max_length_of
+from pilekit.evaluate.model_folder import attention_of, check_folder, model_on_meta, quiet, read_config
+from pilekit.tokenize import Tokenizer
+from pilekit.train.config import ModelConfig
+from pilekit.train.presets import PRESETS
+
+VOCABULARY_MULTIPLE = 128
+"""GPT-NeoX rounds its embedding up to a multiple of this, which matrix units like: 50,277 ids have 50,304 rows."""
+
+
+def build_model(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int) -> CausalLM:
+    """The model that `config` names, float32 and ready to train; a fresh one is on the CPU.
+
+    A preset has as many positions as a row has tokens: positions that it never saw in training would be worthless. A
+    config.json or a model_dir must have as many, and an embedding for every id; else a PilekitError names both numbers.
+    """
+    made = _checked(config, tokenizer, seq_len).config
+    if config.path is not None:
+        lm = load_causal_lm(config.path)
+    else:
+        auto: Any = AutoModelForCausalLM
+        with torch.random.fork_rng(devices=[]), quiet():
+            torch.manual_seed(seed)
+            model = auto.from_config(
+                made, dtype=torch.float32, attn_implementation=attention_of(made), trust_remote_code=False
+            )
+        lm = as_causal_lm(model)
+    lm.model.train()
+    return lm
+
+
+def count_parameters(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int) -> int:
+    """How many parameters `build_model` will make, tied ones counted once; allocates none of them.
+
+    What `build_model` says of a shape that does not fit, this says too.
+    """
+    return sum(parameter.numel() for parameter in _checked(config, tokenizer, seq_len).parameters())
+
+
+def _checked(config: ModelConfig, tokenizer: Tokenizer, seq_len: int) -> PreTrainedModel:
+    """The model's shape, without its numbers; PilekitError if ids or positions do not fit into it."""
+    if config.preset is not None:
+        what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
+    elif config.config is not None:
+        what, made = f"model.config {visible(config.config)}", read_config(config.config)
+        _take_special_tokens(made, tokenizer)
+    elif config.path is not None:
+        check_folder(config.path)
+        what, made = f"model.path {visible(config.path)}", read_config(config.path)
+    else:
+        raise PilekitError("[model] names no model; give one of preset, config and path")
+    model = model_on_meta(made, what)
+    head: nn.Linear | None = cast("Any", model).get_output_embeddings()
+    if head is None:
+        raise PilekitError(f"{what}: a {type(model).__name__} has no language-model head; it cannot predict tokens")
+    positions = max_length_of(model)
+    shape = CausalLM(model=model, trunk=model.base_model, head=head, max_length=positions, head_is_last=False)
+    check_vocabulary(shape, tokenizer, what)
+    if positions is not None and positions < seq_len:
+        raise PilekitError(
+            f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
+            "less"
+        )
+    return model
+
+
+def _preset(name: str, tokenizer: Tokenizer, seq_len: int) -> PreTrainedConfig:
+    """A Pythia model's configuration for this tokenizer and length of rows."""
+    if name not in PRESETS:
+        raise PilekitError(f'model.preset "{visible(name, 60)}" is none of {", ".join(PRESETS)}')
+    shape = PRESETS[name]
+    made = GPTNeoXConfig(
+        vocab_size=-(-tokenizer.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.hidden_size,
+        max_position_embeddings=seq_len,
+        hidden_act="gelu",
+        layer_norm_eps=1e-5,
+        initializer_range=0.02,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        use_parallel_residual=True,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        tie_word_embeddings=False,
+    )
+    _take_special_tokens(made, tokenizer)
+    return made
+
+
+def _take_special_tokens(made: PreTrainedConfig, tokenizer: Tokenizer) -> None:
+    """Put the tokenizer's special tokens into a configuration, whose own belong to another tokenizer or to none."""
+    text: Any = made.get_text_config()
+    text.bos_token_id, text.eos_token_id, text.pad_token_id = tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id
