@@ -90,7 +90,8 @@ class RunFolder:
     @property
     def is_begun(self) -> bool:
         """Whether there is something in it that a new run would overwrite."""
-        return self.metrics_file.exists() or self.newest_step() is not None
+        written = self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
+        return written > 0 or self.newest_step() is not None
 
     def newest_step(self) -> int | None:
         """The step of the newest checkpoint by its name, whether or not it is whole; nothing is touched."""

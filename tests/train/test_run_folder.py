@@ -237,8 +237,9 @@ def test_never_resume_refuses_a_run_that_has_something(tmp_path: Path, step: int
     assert contents(tmp_path) == before
 
 
-def test_never_resume_takes_a_new_run(tmp_path: Path) -> None:
+def test_never_resume_takes_a_run_that_has_nothing_yet(tmp_path: Path) -> None:
     with open_run(tmp_path) as run:
+        run.metrics_file.touch()  # as a start leaves it that failed before its first step
         take_config(run, replaced("checkpoint.resume", "never"), None)
     assert load_config(run.config_file).checkpoint.resume == "never"
 

@@ -1,0 +1,83 @@
+"""The live line of training: where it stands, on stderr, silent when stderr is not a terminal.
+
+It appears with the first step and vanishes at the end, so that nothing of it is left among results; warnings that come
+meanwhile are printed above it. The time left is the mean time of recent steps, newer ones counting more, times the
+steps that are left: one slow step (a checkpoint, a cold cache) does not throw it off, and a run that slows down shows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from pilekit.train.metrics import StepMetrics
+
+WEIGHT_OF_NEWEST = 0.05
+"""Of a step among all before it: the last 20 steps make up two thirds of the mean."""
+
+
+@contextmanager
+def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
+    """Show each step's figures; yields the function to call with them. `steps` is where training ends."""
+    if not sys.stderr.isatty():
+        yield lambda metrics: None
+        return
+    live = Live(console=Console(stderr=True), transient=True, refresh_per_second=5)
+    seconds = 0.0
+    seen = 0
+
+    def show(metrics: StepMetrics) -> None:
+        nonlocal seconds, seen
+        seen += 1
+        # The plain mean at first: else the very first step, which is slow, would stand for all.
+        seconds += (metrics.step_seconds - seconds) * max(WEIGHT_OF_NEWEST, 1 / seen)
+        live.update(Text(line_of(metrics, steps, seconds)))
+        live.start()
+
+    try:
+        yield show
+    finally:
+        live.stop()
+
+
+def line_of(metrics: StepMetrics, steps: int, seconds: float) -> str:
+    """The line, where a step takes `seconds`; at most 80 characters up to step 99,999."""
+    return "  ".join(
+        (
+            f"step {metrics.step}/{steps}",
+            f"loss {metrics.loss:.4f}",
+            f"lr {metrics.lr:.2e}",
+            f"{short_count(metrics.tokens_per_second)} tokens/s",
+            f"data wait {metrics.data_wait:.0%}",
+            f"{duration(seconds * max(0, steps - metrics.step))} left",
+        )
+    )
+
+
+def short_count(number: float) -> str:
+    """Three digits or so: `950`, `12.3k`, `4.56M`."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            scaled = number / size
+            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:.{digits}f}{unit}"
+    return f"{number:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """In the two largest units: `45 s`, `12 min`, `3 h 10 min`, `2 d 4 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
