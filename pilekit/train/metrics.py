@@ -1,0 +1,138 @@
+"""`metrics.jsonl`: one line of JSON for every logged step.
+
+`step` counts steps done: the line of step N and the checkpoint of step N tell of the same moment. So resuming from
+checkpoint N keeps the lines up to N and drops the rest, which will be written again, and the file ends up as if the
+run had never been stopped. A line is written by one call, so only a full disk or a cut of power can tear the last one.
+
+Every number is finite: JSON has no others, and a loss or gradient that is not a number means that the run is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.atomic import check_target, write_atomically
+
+
+class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of one step; unknown fields, from a later pilekit, are passed over when reading."""
+
+    step: int
+    """Steps done, this one included."""
+    loss: float
+    """Mean negative log-likelihood of the step's target tokens, in nats."""
+    loss_by_subset: dict[str, float]
+    """The same by subset, for those that have a target in this step."""
+    lr: float
+    """The learning rate that this step used."""
+    grad_norm: float
+    """The gradient's norm before clipping."""
+    tokens: int
+    """Target tokens trained on since the run began."""
+    tokens_per_second: float
+    """Of this step."""
+    data_wait: float
+    """Share of the step that was spent waiting for data, 0 to 1."""
+    step_seconds: float
+    """How long the step took."""
+
+
+class MetricsLog:
+    """Appends to a run's metrics; a context manager.
+
+    path          the file, made if missing
+    resume_step   the step that training goes on from: lines of later steps are dropped, and a torn last line. 0: all
+
+    PilekitError where the file cannot be read or written, or where a line is no metrics of pilekit.
+    """
+
+    def __init__(self, path: Path, *, resume_step: int) -> None:
+        check_target(path)
+        self._path = path
+        _drop_later(path, resume_step)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = FileIO(path, "a")
+        except OSError as error:
+            raise _not_written(path, error) from error
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Append one line. PilekitError where that cannot be done, or for a number that is infinite or NaN."""
+        _refuse_infinities(metrics)
+        rest = memoryview(msgspec.json.encode(metrics) + b"\n")
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise _not_written(self._path, error) from error
+
+    def close(self) -> None:
+        """Close the file; what was written is there whether it is closed or not."""
+        self._file.close()
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: str | Path) -> list[StepMetrics]:
+    """The metrics in a file, in its order; a torn last line, as a run that is being killed may leave, is passed over.
+
+    PilekitError, with the line, where a line is no metrics of pilekit.
+    """
+    return [metrics for _, metrics in _lines(Path(path))]
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, StepMetrics]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    metrics = msgspec.json.decode(line, type=StepMetrics)
+                except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                    if not line.endswith(b"\n"):
+                        return
+                    raise PilekitError(
+                        f"{visible(str(path))}, line {number:,}: is no metrics of pilekit "
+                        f"({visible(str(error), 200)}); remove that line, or move the file away"
+                    ) from error
+                yield line, metrics
+    except OSError as error:
+        raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
+
+
+def _drop_later(path: Path, resume_step: int) -> None:
+    """Leave the lines up to `resume_step`, each of them whole; the file is not touched if it has no others."""
+    if not path.exists():
+        return
+    whole = sum(len(line) for line, metrics in _lines(path) if metrics.step <= resume_step and line.endswith(b"\n"))
+    if whole != path.stat().st_size:
+        with write_atomically(path) as file:
+            for line, metrics in _lines(path):
+                if metrics.step <= resume_step:
+                    file.write(line.removesuffix(b"\n") + b"\n")
+
+
+def _refuse_infinities(metrics: StepMetrics) -> None:
+    numbers = {name: getattr(metrics, name) for name in metrics.__struct_fields__ if name != "loss_by_subset"}
+    for name, number in [*numbers.items(), *metrics.loss_by_subset.items()]:
+        if not math.isfinite(number):
+            raise PilekitError(
+                f"step {metrics.step:,}: {visible(name, 80)} is {number}, so the run is lost; "
+                "lower optimizer.lr or lengthen schedule.warmup, and go on from the last checkpoint"
+            )
+
+
+def _not_written(path: Path, error: OSError) -> PilekitError:
+    return PilekitError(f"{visible(str(path))}: cannot be written: {error.strerror}")
