@@ -1,0 +1,99 @@
+"""The live line: short, right, and nothing of it where no terminal is."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.cli.live_line import duration, line_of, short_count
+from pilekit.train.metrics import StepMetrics
+
+
+def metrics(step: int, **others: float) -> StepMetrics:
+    figures = {"loss": 3.21456, "lr": 2.5e-4, "grad_norm": 1.5, "tokens_per_second": 12345.6, "data_wait": 0.0123}
+    figures |= {"step_seconds": 2.0, **others}
+    return StepMetrics(step=step, tokens=step * 100, loss_by_subset={"ArXiv": 3.0}, **figures)
+
+
+def test_the_line() -> None:
+    line = line_of(metrics(900), 1000, 2.0)
+    assert line == "step 900/1000  loss 3.2146  lr 2.50e-04  12.3k tokens/s  data wait 1%  3 min left"
+    assert line_of(metrics(1000), 1000, 2.0).endswith("  0 s left")
+    assert line_of(metrics(1001), 1000, 2.0).endswith("  0 s left")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.6, "1 s"),
+        (99.4, "99 s"),
+        (99.6, "2 min"),
+        (5969, "99 min"),
+        (5971, "1 h 40 min"),
+        (7200, "2 h 0 min"),
+        (172_769, "47 h 59 min"),
+        (172_771, "2 d 0 h"),
+        (1e6, "11 d 13 h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@given(seconds=st.floats(min_value=0, max_value=1e9))
+def test_a_duration_is_right_to_a_hundredth_or_so(seconds: float) -> None:
+    units = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+    told = sum(int(count) * units[unit] for count, unit in re.findall(r"(\d+) (s|min|h|d)\b", duration(seconds)))
+    assert abs(told - seconds) <= max(0.51, 0.31 * seconds if 99.5 <= seconds < 120 else 0.025 * seconds)
+
+
+@given(number=st.floats(min_value=0, max_value=9e11))
+def test_a_short_count_is_right_to_three_digits(number: float) -> None:
+    text = short_count(number)
+    assert len(text) <= 5
+    told = float(text.rstrip("kMG")) * {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1], 1)
+    assert abs(told - number) <= max(0.5, 0.0051 * number)
+
+
+PROGRAM = """\
+import sys
+from pilekit.cli.live_line import live_line
+from pilekit.train.metrics import StepMetrics
+with live_line(3) as show:
+    for step in (1, 2, 3):
+        show(StepMetrics(step=step, loss=2.5, loss_by_subset={}, lr=0.1, grad_norm=1.0, tokens=step,
+                         tokens_per_second=1e6, data_wait=0.5, step_seconds=float(step)))
+print("done")
+"""
+
+
+def test_it_is_silent_without_a_terminal() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_on_a_terminal_it_shows_the_last_step_and_vanishes() -> None:
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+            check=True,
+        )
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert done.stdout == b"done\n"
+    assert "step 3/3  loss 2.5000  lr 1.00e-01  1.00M tokens/s  data wait 50%  0 s left" in shown
+    assert shown.rstrip().endswith("\x1b[2K")  # its last act is to clear the line
