@@ -1,5 +1,7 @@
 """The live line of training: where it stands, on stderr, silent when stderr is not a terminal.
 
+    step 900/1000  loss 3.215  lr 2.5e-04  12.3k tokens/s  wait 1%  3 min left        (wait: share of the step, for data)
+
 It appears with the first step and vanishes at the end, so that nothing of it is left among results; warnings that come
 meanwhile are printed above it. The time left is the mean time of recent steps, newer ones counting more, times the
 steps that are left: one slow step (a checkpoint, a cold cache) does not throw it off, and a run that slows down shows.
@@ -48,14 +50,14 @@ def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
 
 
 def line_of(metrics: StepMetrics, steps: int, seconds: float) -> str:
-    """The line, where a step takes `seconds`; at most 80 characters up to step 99,999."""
+    """The line, where a step takes `seconds`; it fits into 80 columns up to step 99,999 and losses below 10."""
     return "  ".join(
         (
             f"step {metrics.step}/{steps}",
-            f"loss {metrics.loss:.4f}",
-            f"lr {metrics.lr:.2e}",
+            f"loss {metrics.loss:.3f}",
+            f"lr {metrics.lr:.1e}",
             f"{short_count(metrics.tokens_per_second)} tokens/s",
-            f"data wait {metrics.data_wait:.0%}",
+            f"wait {metrics.data_wait:.0%}",
             f"{duration(seconds * max(0, steps - metrics.step))} left",
         )
     )
@@ -72,12 +74,11 @@ def short_count(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the two largest units: `45 s`, `12 min`, `3 h 10 min`, `2 d 4 h`."""
-    minutes = round(seconds / 60)
+    """Rounded, in one unit: `45 s`, `12 min`, `3.2 h`, `2.1 d`."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
-    if minutes < 100:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} d"
