@@ -1,7 +1,8 @@
 """The live line of training: where it stands, on stderr, silent when stderr is not a terminal.
 
-    step 900/1000  loss 3.215  lr 2.5e-04  12.3k tokens/s  wait 1%  3 min left        (wait: share of the step, for data)
+    step 900/1000  loss 3.215  lr 2.5e-04  12.3k tokens/s  wait 1%  3 min left
 
+Here "wait" is the share of the step in which it waited for data.
 It appears with the first step and vanishes at the end, so that nothing of it is left among results; warnings that come
 meanwhile are printed above it. The time left is the mean time of recent steps, newer ones counting more, times the
 steps that are left: one slow step (a checkpoint, a cold cache) does not throw it off, and a run that slows down shows.
