@@ -21,6 +21,8 @@ from pilekit.errors import PilekitError, visible
 COMMANDS = {
     "stats": "Count documents, bytes and tokens per subset.",
     "stream": "Pack raw shards into training batches and show a few.",
+    "train": "Train a language model straight from raw shards.",
+    "bpb": "Score a model in bits per byte, per subset.",
     "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
     "demo": "Make a small corpus from what Python ships and run everything on it.",
 }

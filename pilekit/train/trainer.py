@@ -1,0 +1,224 @@
+"""The trainer: raw shards in, a trained model out.
+
+`Trainer.fit` is the whole loop, to be read from top to bottom. It rests on three rules. The loss of a step is the mean
+over the step's target tokens, so how they are spread over micro-batches and rows changes nothing. Whatever is random in
+a step is drawn from (train.seed, step), so no state of a generator needs saving. And the stream hands out no batch that
+is not trained on, so its state after a step is the place of the next step's first token. Together they make a run that
+was stopped and continued the same, bit for bit, as one that was not (with as many threads, which a checkpoint records).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+import xxhash
+from torch.nn.utils import clip_grad_norm_
+
+from pilekit.corpus import Corpus
+from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.causal_lm import isolates_documents
+from pilekit.stream import Batch, PileStream
+from pilekit.tokenize import load_tokenizer
+from pilekit.train.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
+from pilekit.train.config import TrainConfig, check
+from pilekit.train.export import export_model
+from pilekit.train.failed_step import failed_step
+from pilekit.train.interrupt import first_interrupt
+from pilekit.train.metrics import MetricsLog, StepMetrics
+from pilekit.train.model import build_model
+from pilekit.train.objectives import SubsetLosses, clm_loss, count_targets
+from pilekit.train.optimizer import build_optimizer
+from pilekit.train.precision import autocast
+from pilekit.train.run_folder import RunFolder, open_run, take_config
+from pilekit.train.schedule import learning_rate
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What `fit` came to.
+
+    step          optimizer steps done, those of earlier runs counted
+    tokens        tokens trained on in them, padding not counted
+    interrupted   whether Ctrl-C ended it; the same command goes on
+    model         the model_dir, or None where steps are left
+    last          the figures of the last step, or None if this call did none
+    """
+
+    step: int
+    tokens: int
+    interrupted: bool
+    model: Path | None
+    last: StepMetrics | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepLosses:
+    """The losses of one step: their mean, by subset, and per micro-batch one by one (float32 [rows, seq_len - 1])."""
+
+    mean: float
+    by_subset: SubsetLosses
+    nlls: list[torch.Tensor]
+
+
+class Trainer:
+    """Trains the model of a config on the shards of the config, in one process, into the run folder `out`.
+
+    The constructor reads the config, finds the shards, loads the tokenizer and builds the model; what is wrong with any
+    of them is a PilekitError, and nothing has been written. `fit` trains. A GPU is used where there is one.
+    """
+
+    def __init__(self, config: TrainConfig, out: str | Path) -> None:
+        check(config)
+        data = config.data
+        self.config = config
+        self.out = Path(out)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        source = data.tokenizer or config.model.path
+        if source is None:
+            raise PilekitError("data.tokenizer is missing; name a tokenizer.json, or a model_dir as model.path")
+        self.tokenizer = load_tokenizer(source)
+        self.stream = PileStream(
+            Corpus(data.path, data.manifest).without_held_out(),
+            tokenizer=self.tokenizer,
+            seq_len=data.seq_len,
+            batch_size=config.train.micro_batch_size,
+            subsets=data.subsets,
+            packing=data.packing,
+            seed=data.seed,
+        )
+        self.lm = build_model(config.model, self.tokenizer, seq_len=data.seq_len, seed=config.train.seed)
+        self.lm.model.to(self.device)
+        if data.attention == "document" and not isolates_documents(self.lm):
+            raise PilekitError(
+                f"a {visible(self.lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
+                'set data.attention = "causal"'
+            )
+        self.optimizer = build_optimizer(self.lm.model, config.optimizer)
+
+    def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
+        """Train up to `train.steps`, from the run's newest checkpoint if there is one, and write `model/`.
+
+        `on_step` is called after every step. Ctrl-C ends the step, saves it and returns. A loss or a gradient that is
+        not a number is a PilekitError that names the step and its documents.
+        """
+        train, optimizer, stream = self.config.train, self.optimizer, self.stream
+        micro_batches_per_step = train.global_batch_size // train.micro_batch_size
+        metrics = None
+        with open_run(self.out) as run, first_interrupt() as interrupted, closing(self._batches()) as batches:
+            step, tokens = self._begin(run)
+            saved = step
+            with MetricsLog(run.metrics_file, resume_step=step) as log:
+                while step < train.steps and not interrupted():
+                    started = time.perf_counter()
+                    micro_batches = [next(batches) for _ in range(micro_batches_per_step)]
+                    waited = time.perf_counter() - started
+
+                    lr = self._learning_rate(step)
+                    for group in optimizer.param_groups:
+                        group["lr"] = lr
+                    torch.manual_seed(seed_of_step(train.seed, step))
+                    losses = self._accumulate_gradients(micro_batches)
+                    grad_norm = float(clip_grad_norm_(self.lm.model.parameters(), train.clip_norm))
+                    step += 1
+                    if not math.isfinite(losses.mean) or not math.isfinite(grad_norm):
+                        raise failed_step(run.path, step, losses.mean, grad_norm, lr, micro_batches, losses.nlls)
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+                    seen = sum(int((batch["doc_ids"] >= 0).sum()) for batch in micro_batches)
+                    tokens += seen
+                    seconds = time.perf_counter() - started
+                    metrics = StepMetrics(
+                        step=step,
+                        loss=losses.mean,
+                        loss_by_subset=losses.by_subset.by_name(stream.subset_names),
+                        lr=lr,
+                        grad_norm=grad_norm,
+                        tokens=tokens,
+                        tokens_per_second=seen / seconds,
+                        data_wait=waited / seconds,
+                        step_seconds=seconds,
+                    )
+                    if step % self.config.log.every == 0 or step == train.steps:
+                        log.write(metrics)
+                    if on_step is not None:
+                        on_step(metrics)
+                    if step % self.config.checkpoint.every == 0:
+                        self._save(run, step, tokens)
+                        saved = step
+            if step > saved:
+                self._save(run, step, tokens)
+            if step >= train.steps:
+                export_model(run.model, self.lm, self.tokenizer)
+                return Finished(step, tokens, interrupted=False, model=run.model, last=metrics)
+        return Finished(step, tokens, interrupted=True, model=None, last=metrics)
+
+    def _batches(self) -> Generator[Batch, None, None]:
+        """Micro-batches without end: pass after pass through the shards."""
+        while True:
+            yield from self.stream
+
+    def _learning_rate(self, step: int) -> float:
+        config = self.config
+        return learning_rate(
+            step,
+            steps=config.train.steps,
+            lr=config.optimizer.lr,
+            kind=config.schedule.kind,
+            warmup=config.schedule.warmup,
+            min_lr=config.schedule.min_lr,
+        )
+
+    def _accumulate_gradients(self, micro_batches: Sequence[Batch]) -> StepLosses:
+        """Add up the gradients of the mean loss over all target tokens of the micro-batches."""
+        targets = sum(count_targets(batch) for batch in micro_batches)
+        scale = 1 / max(1, targets)
+        by_subset, nlls = SubsetLosses(), []
+        for batch in micro_batches:
+            tensors = {name: column.to(self.device) for name, column in batch.items()}
+            with autocast(self.config.precision.dtype, self.device):
+                loss, nll = clm_loss(self.lm, tensors, attention=self.config.data.attention, scale=scale)
+            loss.backward()  # type: ignore[no-untyped-call]
+            by_subset.add(nll, tensors)
+            nlls.append(nll)
+        return StepLosses(float(sum(nll.double().sum() for nll in nlls)) * scale, by_subset, nlls)
+
+    def _begin(self, run: RunFolder) -> tuple[int, int]:
+        """(steps, tokens) done so far; weights, optimizer and stream are put where they were then."""
+        checkpoint = newest_checkpoint(run.checkpoints, run.latest_file)
+        take_config(run, self.config, checkpoint)
+        if checkpoint is None:
+            return 0, 0
+        done = load_checkpoint(checkpoint, self.lm.model, self.optimizer)
+        self.stream.load_state_dict(done.stream)
+        if done.threads != torch.get_num_threads():
+            logger.warning("computing with %d threads, as the checkpoint was made with, to go on exactly", done.threads)
+            torch.set_num_threads(done.threads)
+        return done.step, done.tokens
+
+    def _save(self, run: RunFolder, step: int, tokens: int) -> None:
+        progress = Progress(step, tokens, self.stream.state_dict(), torch.get_num_threads())
+        save_checkpoint(
+            run.checkpoints,
+            run.latest_file,
+            self.lm.model,
+            self.optimizer,
+            progress,
+            config=msgspec.to_builtins(self.config),
+            keep_last=self.config.checkpoint.keep_last,
+        )
+
+
+def seed_of_step(seed: int, step: int) -> int:
+    """What torch's generators are seeded with for `step` (from 0): any two steps and seeds are unrelated."""
+    return xxhash.xxh3_64_intdigest(f"{seed} {step}".encode())
