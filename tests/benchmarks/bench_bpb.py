@@ -1,0 +1,226 @@
+"""`pilekit bpb` beside lm-evaluation-harness: the same model on the same documents, in speed and in memory.
+
+    python tests/benchmarks/bench_bpb.py [--kilobytes 600] [--batch-sizes 1 4 8] [--rounds 2] [--json]
+
+The model has the shape of Pythia-14M with its 50,304 rows of vocabulary and 2,048 positions; its weights are random,
+which speed does not notice. Text is of `$PILEKIT_REAL_CORPUS` (val.jsonl.zst and 20B_tokenizer.json) if that is set,
+else generated; documents longer than a tenth of what is scored are left out, so that no single one is most of it.
+
+Each measurement is a process of its own, and they take turns; the best speed of each and the most memory count. What
+happens once (imports, loading model and tokenizer, first passes over a few documents) is not timed. A batch size is the
+harness's number of windows; pilekit gets as many tokens (windows x 2,048), and once what it takes by default. Memory is
+the most that was resident while scoring, above what was with the model and tokenizer loaded. All totals of negative
+log-likelihoods must agree to 1e-6, or there is no table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a script, from any folder
+
+from tests.benchmarks.generating import write_shard  # noqa: E402
+from tests.benchmarks.lm_eval_peer import log_likelihoods  # noqa: E402
+from tests.benchmarks.peers import BENCH, run_peer  # noqa: E402
+
+MAX_LENGTH = 2048
+WARM_UP_BYTES = 30_000
+HARNESS, PILEKIT = "lm-eval", "pilekit"
+
+SCORE = """
+import json, sys, time
+from pilekit import Corpus, load_tokenizer
+from pilekit.evaluate.bits_per_byte import score_corpus
+from pilekit.evaluate.causal_lm import load_causal_lm
+from tests.benchmarks.lm_eval_peer import forget_peak, resident
+
+model_dir, shard, warm_up = sys.argv[1:4]
+settings = {"batch_tokens": int(sys.argv[4])} if len(sys.argv) > 4 else {}
+lm, tokenizer = load_causal_lm(model_dir), load_tokenizer(model_dir)
+sum(float(parameter.detach().sum()) for parameter in lm.model.parameters())  # every page of the weights is in
+model = resident("VmRSS")
+score_corpus(lm, tokenizer, Corpus(warm_up), **settings)
+forget_peak()
+begin = time.perf_counter()
+overall = score_corpus(lm, tokenizer, Corpus(shard), **settings).overall
+print(json.dumps({"seconds": time.perf_counter() - begin, "memory": resident("VmHWM") - model,
+                  "nll": overall.nll, "tokens": overall.tokens, "bytes": overall.bytes}))
+"""
+
+
+@dataclass
+class Measured:
+    """What one contestant did at one batch size (None: its default), over all rounds."""
+
+    contestant: str
+    batch_size: int | None
+    seconds: list[float] = field(default_factory=list)
+    memory: int = 0
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kilobytes", type=int, default=600, help="text that is scored (default: 600)")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4, 8], help="windows (default: 1 4 8)")
+    parser.add_argument("--rounds", type=int, default=2, help="measurements of each (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
+        folder = Path(temporary)
+        shard, tokenizer = source()
+        model_dir = pythia_14m(folder / "model", tokenizer)
+        documents = some_documents(shard, chosen.kilobytes * 1000)
+        results, facts = compare(folder, model_dir, documents, chosen.batch_sizes, chosen.rounds)
+    figures = [
+        {
+            "name": result.contestant,
+            "batch_size": result.batch_size,
+            "tokens_per_second": [round(facts["tokens"] / seconds) for seconds in result.seconds],
+            "memory": result.memory,
+        }
+        for result in results
+    ]
+    facts = {"documents": len(documents), **facts}
+    if not chosen.json:
+        print(table(results, facts))
+    print(json.dumps({**facts, "results": figures}, indent=2 if chosen.json else None))
+
+
+def compare(
+    folder: Path, model_dir: Path, documents: Sequence[str], batch_sizes: Sequence[int], rounds: int
+) -> tuple[list[Measured], dict[str, Any]]:
+    """Let the contestants take turns; also the (tokens, bytes, nll) that all agree on."""
+    shard, warm_up = write(folder / "documents.jsonl.zst", documents), first(documents, WARM_UP_BYTES)
+    warm_up_shard = write(folder / "warm-up.jsonl.zst", warm_up)
+    results = [Measured(name, size) for size in batch_sizes for name in (HARNESS, PILEKIT)] + [Measured(PILEKIT, None)]
+    facts: dict[str, Any] = {}
+    totals: dict[str, float] = {}
+    for number in range(rounds):
+        for result in results:
+            print(
+                f"round {number + 1} of {rounds}: {result.contestant} at {result.batch_size or 'its default'}      ",
+                end="\r",
+                file=sys.stderr,
+            )
+            if result.contestant == HARNESS:
+                assert result.batch_size is not None
+                measured = log_likelihoods(model_dir, documents, batch_size=result.batch_size, warm_up=warm_up)
+                nll = -sum(measured["log_likelihoods"])
+            else:
+                tokens = [] if result.batch_size is None else [str(result.batch_size * MAX_LENGTH)]
+                measured = run_peer(
+                    Path(sys.executable),
+                    SCORE,
+                    model_dir,
+                    shard,
+                    warm_up_shard,
+                    *tokens,
+                    environment={"PYTHONPATH": str(ROOT)},
+                )
+                nll = measured["nll"]
+                facts = {key: measured[key] for key in ("tokens", "bytes", "nll")}
+            totals[f"{result.contestant} at {result.batch_size}"] = nll
+            if max(totals.values()) - min(totals.values()) > 1e-6 * nll:
+                raise SystemExit(f"error: the totals differ: {totals}")
+            result.seconds.append(measured["seconds"])
+            result.memory = max(result.memory, measured["memory"])
+    return results, facts
+
+
+def table(results: Sequence[Measured], facts: dict[str, Any]) -> str:
+    """Best speed and most memory, and each of pilekit's against the harness at the same batch size."""
+    harness = {result.batch_size: result for result in results if result.contestant == HARNESS}
+    fastest = min(harness.values(), key=lambda result: min(result.seconds))
+    lines = [
+        f"{facts['documents']} documents, {facts['bytes'] / 1e3:,.0f} kB, {facts['tokens']:,} tokens",
+        f"{'':10}{'windows':>10}{'tokens/s':>10}{'× lm-eval':>11}{'memory MB':>11}{'× lm-eval':>11}",
+    ]
+    for result in results:
+        other = harness.get(result.batch_size, fastest)  # the default stands beside the harness at its fastest
+        speed, memory = min(other.seconds) / min(result.seconds), result.memory / other.memory
+        lines.append(
+            f"{result.contestant:10}{result.batch_size or 'default':>10}{facts['tokens'] / min(result.seconds):10,.0f}"
+            f"{speed:11.2f}{result.memory / 1e6:11,.0f}{memory:11.3f}"
+        )
+    return "\n".join(lines)
+
+
+def source() -> tuple[Path, Path]:
+    """(shard, tokenizer.json): real ones where there are any, else generated, and trained on that."""
+    real = os.environ.get("PILEKIT_REAL_CORPUS")
+    if real:
+        return Path(real) / "val.jsonl.zst", Path(real) / "20B_tokenizer.json"
+    shard, tokenizer = BENCH / "data" / "evaluated.jsonl.zst", BENCH / "data" / "tokenizer-16k.json"
+    if not shard.exists():
+        write_shard(shard, 10_000_000, seed=40)
+    if not tokenizer.exists():
+        from pilekit import Corpus
+        from pilekit.tokenize import train_tokenizer
+
+        train_tokenizer(Corpus(shard), 16_000, tokenizer, sample_bytes=10_000_000)
+    return shard, tokenizer
+
+
+def pythia_14m(folder: Path, tokenizer: Path, max_length: int = MAX_LENGTH) -> Path:
+    """A model_dir: the shape of Pythia-14M, as it was published, with random weights, and `tokenizer`."""
+    import torch
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+
+    config = GPTNeoXConfig(
+        vocab_size=50304,
+        hidden_size=128,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        intermediate_size=512,
+        max_position_embeddings=max_length,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return folder
+
+
+def some_documents(shard: Path, size: int) -> list[str]:
+    """The first documents of `shard` with `size` bytes in all, those longer than a tenth of it left out."""
+    from pilekit.shards import read
+
+    texts = (text for batch in read(shard) for text in batch.texts)
+    return first((text for text in texts if len(text.encode()) <= size // 10), size)
+
+
+def first(documents: Any, size: int) -> list[str]:
+    """Documents until they have `size` bytes in all."""
+    taken, total = [], 0
+    for text in documents:
+        taken.append(text)
+        total += len(text.encode())
+        if total >= size:
+            break
+    return taken
+
+
+def write(path: Path, documents: Sequence[str]) -> Path:
+    """A shard with `documents`."""
+    lines = (json.dumps({"text": text, "meta": {"pile_set_name": "Pile-CC"}}) for text in documents)
+    path.write_bytes(zstandard.compress("".join(line + "\n" for line in lines).encode()))
+    return path
+
+
+if __name__ == "__main__":
+    main()
