@@ -37,6 +37,10 @@ _LOGGING: Any = transformers_logging
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+# Fields of a config.json that must choose nothing here: the code to run, the file of the weights; and the labels of a
+# classifier, of which transformers makes a dictionary of any size.
+_PASSED_OVER = ("auto_map", "transformers_weights", "num_labels", "id2label", "label2id")
+
 
 def load_model(folder: str | Path, *, dtype: torch.dtype) -> PreTrainedModel:
     """The causal language model of `folder` with all its weights, in `dtype` on the CPU, without dropout.
@@ -118,8 +122,7 @@ def read_config(path: str | Path) -> PreTrainedConfig:
         raise PilekitError(f"{shown}: a {kind} model is not a causal language model; give one that predicts from left")
     if content.get("quantization_config"):
         raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
-    # Neither the class nor the file of the weights is the configuration's to choose.
-    own = {name: value for name, value in content.items() if name not in ("auto_map", "transformers_weights")}
+    own = {name: value for name, value in content.items() if name not in _PASSED_OVER}
     try:
         with quiet():
             config = CONFIG_MAPPING[content["model_type"]].from_dict(own)
@@ -269,5 +272,6 @@ def _without_numbers(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What an exception of transformers says, on one line."""
-    return visible(" ".join(str(error).split()) or type(error).__name__, 300)
+    """What an exception of transformers says, on one line; with its name where it says little more than a word."""
+    text = " ".join(str(error).split())
+    return visible(text if " " in text else f"{type(error).__name__}: {text}", 300)

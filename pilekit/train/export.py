@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import orjson
 import tokenizers
 from safetensors import SafetensorError
-from transformers import GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM
 from pilekit.evaluate.model_folder import quiet
 from pilekit.tokenize import Tokenizer
+from pilekit.tokenize.probe import probe_texts
 
-_NO_LIMIT = 10**30  # what transformers itself writes for a tokenizer of a model without a longest length
+logger = logging.getLogger(__name__)
+
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 
 
@@ -52,6 +56,7 @@ def export_model(folder: str | Path, lm: CausalLM, tokenizer: Tokenizer) -> None
         _flush(partial)
         _put_in_place(partial, folder, replaced)
         _flush(folder.parent)
+        _warn_of_another_tokenizer(folder, tokenizer, lm.model.config.model_type)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError | SafetensorError):
@@ -82,13 +87,34 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None)
     (folder / "tokenizer.json").write_bytes(raw)
     reference = tokenizers.Tokenizer.from_str(raw.decode())
     ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
-    config = {
+    config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json and nothing else, in any version of transformers
-        "model_max_length": max_length or _NO_LIMIT,
         "clean_up_tokenization_spaces": False,
         **{role: reference.id_to_token(number) for role, number in ids.items() if number is not None},
     }
-    (folder / "tokenizer_config.json").write_bytes(_indented(config))
+    if max_length is not None:
+        config["model_max_length"] = max_length
+    (folder / "tokenizer_config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: str) -> None:
+    """Say so where AutoTokenizer passes over what the folder says, as it does for some forty model types."""
+    texts = probe_texts([])
+    ids, offsets = tokenizer.encode_batch(texts)
+    try:
+        with quiet():
+            other: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            encoded = other(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        same = encoded == [ids[start:end].tolist() for start, end in pairwise(offsets)]
+    except Exception:  # whatever a tokenizer of another kind makes of this file
+        same = False
+    if not same:
+        logger.warning(
+            "%s: AutoTokenizer replaces the tokenizer of a %s model by one of its own, which gives other ids; load it "
+            "with PreTrainedTokenizerFast.from_pretrained",
+            visible(str(folder)),
+            visible(model_type, 60),
+        )
 
 
 def _put_in_place(partial: Path, folder: Path, replaced: Path) -> None:
@@ -123,7 +149,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _indented(content: Any) -> bytes:
-    return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"

@@ -363,6 +363,11 @@ def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def test_the_labels_of_a_classifier_are_passed_over(tmp_path: Path) -> None:
+    folder = edit_config(tiny_model_dir(tmp_path), num_labels=10**9, id2label=3)  # a dictionary of 10^9 would be made
+    assert load_causal_lm(folder).max_length == 32
+
+
 def test_the_configuration_does_not_choose_the_kernel_of_attention(tmp_path: Path) -> None:
     folder = edit_config(tiny_model_dir(tmp_path, "llama"), attn_implementation="someone/kernels")
     edit_config(folder, _attn_implementation="someone/kernels", _attn_implementation_internal="someone/kernels")

@@ -1,0 +1,274 @@
+"""`model/`: other tools read the same model from it, and it is whole whenever its writer is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BloomConfig,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, load_causal_lm
+from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.train import export
+from pilekit.train.export import export_model
+from tests.tiny import WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
+
+FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+SMALL: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.2,
+}
+IDS = torch.tensor([[5, 9, 2, 300, 33, 33, 7, 1]])
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    return load_tokenizer(tiny_tokenizer(tmp_path / "tokenizer"))
+
+
+def model_of(kind: str) -> CausalLM:
+    torch.manual_seed(0)
+    if kind in ("gpt_neox", "gpt2", "llama"):
+        family: Family = kind  # type: ignore[assignment]
+        return as_causal_lm(tiny_model(family))
+    configs: dict[str, Any] = {
+        "tied llama": LlamaConfig(**SMALL, tie_word_embeddings=True),
+        "qwen2": Qwen2Config(**SMALL),  # transformers has a tokenizer of its own for it
+        "bloom": BloomConfig(vocab_size=320, hidden_size=32, n_layer=1, n_head=4),  # has no longest length
+    }
+    return as_causal_lm(AutoModelForCausalLM.from_config(configs[kind]))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def in_a_child(function: Callable[[], None]) -> int:
+    """The exit code of a process that runs `function` and nothing else: 0 if it returned, 1 if it raised."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "llama", "tied llama", "qwen2", "bloom"])
+def test_other_tools_read_the_same_model(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    lm = model_of(kind)
+    lm.model.train()
+    export_model(tmp_path / "model", lm, tokenizer)
+    assert lm.model.training
+    assert {path.name for path in (tmp_path / "model").iterdir()} == FILES
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    lm.model.eval()
+    with torch.no_grad():
+        expected = lm.model(input_ids=IDS, use_cache=False).logits
+        assert torch.equal(loaded(input_ids=IDS).logits, loaded(input_ids=IDS, use_cache=False).logits)
+        assert torch.equal(loaded(input_ids=IDS).logits, expected)
+        ours = load_causal_lm(tmp_path / "model")
+        assert torch.equal(ours.model(input_ids=IDS.to(ours.model.device)).logits.cpu(), expected)
+    assert type(loaded) is type(lm.model)
+    assert loaded.num_parameters() == lm.model.num_parameters()
+    assert ours.max_length == lm.max_length
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "llama", "bloom"])
+def test_other_tools_read_the_same_tokenizer(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    export_model(tmp_path / "model", model_of(kind), tokenizer)
+    assert (tmp_path / "model" / "tokenizer.json").read_bytes() == tokenizer.path.read_bytes()
+    texts = [*(word for word in WORDS if "<|" not in word), "", " lead and trail ", "e\u0301 \r\n\t", "日本" * 9]
+    ids, offsets = tokenizer.encode_batch(texts)
+    expected = [ids[start:end].tolist() for start, end in pairwise(offsets)]
+    other, ours = AutoTokenizer.from_pretrained(tmp_path / "model"), load_tokenizer(tmp_path / "model")
+    assert [other.encode(text) for text in texts] == expected
+    assert [other.decode(one) for one in expected] == texts
+    for role in ("eos", "bos", "pad"):
+        number = getattr(tokenizer, f"{role}_id")
+        assert getattr(other, f"{role}_token_id") == number, role
+        assert getattr(ours, f"{role}_id") == number, role
+    assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == (0, None, 1)
+    assert ours.fingerprint == tokenizer.fingerprint
+
+
+def test_where_transformers_builds_a_tokenizer_of_its_own_a_warning_says_what_to_do(
+    tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "model"
+    export_model(folder, model_of("gpt_neox"), tokenizer)
+    assert not caplog.records
+    export_model(folder, model_of("qwen2"), tokenizer)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("pilekit")] == [
+        f"{folder}: AutoTokenizer replaces the tokenizer of a qwen2 model by one of its own, which gives other ids; "
+        "load it with PreTrainedTokenizerFast.from_pretrained"
+    ]
+    ids, _ = tokenizer.encode_batch(["e\u0301 läuft 12345"])
+    assert AutoTokenizer.from_pretrained(folder).encode("e\u0301 läuft 12345") != ids.tolist()
+    assert PreTrainedTokenizerFast.from_pretrained(folder).encode("e\u0301 läuft 12345") == ids.tolist()
+
+
+def test_special_tokens_that_a_config_names_are_kept(tmp_path: Path) -> None:
+    file = tiny_tokenizer(tmp_path / "tokenizer")
+    word = HuggingFaceTokenizer.from_file(str(file)).id_to_token(290)
+    named = {"eos_token": "<|padding|>", "bos_token": {"content": "<|endoftext|>"}, "pad_token": word}
+    file.with_name("tokenizer_config.json").write_text(json.dumps(named))
+    tokenizer = load_tokenizer(file)
+    expected = (1, 0, 290)
+    assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == expected
+    export_model(tmp_path / "model", model_of("gpt2"), tokenizer)
+    ours, other = load_tokenizer(tmp_path / "model"), AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert (ours.eos_id, ours.bos_id, ours.pad_id) == expected
+    assert (other.eos_token_id, other.bos_token_id, other.pad_token_id) == expected
+
+
+def test_nothing_of_this_machine_is_written(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    lm = load_causal_lm(tiny_model_dir(tmp_path / "from"))
+    export_model(tmp_path / "model", lm, tokenizer)
+    assert all(str(tmp_path).encode() not in raw for raw in content(tmp_path / "model").values())
+
+
+def test_an_older_model_is_replaced_and_leftovers_go(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "model"
+    export_model(folder, model_of("gpt2"), tokenizer)
+    (folder / "left.txt").touch()
+    for leftover in ("model.partial", "model.replaced"):
+        (folder.parent / leftover).mkdir()
+        (folder.parent / leftover / "half").write_bytes(b"x")
+    export_model(folder, model_of("llama"), tokenizer)
+    assert names(folder.parent) == ["model"]
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert load_causal_lm(folder).model.config.model_type == "llama"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the names are exchanged by Linux only")
+def test_killed_at_any_moment_there_is_a_whole_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Export is killed at its first system call, its second, ... until it gets through."""
+    newer, kept, folder = model_of("llama"), tmp_path / "kept", tmp_path / "run" / "model"
+    export_model(kept, newer, tokenizer)
+    whole = [{}, content(kept)]
+    shutil.rmtree(kept)
+    export_model(kept, model_of("gpt2"), tokenizer)
+    whole[0] = content(kept)
+    found: list[int] = []
+    code = None
+    while code != 0:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        shutil.copytree(kept, folder)
+        code = in_a_child(lambda: (kill_at(len(found)), export_model(folder, newer, tokenizer)))  # type: ignore[misc]
+        assert code in (0, -signal.SIGKILL)
+        found.append(whole.index(content(folder)))
+        if len(found) % 20 == 0:  # what a kill leaves does not hinder the next
+            export_model(folder, newer, tokenizer)
+            assert content(folder) == whole[1]
+            assert names(folder.parent) == ["model"]
+    assert found == sorted(found)
+    assert {*found[:-1]} == {0, 1}  # it was killed before the exchange and after it
+
+
+def test_where_names_cannot_be_exchanged_a_kill_is_made_good(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_exchange", lambda _one, _other: False)
+    folder = tmp_path / "model"
+    export_model(folder, model_of("gpt2"), tokenizer)
+    older = content(folder)
+    folder.rename(tmp_path / "model.replaced")  # as a kill between the two renames leaves it
+    tokenizer.path.write_bytes(b"{}")
+    with pytest.raises(PilekitError, match="has changed since it was loaded"):
+        export_model(folder, model_of("llama"), tokenizer)
+    assert content(folder) == older
+    tiny_tokenizer(tokenizer.path.parent)
+    export_model(folder, model_of("llama"), tokenizer)
+    assert load_causal_lm(folder).model.config.model_type == "llama"
+    assert names(tmp_path) == ["model", "tokenizer"]
+
+
+def kill_at(calls: int) -> None:
+    """Kill this process at the call of that number (from 0) of opening, renaming, removing and the like."""
+    left = calls
+
+    def hook(event: str, _arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event in ("open", "ctypes.dlsym") or event.startswith(("os.", "shutil.")):
+            left -= 1
+            if left < 0:
+                signal.raise_signal(signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+@pytest.mark.parametrize("limit", [0, 100, 5_000, 100_000])
+def test_a_full_disk_leaves_the_older_model(limit: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    export_model(folder, model_of("gpt2"), tokenizer)
+    older, newer = content(folder), model_of("llama")
+    assert len(older["model.safetensors"]) > 100_000
+
+    def export_into_full_disk() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        with pytest.raises(PilekitError, match=r"model: cannot be written: "):
+            export_model(folder, newer, tokenizer)
+
+    assert in_a_child(export_into_full_disk) == 0
+    assert content(folder) == older
+    assert names(tmp_path) == ["model", "tokenizer"]
+
+
+def test_a_tokenizer_that_has_changed_meanwhile_is_not_exported(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tiny_tokenizer(tokenizer.path.parent, vocab_size=290)
+    with pytest.raises(PilekitError, match="has changed since it was loaded"):
+        export_model(tmp_path / "model", model_of("gpt2"), tokenizer)
+    assert names(tmp_path) == ["tokenizer"]
+
+
+def test_settings_for_generating_that_transformers_would_not_save_do_not_matter(tmp_path: Path) -> None:
+    source = tiny_model_dir(tmp_path / "from")
+    lm, tokenizer = load_causal_lm(source), load_tokenizer(source)
+    lm.model.generation_config.temperature = -3.0
+    with pytest.raises(ValueError, match="temperature"):
+        lm.model.save_pretrained(tmp_path / "refused")
+    export_model(tmp_path / "model", lm, tokenizer)
+    assert lm.model.generation_config.temperature == -3.0
+    AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+
+
+def test_exporting_says_nothing_on_stderr(
+    tokenizer: Tokenizer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lm = model_of("gpt_neox")
+    capfd.readouterr()
+    export_model(tmp_path / "model", lm, tokenizer)
+    assert capfd.readouterr() == ("", "")
