@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LOGITS_PER_CHUNK = 1 << 24
+LOGITS_PER_CHUNK = 1 << 25
+"""Logits that are held at a time, in the type of the matrix products."""
+
+EXACT_LOGITS = 1 << 20
+"""Logits that are held at a time, in float32, between two matrix products."""
 
 
 def chunked_cross_entropy(
@@ -45,7 +49,7 @@ def chunked_cross_entropy(
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """`chunked_cross_entropy` in chunks of `rows` rows."""
+    """`chunked_cross_entropy`, the logits of `rows` rows at a time."""
 
     @staticmethod
     def forward(
@@ -63,28 +67,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             states, words = hidden.to(product_type), weight.to(product_type)
             for begin in range(0, len(hidden), rows):
                 chunk = slice(begin, begin + rows)
-                logits = torch.mm(states[chunk], words.T).to(exact_type)
-                if bias is not None:
-                    logits += bias
-                log_shares = torch.log_softmax(logits, dim=-1)
-                del logits
-                chosen = targets[chunk, None]
-                each[chunk] = log_shares.gather(1, chosen).squeeze(1).neg_()
-                if not any(ctx.needs_input_grad):
-                    continue
-                # The gradient of the chunk's logits, in the memory of their log-softmax.
-                grad = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
-                if grad_bias is not None:
-                    grad_bias += grad.sum(0)
-                factor = grad.to(product_type)
+                logits = torch.mm(states[chunk], words.T)
+                each[chunk] = _losses_of(logits, bias, targets[chunk], exact_type)
+                grad_logits = logits  # `_losses_of` made the one of the other, in place
                 if grad_hidden is not None:
-                    torch.mm(factor, words, out=grad_hidden[chunk])
-                if grad_weight is None:
-                    continue
-                if product_type == exact_type:
-                    grad_weight.addmm_(factor.T, states[chunk])
-                else:
-                    grad_weight += torch.mm(factor.T, states[chunk])
+                    torch.mm(grad_logits, words, out=grad_hidden[chunk])
+                if grad_weight is not None:
+                    _add_product(grad_weight, grad_logits.T, states[chunk])
+                if grad_bias is not None:
+                    grad_bias += grad_logits.sum(0, dtype=exact_type)
+                del logits, grad_logits  # before the next chunk's are made
 
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
@@ -100,6 +92,32 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for grad, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
         )
         return (*grads, None, None)
+
+
+def _losses_of(logits: Tensor, bias: Tensor | None, targets: Tensor, exact_type: torch.dtype) -> Tensor:
+    """The loss of each row of `logits` [rows, vocabulary], which become their own gradient: softmax minus one-hot.
+
+    Of few rows at a time, so that what lies between stays in the processor's cache and the exact type costs no memory.
+    """
+    each = logits.new_empty(len(logits), dtype=exact_type)
+    rows = max(1, EXACT_LOGITS // logits.shape[1])
+    for begin in range(0, len(logits), rows):
+        part = slice(begin, begin + rows)
+        exact = logits[part].to(exact_type)
+        log_shares = torch.log_softmax(exact if bias is None else exact + bias, dim=-1)
+        chosen = targets[part, None]
+        each[part] = log_shares.gather(1, chosen).squeeze(1).neg_()
+        logits[part] = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
+    return each
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        # Widened first: adding a bfloat16 tensor to a float32 one is several times slower on a CPU.
+        total += torch.mm(left, right).to(total.dtype)
 
 
 def _product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:

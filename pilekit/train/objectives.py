@@ -36,14 +36,10 @@ def clm_loss(
 
     Both are float32 (float64 for a float64 model). The head runs on positions that predict a target, no others.
     """
-    ids = batch["input_ids"]
-    positions = (
-        batch["position_ids"]
-        if attention == "document"
-        else torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-    )
     targets = _targets(batch)
-    inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+    inputs = {"input_ids": batch["input_ids"], "use_cache": False}
+    if attention == "document":
+        inputs["position_ids"] = batch["position_ids"]
     if not lm.head_is_last:
         logits = lm.model(**inputs).logits[:, :-1]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

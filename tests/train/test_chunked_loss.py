@@ -1,0 +1,243 @@
+"""The loss in chunks against `F.cross_entropy` on all logits at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pilekit.train.chunked_loss import chunked_cross_entropy
+
+BFLOAT16_STEP = 2.0**-8
+
+
+def made(
+    rows: int, vocabulary: int, width: int, *, bias: bool, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """(hidden, weight, bias, targets); the first three are leaves that want gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(rows, width), (vocabulary, width), (vocabulary,)]
+    leaves = [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+    targets = torch.randint(vocabulary, (rows,), generator=generator)
+    return leaves[0], leaves[1], leaves[2] if bias else None, targets
+
+
+def reference(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(functional.linear(hidden, weight, bias), targets, reduction="none")
+
+
+def relative_error(found: Tensor, right: Tensor) -> float:
+    found, right = found.detach().double(), right.detach().double()
+    return float((found - right).norm() / right.norm())
+
+
+@given(
+    rows=st.integers(0, 12),
+    vocabulary=st.integers(1, 9),
+    width=st.integers(1, 5),
+    bias=st.booleans(),
+    logits_per_chunk=st.integers(1, 120),
+    seed=st.integers(0, 1000),
+)
+@settings(deadline=None)
+def test_it_is_cross_entropy(
+    rows: int, vocabulary: int, width: int, bias: bool, logits_per_chunk: int, seed: int
+) -> None:
+    hidden, weight, offset, targets = made(rows, vocabulary, width, bias=bias, seed=seed)
+    leaves = [hidden, weight] if offset is None else [hidden, weight, offset]
+    factor = torch.tensor(-1.7, dtype=torch.float64)
+    right = reference(hidden, weight, offset, targets)
+    right_grads = torch.autograd.grad(right.sum(), leaves, factor)
+
+    total, each = chunked_cross_entropy(hidden, weight, offset, targets, logits_per_chunk=logits_per_chunk)
+
+    torch.testing.assert_close(each, right.detach())
+    torch.testing.assert_close(total, right.sum())
+    assert total.dtype == each.dtype == torch.float64
+    assert not each.requires_grad
+    for found, correct in zip(torch.autograd.grad(total, leaves, factor), right_grads, strict=True):
+        torch.testing.assert_close(found, correct)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradcheck(bias: bool) -> None:
+    hidden, weight, offset, targets = made(7, 11, 4, bias=bias)
+
+    def total(*leaves: Tensor) -> Tensor:
+        return chunked_cross_entropy(*leaves, *([] if bias else [None]), targets, logits_per_chunk=22)[0]
+
+    assert torch.autograd.gradcheck(total, (hidden, weight) if offset is None else (hidden, weight, offset))
+
+
+@pytest.mark.parametrize("wanted", range(8))
+def test_only_the_gradients_that_are_wanted(wanted: int) -> None:
+    *leaves, targets = made(7, 11, 4, bias=True)
+    right = [
+        grad
+        for index, grad in enumerate(torch.autograd.grad(reference(*leaves, targets).sum(), leaves))
+        if wanted >> index & 1
+    ]
+    for index, leaf in enumerate(leaves):
+        leaf.requires_grad_(bool(wanted >> index & 1))
+
+    total, _ = chunked_cross_entropy(*leaves, targets, logits_per_chunk=33)
+
+    assert total.requires_grad == bool(wanted)
+    if wanted:
+        found = torch.autograd.grad(total, [leaf for leaf in leaves if leaf.requires_grad])
+        torch.testing.assert_close(list(found), right)
+
+
+def test_without_gradients_nothing_is_kept() -> None:
+    hidden, weight, bias, targets = made(7, 11, 4, bias=True)
+
+    with torch.no_grad():
+        total, each = chunked_cross_entropy(hidden, weight, bias, targets, logits_per_chunk=33)
+
+    assert total.grad_fn is None
+    torch.testing.assert_close(each, reference(hidden, weight, bias, targets).detach())
+
+
+def test_the_inputs_stay_as_they_are() -> None:
+    hidden, weight, bias, targets = made(7, 11, 4, bias=True)
+    before = [tensor.detach().clone() for tensor in (hidden, weight, bias, targets)]
+
+    chunked_cross_entropy(hidden, weight, bias, targets, logits_per_chunk=33)[0].backward()
+
+    assert all(torch.equal(old, new) for old, new in zip(before, (hidden, weight, bias, targets), strict=True))
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
+    hidden, weight, _, targets = made(7, 11, 4, bias=False)
+    total, _ = chunked_cross_entropy(hidden, weight, None, targets)
+
+    first = torch.autograd.grad(total * 0.5, [hidden, weight], retain_graph=True)
+    second = torch.autograd.grad(total * 0.5, [hidden, weight])
+
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    hidden, weight, _, targets = made(7, 11, 4, bias=False)
+    total, _ = chunked_cross_entropy(hidden, weight, None, targets)
+    (slope,) = torch.autograd.grad(total, [hidden], create_graph=True)
+
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        slope.sum().backward()
+
+
+def test_a_target_outside_the_vocabulary_is_refused() -> None:
+    hidden, weight, _, targets = made(7, 11, 4, bias=False)
+    targets[3] = 11
+
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        chunked_cross_entropy(hidden, weight, None, targets)
+
+
+def test_huge_logits_neither_overflow_nor_vanish() -> None:
+    hidden, weight, _, targets = made(7, 11, 4, bias=False, dtype=torch.float32)
+    hidden = (hidden.detach() * 1e4).requires_grad_()
+
+    total, each = chunked_cross_entropy(hidden, weight, None, targets, logits_per_chunk=33)
+    total.backward()
+
+    right = reference(hidden.detach().double(), weight.detach().double(), None, targets)
+    torch.testing.assert_close(each.double(), right)
+    assert float(each.max()) > 1000  # a softmax of it is 0 in float32, and its logarithm minus infinity
+    assert hidden.grad is not None
+    assert bool(hidden.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("hidden_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("logits_per_chunk", [101 * 5, 101 * 1000])
+def test_autocast_against_float64(hidden_dtype: torch.dtype, logits_per_chunk: int) -> None:
+    hidden, weight, bias, targets = made(64, 101, 32, bias=True, dtype=torch.float32)
+    assert bias is not None
+    given = hidden.detach().to(hidden_dtype).requires_grad_()
+    exact = [leaf.detach().double().requires_grad_() for leaf in (given, weight, bias)]
+    right = reference(*exact, targets)
+    right.sum().backward()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        total, each = chunked_cross_entropy(given, weight, bias, targets, logits_per_chunk=logits_per_chunk)
+    (total / 64).backward()
+
+    assert total.dtype == each.dtype == torch.float32
+    # Logits of about 6 with 8 bits of mantissa: half a step of 2**-6 is the most that one of them is off.
+    assert relative_error(each, right) < BFLOAT16_STEP
+    assert relative_error(each, right) > 1e-5  # the products were made in bfloat16 indeed
+    for leaf, correct in zip((given, weight, bias), exact, strict=True):
+        assert leaf.grad is not None
+        assert correct.grad is not None
+        assert leaf.grad.dtype == leaf.dtype
+        assert relative_error(leaf.grad * 64, correct.grad) < 2 * BFLOAT16_STEP
+
+
+def test_sums_over_chunks_are_exact_under_autocast() -> None:
+    """A sum in bfloat16 would stop growing after some 256 chunks, each too small beside it to be counted."""
+    rows, vocabulary = 4096, 3
+    hidden = torch.ones(rows, 2, requires_grad=True)
+    weight = torch.zeros(vocabulary, 2, requires_grad=True)
+    targets = torch.zeros(rows, dtype=torch.int64)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        total, _ = chunked_cross_entropy(hidden, weight, None, targets, logits_per_chunk=vocabulary)
+    total.backward()
+
+    third = 1 / 3
+    right = rows * torch.tensor([[third - 1] * 2, [third] * 2, [third] * 2])
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, right, rtol=BFLOAT16_STEP, atol=0)
+
+
+def test_float32_products_where_autocast_is_off() -> None:
+    hidden, weight, bias, targets = made(64, 101, 32, bias=True, dtype=torch.float32)
+    right = reference(hidden.detach().double(), weight.detach().double(), bias.detach().double(), targets)
+
+    with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+        _, each = chunked_cross_entropy(hidden, weight, bias, targets)
+
+    assert relative_error(each, right) < 1e-6
+
+
+def test_a_head_that_is_also_the_embedding() -> None:
+    _, weight, _, targets = made(9, 11, 4, bias=False)
+    tokens = targets.roll(1)
+    (right,) = torch.autograd.grad(reference(weight[tokens].tanh(), weight, None, targets).sum(), weight)
+
+    total, _ = chunked_cross_entropy(weight[tokens].tanh(), weight, None, targets, logits_per_chunk=33)
+
+    torch.testing.assert_close(torch.autograd.grad(total, weight)[0], right)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the elements of the largest tensor that any operation inside makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_all_logits_are_never_there(bfloat16: bool) -> None:
+    hidden, weight, bias, targets = made(500, 300, 8, bias=True, dtype=torch.float32)
+
+    with LargestTensor() as largest:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            total, _ = chunked_cross_entropy(hidden, weight, bias, targets, logits_per_chunk=10_000)
+        total.backward()
+
+    assert largest.elements <= 10_000 < 500 * 300
