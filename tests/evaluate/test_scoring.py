@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate import scoring
+from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
+from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument, score_documents
+from tests.evaluate.reference import reference_nll
+from tests.tiny import Family, tiny_model
+
+FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
+LENGTHS = [0, 1, 2, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]
+
+
+def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:
+    return TokenizedDocument(shard, number, "Github", 4 * len(ids), np.array(ids, dtype=np.uint32))
+
+
+def documents(lengths: list[int], vocabulary: int = 320, seed: int = 0) -> list[TokenizedDocument]:
+    rng = np.random.default_rng(seed)
+    return [document(rng.integers(0, vocabulary, size=n).tolist(), number) for number, n in enumerate(lengths)]
+
+
+def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> list[ScoredDocument]:
+    return list(score_documents(lm, given, **{"prefix": 0, "max_length": 32, **settings}))
+
+
+def capped(seed: int = 0) -> Any:
+    """A model that does more with its head's output than to return it: it caps the logits."""
+    config = Gemma2Config(
+        vocab_size=320,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        final_logit_softcapping=2.0,
+        initializer_range=0.2,
+        pad_token_id=0,
+    )
+    torch.manual_seed(seed)
+    return Gemma2ForCausalLM(config).eval()
+
+
+def model_of(family: str) -> Any:
+    return capped() if family == "gemma2" else tiny_model(family).eval()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma2"])
+@pytest.mark.parametrize("prefix", [0, 5, None])
+def test_equal_to_one_window_at_a_time_in_float64(family: str, prefix: int | None) -> None:
+    given = documents(LENGTHS)
+    single = scored(as_causal_lm(model_of(family)), given, prefix=prefix)
+    model = model_of(family).double()
+    lm = as_causal_lm(model)
+    assert lm.head_is_last == (family != "gemma2")
+    double = scored(lm, given, prefix=prefix)
+    assert [one.number for one in double] == list(range(len(given)))
+    for exact, rounded, of in zip(double, single, given, strict=True):
+        expected = reference_nll(model, of.ids.tolist(), prefix, 32)
+        assert exact.tokens == rounded.tokens == max(len(of.ids) - (prefix is None), 0)
+        assert exact.bytes == of.bytes
+        # Gemma 2 takes its softmax in float32 whatever its weights are.
+        assert exact.nll == pytest.approx(expected, rel=1e-7 if family == "gemma2" else 1e-12, abs=1e-12)
+        assert rounded.nll == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(0, 50), max_size=12),
+    st.integers(1, 16),
+    st.integers(1, 400),
+    st.integers(1, 400),
+    st.integers(1, 40_000),
+    st.sampled_from([0, None]),
+)
+def test_no_setting_changes_a_figure(
+    lengths: list[int], max_length: int, batch_tokens: int, look_ahead: int, chunk_bytes: int, prefix: int | None
+) -> None:
+    lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=64).double().eval())
+    given = documents(lengths, vocabulary=64)
+    progress: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "CHUNK_BYTES", chunk_bytes)
+        found = scored(
+            lm,
+            given,
+            prefix=prefix,
+            max_length=max_length,
+            batch_tokens=batch_tokens,
+            look_ahead=look_ahead,
+            scored=progress.append,
+        )
+    assert [one.number for one in found] == list(range(len(given)))
+    assert sum(progress) == sum(one.tokens for one in found)
+    for one, of in zip(found, given, strict=True):
+        assert one.nll == pytest.approx(reference_nll(lm.model, of.ids.tolist(), prefix, max_length), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_uniform_model_needs_log_v_nats_a_token(dtype: torch.dtype) -> None:
+    model = tiny_model("gpt_neox").to(dtype).eval()
+    torch.nn.init.zeros_(model.get_output_embeddings().weight)
+    for one in scored(as_causal_lm(model), documents(LENGTHS)):
+        expected = one.tokens * math.log(320)
+        assert one.nll == pytest.approx(expected, rel=1e-7 if dtype == torch.float32 else 1e-15)
+
+
+def test_a_bigram_model_whose_probabilities_are_known() -> None:
+    """Without blocks a model knows only the token before; its head is then made to give log P(next | token) itself."""
+    table = torch.tensor(
+        [[0.5, 0.25, 0.125, 0.125], [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25] * 4], dtype=torch.float64
+    )
+    model = tiny_model("gpt_neox", vocab_size=4, max_length=3).double().eval()
+    model.gpt_neox.layers = torch.nn.ModuleList()
+    hidden = model.get_input_embeddings().weight
+    with torch.no_grad():
+        torch.nn.init.zeros_(hidden)
+        for token in range(4):
+            hidden[token, token] = 1.0
+        # The last layer norm makes a one-hot vector two-valued: solve for the head that undoes it.
+        normed = model.gpt_neox.final_layer_norm(hidden)
+        model.get_output_embeddings().weight.copy_(torch.linalg.lstsq(normed, table.log()).solution.T)
+    ids = [1, 3, 0, 0, 2, 1, 1]
+    expected = -math.log(0.25 * 0.4 * 0.25 * 0.5 * 0.125 * 0.1 * 0.2)
+    [one] = scored(as_causal_lm(model), [document(ids)], max_length=3)
+    assert one.nll == pytest.approx(expected, rel=1e-12)
+    [without] = scored(as_causal_lm(model), [document(ids)], max_length=3, prefix=None)
+    assert without.nll == pytest.approx(expected + math.log(0.25), rel=1e-12)
+    assert without.tokens == 6
+
+
+def test_bf16_logits_are_summed_in_full_precision() -> None:
+    """4,096 tokens of log(320) nats: in bfloat16 the sum would stop growing at a few hundred."""
+    model = tiny_model("gpt_neox").to(torch.bfloat16).eval()
+    torch.nn.init.zeros_(model.get_output_embeddings().weight)
+    [one] = scored(as_causal_lm(model), documents([4096]))
+    assert one.nll == pytest.approx(4096 * math.log(320), rel=1e-7)
+
+
+def test_the_look_ahead_is_bounded() -> None:
+    """From an endless corpus documents come out, in order, after no more than the look-ahead was taken in."""
+    taken = 0
+
+    def endless() -> Iterator[TokenizedDocument]:
+        nonlocal taken
+        while True:
+            yield document([1, 2, 3] if taken % 2 else [], taken)
+            taken += 1
+
+    lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=64).eval())
+    given = score_documents(lm, endless(), prefix=0, max_length=32, look_ahead=1000)
+    for index, one in enumerate(islice(given, 200)):
+        assert one.number == index
+        assert taken - index <= 1000 // scoring.OBJECT_TOKENS + 1
+
+
+def test_a_document_longer_than_the_look_ahead_is_scored_as_it_is_cut() -> None:
+    model = tiny_model("llama").double().eval()
+    lm = as_causal_lm(model)
+    given = documents([500, 3, 700])
+    progress: list[int] = []
+    found = score_documents(lm, given, prefix=0, max_length=32, look_ahead=100, scored=progress.append)
+    first = next(found)
+    assert sum(progress) < 1000
+    for one, of in zip([first, *found], given, strict=True):
+        assert one.nll == pytest.approx(reference_nll(model, of.ids.tolist(), 0, 32), rel=1e-12)
+
+
+def test_logits_are_made_in_chunks_and_only_where_a_token_is_scored() -> None:
+    lm = as_causal_lm(tiny_model("gpt_neox").eval())
+    rows: list[int] = []
+    lm.head.register_forward_hook(lambda _module, _given, made: rows.append(made.shape[0]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 320)
+        found = scored(lm, documents([33, 40, 1]))
+    assert sum(rows) == sum(one.tokens for one in found) == 74  # two windows of 32 reach back
+    assert max(rows) == 20
+
+
+def test_batches_are_of_like_length_and_within_their_tokens() -> None:
+    lm = as_causal_lm(tiny_model("gpt_neox").eval())
+    shapes: list[tuple[int, int]] = []
+    lm.trunk.register_forward_pre_hook(
+        lambda _module, _given, named: shapes.append(tuple(named["input_ids"].shape)), with_kwargs=True
+    )
+    scored(lm, documents([3, 32, 5, 17, 4, 16, 31, 1]), batch_tokens=64)
+    assert shapes == [(2, 32), (3, 17), (3, 4)]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_names_its_document(number: float) -> None:
+    model = tiny_model("gpt2").eval()
+    lm = as_causal_lm(model)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = number
+    given = [document([1, 2], 0), document([3, 7, 4], 41, "b\x1b.jsonl"), document([5], 99)]
+    with pytest.raises(PilekitError) as error:
+        scored(lm, given)
+    assert str(error.value).startswith("b\\x1b.jsonl, document 41 (Github): the model's loss is nan, ")
+
+
+def test_no_documents() -> None:
+    lm = as_causal_lm(tiny_model("gpt_neox").eval())
+    assert scored(lm, []) == []
+    assert [(one.tokens, one.nll) for one in scored(lm, documents([0, 0]))] == [(0, 0.0), (0, 0.0)]
