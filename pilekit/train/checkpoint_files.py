@@ -35,7 +35,7 @@ class Progress:
     """Where a run stands between two steps.
 
     step      steps done
-    tokens    target tokens trained on
+    tokens    tokens trained on, padding not counted
     stream    `PileStream.state_dict()`, JSON types only
     threads   torch's intra-op threads, on which the exact sums depend
     """
@@ -96,7 +96,7 @@ def write_state(folder: Path, progress: Progress, config: dict[str, Any]) -> Non
     )
     body = msgspec.json.format(msgspec.json.encode(state), indent=2)
     with (folder / STATE_FILE).open("xb") as file:
-        file.write(b'{"xxh3": "%s", "state": %s}\n' % (xxhash.xxh3_128_hexdigest(body).encode(), body))
+        file.write(b'{"xxh3": "%s", "state": %s}' % (xxhash.xxh3_128_hexdigest(body).encode(), body))
         file.flush()
         os.fsync(file.fileno())
 
@@ -109,7 +109,15 @@ def read_state(folder: Path) -> State:
     path = folder / STATE_FILE
     try:
         _regular_size(path)
-        sealed = msgspec.json.decode(path.read_bytes(), type=_Sealed)
+        return unseal(path.read_bytes(), path)
+    except OSError as error:
+        raise _unreadable(folder, STATE_FILE, error) from error
+
+
+def unseal(content: bytes, path: Path) -> State:
+    """What the bytes of a `state.json` say; `path` is for the message. Raises as `read_state` does."""
+    try:
+        sealed = msgspec.json.decode(content, type=_Sealed)
         if xxhash.xxh3_128_hexdigest(bytes(sealed.state)) != sealed.xxh3:
             raise Damaged(f"{STATE_FILE} is not as it was written")
         version = msgspec.json.decode(sealed.state, type=_Format)
@@ -121,8 +129,6 @@ def read_state(folder: Path) -> State:
         state = msgspec.json.decode(sealed.state, type=State)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(f"{STATE_FILE} is not a checkpoint's: {visible(str(error), 200)}") from error
-    except OSError as error:
-        raise _unreadable(folder, STATE_FILE, error) from error
     if set(state.files) != {MODEL_FILE, OPTIMIZER_FILE}:
         raise Damaged(f"{STATE_FILE} does not list the files of a checkpoint")
     return state

@@ -35,7 +35,7 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     grad_norm: float
     """The gradient's norm before clipping."""
     tokens: int
-    """Target tokens trained on since the run began."""
+    """Tokens trained on since the run began, padding not counted."""
     tokens_per_second: float
     """Of this step."""
     data_wait: float

@@ -1,0 +1,205 @@
+"""Kill real processes while they save, and look at what they leave; a program of its own, because it forks.
+
+    python -m tests.train.killing moments FOLDER      at every file operation of a save, of a resume
+    python -m tests.train.killing twice FOLDER        at every file operation of a save, then of the resume after it
+    python -m tests.train.killing random FOLDER N     N times, at random moments of a loop of saves
+
+It fails with a traceback if ever the newest good state is not found, is not what was saved, or is not tidy; and prints
+how many processes it has killed. A state is known by its tokens: all its tensors are filled with their number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pilekit.train.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
+
+CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}
+"""What Python tells its audit hooks before it is done; between two of them nothing changes but the inside of a file."""
+
+
+def save(run: Path, step: int, tokens: int, *, keep_last: int, width: int = 8) -> None:
+    model = nn.Linear(width, width)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            tensor.fill_(tokens)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(tokens)
+    progress = Progress(step, tokens, {"place": [1, 2]}, 1)
+    save_checkpoint(run / "checkpoints", run / "latest", model, optimizer, progress, config={}, keep_last=keep_last)
+
+
+def resume(run: Path, *, width: int = 8) -> Progress | None:
+    """The state that is found, after proving that it is one that was saved, and that nothing lies about."""
+    folder = newest_checkpoint(run / "checkpoints", run / "latest")
+    if folder is None:
+        assert not list((run / "checkpoints").glob("*"))
+        return None
+    model = nn.Linear(width, width)
+    optimizer = torch.optim.AdamW(model.parameters())
+    progress = load_checkpoint(folder, model, optimizer)
+    tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
+    assert len(tensors) == 2 + 2 * 3
+    assert all(bool((tensor == progress.tokens).all()) for tensor in tensors)
+    assert folder.name == f"step-{progress.step}"
+    assert (run / "latest").read_text() == f"checkpoints/{folder.name}\n"
+    leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "model.", "optimizer."))]
+    assert sorted(set(leftovers)) == ["checkpoints", "latest", "state.json"], leftovers
+    assert not list(run.rglob("*.partial")), list(run.rglob("*"))
+    assert not list(run.rglob("*.removed")), list(run.rglob("*"))
+    return progress
+
+
+def killed_at(moment: int, action: Callable[[], object]) -> bool:
+    """Do `action` in a process that is killed before its file operation number `moment`; false if it has fewer."""
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def hook(event: str, _: object) -> None:
+            nonlocal count
+            if event in CHANGES:
+                if count == moment:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                count += 1
+
+        code = 1
+        try:
+            sys.addaudithook(hook)
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+def begin(run: Path) -> None:
+    """Step 1 with state 100, and nothing else."""
+    shutil.rmtree(run, ignore_errors=True)
+    save(run, 1, 100, keep_last=1)
+
+
+def moments(run: Path) -> int:
+    kills = 0
+    # The next step, where only one is kept; the same step again.
+    for step in (2, 1):
+        for moment in itertools.count():
+            begin(run)
+            killed = killed_at(moment, lambda step=step: save(run, step, 200, keep_last=1))
+            found = resume(run)
+            assert found is not None
+            assert found.tokens in (100, 200) if killed else found.tokens == 200
+            save(run, 3, 300, keep_last=1)
+            assert resume(run) == Progress(3, 300, {"place": [1, 2]}, 1)
+            assert len(list((run / "checkpoints").iterdir())) == 1
+            if not killed:
+                break
+            kills += 1
+    # The first save of a run.
+    for moment in itertools.count():
+        shutil.rmtree(run)
+        run.mkdir()
+        killed = killed_at(moment, lambda: save(run, 1, 100, keep_last=1))
+        found = resume(run)
+        assert found is None or found.tokens == 100
+        if not killed:
+            break
+        kills += 1
+    # Resuming where the newest is damaged.
+    for moment in itertools.count():
+        begin(run)
+        save(run, 2, 200, keep_last=2)
+        with (run / "checkpoints" / "step-2" / "model.safetensors").open("r+b") as file:
+            file.write(b"damage")
+        killed = killed_at(moment, lambda: newest_checkpoint(run / "checkpoints", run / "latest"))
+        found = resume(run)
+        assert found is not None
+        assert found.tokens == 100
+        if not killed:
+            break
+        kills += 1
+    return kills
+
+
+def twice(run: Path) -> int:
+    kills = 0
+    for step in (2, 1):
+        for first in itertools.count():
+            for second in itertools.count():
+                begin(run)
+                killed = killed_at(first, lambda step=step: save(run, step, 200, keep_last=1))
+                killed_again = killed_at(second, lambda: newest_checkpoint(run / "checkpoints", run / "latest"))
+                found = resume(run)
+                assert found is not None
+                assert found.tokens in (100, 200) if killed else found.tokens == 200
+                kills += killed + killed_again
+                if not killed_again:
+                    break
+            if not killed:
+                break
+    return kills
+
+
+def at_random(run: Path, times: int) -> int:
+    """A loop of saves of 3 MB each, killed from outside; what it told as saved must be found, or something newer."""
+    rng = random.Random(0)
+    step = 0
+    for _ in range(times):
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(read_end)
+                while True:
+                    step += 1
+                    save(run, step, step, keep_last=rng.choice([1, 2]), width=512)
+                    os.write(write_end, b"%d\n" % step)
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        time.sleep(rng.uniform(0, 0.1))
+        os.kill(child, signal.SIGKILL)
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        with os.fdopen(read_end, "rb") as pipe:
+            told = [int(line) for line in pipe]
+        found = resume(run, width=512)
+        saved = max(told, default=step)
+        step = 0 if found is None else found.step
+        assert saved <= step <= saved + 1
+    return times
+
+
+def main() -> None:
+    what, run, *times = sys.argv[1:]
+    logging.disable()
+    torch.set_num_threads(1)
+    begin(Path(run) / "first")  # what is imported on the first save is none of the moments
+    assert resume(Path(run) / "first")
+    folder = Path(run) / "run"
+    folder.mkdir()
+    if what == "random":
+        print(at_random(folder, int(times[0])))
+    else:
+        print({"moments": moments, "twice": twice}[what](folder))
+
+
+if __name__ == "__main__":
+    main()

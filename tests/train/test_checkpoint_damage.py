@@ -1,0 +1,254 @@
+"""Checkpoints that are damaged, in every way we know of: the newest good one is found, and the damage is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.errors import PilekitError
+from pilekit.train.checkpoint_files import (
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    STATE_FILE,
+    Damaged,
+    Progress,
+    unseal,
+    verify,
+    write_state,
+)
+from tests.train.test_checkpoint import FILES, newest, save, steps_in
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= mask
+    path.write_bytes(content)
+
+
+def replace(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def as_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_dangling_link(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to("nowhere")
+
+
+def as_loop(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to(folder.name)
+
+
+def as_another_step(folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("step-1"), folder)
+
+
+def resealed(folder: Path, name: str) -> None:
+    """Sums that are right, of a folder that lists a file outside."""
+    state = (folder / STATE_FILE).read_bytes()
+    body = bytes(msgspec.json.encode(msgspec.json.decode(state)["state"])).replace(b"model.safetensors", name.encode())
+    (folder / STATE_FILE).write_bytes(
+        b'{"xxh3":"%s","state":%s}' % (xxhash.xxh3_128_hexdigest(body).encode(), body),
+    )
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    **{f"first byte of {name}": (lambda f, n=name: flip(f / n, 0), name) for name in FILES},
+    **{f"last byte of {name}": (lambda f, n=name: flip(f / n, -1), name) for name in FILES},
+    **{f"{name} cut short": (lambda f, n=name: os.truncate(f / n, (f / n).stat().st_size - 1), name) for name in FILES},
+    **{f"{name} longer": (lambda f, n=name: replace(f / n, (f / n).read_bytes() + b"x"), name) for name in FILES},
+    **{f"{name} empty": (lambda f, n=name: replace(f / n, b""), name) for name in FILES},
+    **{f"{name} missing": (lambda f, n=name: (f / n).unlink(), f"it has no {name}") for name in FILES},
+    **{f"{name} a pipe": (lambda f, n=name: as_pipe(f / n), f"{name} is not a file") for name in FILES},
+    "empty folder": (lambda f: (shutil.rmtree(f), f.mkdir()), "it has no state.json"),
+    "a file": (as_file, "it is not a folder"),
+    "dangling link": (as_dangling_link, "it has no state.json"),
+    "loop of links": (as_loop, "state.json cannot be read"),
+    "copy of another": (as_another_step, "it holds step 1"),
+    "no JSON": (lambda f: replace(f / STATE_FILE, b"\x80\x04pickle"), STATE_FILE),
+    "deep JSON": (lambda f: replace(f / STATE_FILE, b"[" * 100_000), STATE_FILE),
+    "other JSON": (lambda f: replace(f / STATE_FILE, b'{"xxh3": 1}'), STATE_FILE),
+    "no UTF-8": (lambda f: replace(f / STATE_FILE, b'{"xxh3": "\xff"}'), STATE_FILE),
+    "a path outside": (lambda f: resealed(f, "../../x"), "does not list the files"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_the_newest_good_one_is_taken_and_one_line_names_the_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    damage, told = DAMAGES[kind]
+    save(tmp_path, 1)
+    damaged = save(tmp_path, 2)
+    damage(damaged)
+    with caplog.at_level(logging.WARNING):
+        assert newest(tmp_path) == "step-1"
+    [record] = caplog.records
+    message = record.getMessage()
+    assert "\n" not in message
+    assert f"{damaged} is damaged (" in message
+    assert told in message
+    assert "going on from step-1" in message
+    assert (tmp_path / "latest").read_text() == "checkpoints/step-1\n"
+
+    # It is told once, kept for who wants to look, in nobody's way, and gone with the next save.
+    caplog.clear()
+    assert newest(tmp_path) == "step-1"
+    assert not caplog.records
+    assert steps_in(tmp_path) == {"step-1", "step-2.damaged"}
+    save(tmp_path, 2, keep_last=2)
+    assert steps_in(tmp_path) == {"step-1", "step-2"}
+    assert newest(tmp_path) == "step-2"
+
+
+def test_several_damaged_ones_are_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step, keep_last=9)
+    flip(tmp_path / "checkpoints/step-2" / MODEL_FILE, 0)  # older than the one that is taken: nobody asks
+    flip(tmp_path / "checkpoints/step-4" / MODEL_FILE, 0)
+    flip(tmp_path / "checkpoints/step-3" / OPTIMIZER_FILE, -1)
+    flip(tmp_path / "checkpoints/step-4" / OPTIMIZER_FILE, 0)
+    flip(tmp_path / "checkpoints/step-2" / OPTIMIZER_FILE, 0)
+    (tmp_path / "checkpoints/step-1" / MODEL_FILE).rename(tmp_path / "kept")
+    with pytest.raises(PilekitError):
+        newest(tmp_path)
+    (tmp_path / "kept").rename(tmp_path / "checkpoints/step-1" / MODEL_FILE)
+    with caplog.at_level(logging.WARNING):
+        assert newest(tmp_path) == "step-1"
+    [record] = caplog.records
+    assert all(f"step-{step} is damaged (" in record.getMessage() for step in (4, 3, 2))
+
+
+def test_if_all_are_damaged_it_says_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (9, 10):
+        (save(tmp_path, step) / MODEL_FILE).unlink()
+    for _ in range(2):  # it must not begin anew on the second try
+        with pytest.raises(PilekitError) as caught:
+            newest(tmp_path)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert "step-10 for one is damaged (it has no model.safetensors)" in message
+        assert "put back a good copy, or remove the folder" in message
+        assert steps_in(tmp_path) == {"step-9", "step-10"}
+    assert not caplog.records
+
+
+def test_what_was_set_aside_still_counts_if_the_good_one_goes(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / MODEL_FILE).unlink()
+    assert newest(tmp_path) == "step-1"
+    shutil.rmtree(tmp_path / "checkpoints" / "step-1")
+    with pytest.raises(PilekitError, match=r"step-2\.damaged for one is damaged \(set aside\)"):
+        newest(tmp_path)
+
+
+def test_damaged_ones_do_not_count_as_kept(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / MODEL_FILE).unlink()
+    assert newest(tmp_path) == "step-1"
+    save(tmp_path, 3, keep_last=2)
+    assert steps_in(tmp_path) == {"step-1", "step-3"}
+
+
+def test_set_aside_again_in_place_of_the_former(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    for _ in range(2):
+        (tmp_path / "checkpoints" / "step-2").mkdir()
+        assert newest(tmp_path) == "step-1"
+        assert steps_in(tmp_path) == {"step-1", "step-2.damaged"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"checkpoints/step-1\n", b"checkpoints/step-99\n", b"../../etc/passwd", b"\x00\xff\n" * 100, b"step-2"],
+)
+def test_latest_is_for_people_and_is_put_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    latest = tmp_path / "latest"
+    latest.unlink() if content is None else latest.write_bytes(content)
+    assert newest(tmp_path) == "step-2"
+    assert latest.read_text() == "checkpoints/step-2\n"
+    assert not caplog.records
+
+
+def test_every_bit_of_the_state_file_is_guarded(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1)
+    path = folder / STATE_FILE
+    good = path.read_bytes()
+    assert unseal(good, path).progress.step == 1
+    for at in range(len(good)):
+        for bit in range(8):
+            with pytest.raises(Damaged):
+                unseal(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :], path)
+        with pytest.raises(Damaged):
+            unseal(good[:at], path)
+
+
+@given(name=st.sampled_from(FILES), share=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
+def test_a_changed_byte_anywhere_is_found(
+    tmp_path_factory: pytest.TempPathFactory, name: str, share: float, byte: int
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "changed"
+    if not folder.exists():
+        shutil.copytree(save(tmp_path_factory.mktemp("run"), 1), folder)
+    verify(folder)
+    good = (folder / name).read_bytes()
+    flip(folder / name, int(share * len(good)), byte)
+    try:
+        with pytest.raises(Damaged):
+            verify(folder)
+    finally:
+        (folder / name).write_bytes(good)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_state_of_a_stream_comes_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    for name in (MODEL_FILE, OPTIMIZER_FILE):
+        (folder / name).write_bytes(b"")
+    progress = Progress(1, 2**40, {"value": value}, 1)
+    write_state(folder, progress, {})
+    assert verify(folder).progress == progress
+
+
+def test_a_checkpoint_of_a_later_pilekit_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    folder = save(tmp_path, 2)
+    body = b'{"format": 2, "pilekit": "9.9", "shape": "other"}'
+    seal = msgspec.json.encode({"xxh3": xxhash.xxh3_128_hexdigest(body), "state": msgspec.Raw(body)})
+    (folder / STATE_FILE).write_bytes(seal)
+    with pytest.raises(PilekitError, match=r"has format 2, .* reads format 1; resume with pilekit 9\.9"):
+        newest(tmp_path)
+    assert steps_in(tmp_path) == {"step-1", "step-2"}

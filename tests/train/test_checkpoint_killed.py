@@ -1,0 +1,46 @@
+"""Processes that are killed while they save: what is left is always the newest good checkpoint. See killing.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """In memory where there is such a place: a kill leaves the same on any disk, and flushing a real one is slow."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield name
+
+
+def kills(*arguments: str) -> int:
+    command = [sys.executable, "-m", "tests.train.killing", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_killed_at_every_file_operation(folder: str) -> None:
+    assert kills("moments", folder) > 60
+
+
+def test_killed_at_random_moments(folder: str) -> None:
+    assert kills("random", folder, "12") == 12
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_many_times(folder: str) -> None:
+    assert kills("random", folder, "400") == 400
+
+
+@pytest.mark.slow
+def test_killed_while_saving_and_again_while_resuming(folder: str) -> None:
+    assert kills("twice", folder) > 500

@@ -1,0 +1,195 @@
+"""`metrics.jsonl`: what is written is read back, and after a resume it is as if the run had never been stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.errors import PilekitError
+from pilekit.train.metrics import MetricsLog, StepMetrics, read_metrics
+
+KEYS = [
+    "step",
+    "loss",
+    "loss_by_subset",
+    "lr",
+    "grad_norm",
+    "tokens",
+    "tokens_per_second",
+    "data_wait",
+    "step_seconds",
+]
+
+
+def metrics(step: int, **changes: Any) -> StepMetrics:
+    values: dict[str, Any] = {
+        "step": step,
+        "loss": 10.5 / (step + 1),
+        "loss_by_subset": {"Pile-CC": 1.25, "Gutenberg (PG-19)": 0.1 * step},
+        "lr": 3e-4,
+        "grad_norm": 1.5,
+        "tokens": 2048 * step,
+        "tokens_per_second": 1234.5,
+        "data_wait": 0.0,
+        "step_seconds": 0.125,
+    }
+    return StepMetrics(**(values | changes))
+
+
+def write(path: Path, steps: range, resume_step: int) -> None:
+    with MetricsLog(path, resume_step=resume_step) as log:
+        for step in steps:
+            log.write(metrics(step))
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(finite, st.dictionaries(st.text(), finite), st.integers(0, 2**60))
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, number: float, by_subset: dict[str, float], tokens: int
+) -> None:
+    path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
+    written = [
+        metrics(1, loss=number, loss_by_subset=by_subset, tokens=tokens),
+        metrics(2, lr=number, grad_norm=number, step_seconds=number),
+    ]
+    with MetricsLog(path, resume_step=0) as log:
+        for one in written:
+            log.write(one)
+    assert read_metrics(path) == written
+    lines = path.read_bytes().splitlines(keepends=True)
+    for line, one in zip(lines, written, strict=True):
+        assert line.endswith(b"}\n")
+        parsed = json.loads(line)
+        assert list(parsed) == KEYS
+        assert parsed["loss_by_subset"] == one.loss_by_subset
+        assert parsed["loss"] == one.loss
+
+
+def test_a_line_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "metrics.jsonl"
+    log = MetricsLog(path, resume_step=0)
+    for step in (1, 2):
+        log.write(metrics(step))
+        assert [one.step for one in read_metrics(path)] == list(range(1, step + 1))
+    log.close()
+
+
+@pytest.mark.parametrize("torn", [0, 1, 20, 100])
+@pytest.mark.parametrize("resume_step", [0, 1, 4, 7])
+def test_resuming_leaves_the_file_of_a_run_that_never_stopped(tmp_path: Path, resume_step: int, torn: int) -> None:
+    write(straight := tmp_path / "straight.jsonl", range(1, 10), 0)
+    write(path := tmp_path / "metrics.jsonl", range(1, 8), 0)
+    with path.open("ab") as file:
+        file.write(straight.read_bytes().splitlines()[7][:torn])
+    write(path, range(resume_step + 1, 10), resume_step)
+    assert path.read_bytes() == straight.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "straight.jsonl"]
+
+
+def test_only_some_steps_are_logged(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path, resume_step=0) as log:
+        for step in (10, 20, 30):
+            log.write(metrics(step))
+    MetricsLog(path, resume_step=25).close()
+    assert [one.step for one in read_metrics(path)] == [10, 20]
+
+
+def test_a_file_that_is_as_it_should_be_is_not_rewritten(tmp_path: Path) -> None:
+    write(path := tmp_path / "metrics.jsonl", range(1, 4), 0)
+    before = path.stat().st_ino
+    MetricsLog(path, resume_step=3).close()
+    assert path.stat().st_ino == before
+    MetricsLog(path, resume_step=2).close()
+    assert path.stat().st_ino != before
+    assert [one.step for one in read_metrics(path)] == [1, 2]
+
+
+def test_places_at_which_the_last_line_can_be_torn(tmp_path: Path) -> None:
+    write(path := tmp_path / "metrics.jsonl", range(1, 3), 0)
+    whole = path.read_bytes()
+    first = len(whole.splitlines(keepends=True)[0])
+    for length in [first, *range(first + 1, len(whole), 7), len(whole) - 1, len(whole)]:
+        path.write_bytes(whole[:length])
+        complete = length >= len(whole) - 1  # only the line's end may be missing
+        assert [one.step for one in read_metrics(path)] == ([1, 2] if complete else [1])
+        MetricsLog(path, resume_step=2).close()
+        assert path.read_bytes() == (whole if complete else whole[:first])
+
+
+def test_zeros_after_a_cut_of_power_are_a_torn_line(tmp_path: Path) -> None:
+    write(path := tmp_path / "metrics.jsonl", range(1, 3), 0)
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(500))
+    assert len(read_metrics(path)) == 2
+    MetricsLog(path, resume_step=2).close()
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"{}", b"\xff", b'{"step": "1"}', b"", b"[" * 100_000, b"[1]"])
+def test_a_line_that_is_no_metrics_is_named(tmp_path: Path, line: bytes) -> None:
+    write(path := tmp_path / "metrics.jsonl", range(1, 3), 0)
+    content = path.read_bytes() + line + b"\n"
+    path.write_bytes(content)
+    for action in (lambda: read_metrics(path), lambda: MetricsLog(path, resume_step=1)):
+        with pytest.raises(PilekitError, match=r"metrics\.jsonl, line 3: is no metrics of pilekit .* remove that line"):
+            action()
+    assert path.read_bytes() == content
+
+
+def test_fields_of_a_later_pilekit_are_passed_over(tmp_path: Path) -> None:
+    write(path := tmp_path / "metrics.jsonl", range(1, 2), 0)
+    path.write_bytes(path.read_bytes().replace(b"{", b'{"memory":1,', 1))
+    assert read_metrics(path) == [metrics(1)]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("field", ["loss", "grad_norm", "loss_by_subset"])
+def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, field: str, number: float) -> None:
+    path = tmp_path / "metrics.jsonl"
+    changes = {field: {"ArXiv": number} if field == "loss_by_subset" else number}
+    with MetricsLog(path, resume_step=0) as log:
+        log.write(metrics(1))
+        with pytest.raises(PilekitError, match=r"step 2: (loss|grad_norm|.*ArXiv.*) is -?(nan|inf)"):
+            log.write(metrics(2, **changes))
+        log.write(metrics(3))
+    assert [one.step for one in read_metrics(path)] == [1, 3]
+
+
+def test_a_full_disk_is_told_and_what_was_written_can_be_gone_on_from(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, resume_step=0)
+    log.write(metrics(1))
+    first = path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (first + 50, hard))
+    try:
+        with pytest.raises(PilekitError, match=r"metrics\.jsonl: cannot be written: File too large"):
+            log.write(metrics(2))
+        log.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.stat().st_size == first + 50  # torn
+    assert read_metrics(path) == [metrics(1)]
+    write(path, range(2, 4), 1)
+    assert read_metrics(path) == [metrics(1), metrics(2), metrics(3)]
+
+
+def test_files_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match="is a folder"):
+        MetricsLog(tmp_path, resume_step=0)
+    with pytest.raises(PilekitError, match="cannot be read: No such file"):
+        read_metrics(tmp_path / "missing.jsonl")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(PilekitError, match="is a device or a pipe"):
+        MetricsLog(pipe, resume_step=0)
