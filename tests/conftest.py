@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No deadlines: machines are shared, and the first call of a kernel compiles it. One choice of examples where a change
 # is judged, new ones everywhere else.
 settings.register_profile(

@@ -1,0 +1,344 @@
+"""The trainer on tiny models: equal to a plain PyTorch loop, and the same however often it is stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoXConfig
+
+from pilekit.corpus import Corpus
+from pilekit.errors import PilekitError
+from pilekit.stream import PileStream
+from pilekit.train.config import load_config
+from pilekit.train.metrics import StepMetrics
+from pilekit.train.trainer import Trainer
+from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
+
+TIMES = ("tokens_per_second", "data_wait", "step_seconds")
+
+CONFIG = """
+[data]
+path = "{corpus}"
+tokenizer = "{tokenizer}"
+seq_len = 24
+[model]
+config = "{model}"
+[train]
+steps = 8
+global_batch_size = 6
+micro_batch_size = 2
+clip_norm = 0.5
+[optimizer]
+lr = 0.01
+[schedule]
+kind = "cosine"
+warmup = 3
+min_lr = 0.001
+[checkpoint]
+every = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, a tokenizer, a model's config with dropout, and run.toml."""
+    folder = tmp_path_factory.mktemp("made")
+    corpus = tiny_corpus(folder / "corpus", shards=2, documents=40)
+    tokenizer = tiny_tokenizer(folder / "tokenizer")
+    GPTNeoXConfig(
+        vocab_size=320,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        bos_token_id=0,
+        eos_token_id=0,
+        hidden_dropout=0.1,
+    ).save_pretrained(folder / "model")
+    (folder / "run.toml").write_text(
+        CONFIG.format(corpus=corpus, tokenizer=tokenizer, model=folder / "model" / "config.json")
+    )
+    return folder
+
+
+def trainer(made: Path, out: Path, *changes: str) -> Trainer:
+    return Trainer(load_config(made / "run.toml", changes), out)
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without what depends on the clock."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
+
+
+def interrupt_at(step: int) -> Callable[[StepMetrics], None]:
+    def on_step(metrics: StepMetrics) -> None:
+        if metrics.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return on_step
+
+
+def test_the_files_of_a_run(made: Path, tmp_path: Path) -> None:
+    finished = trainer(made, tmp_path / "run").fit()
+    run = tmp_path / "run"
+    assert (finished.step, finished.interrupted, finished.model) == (8, False, run / "model")
+    assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
+        "metrics.jsonl",
+        "config.toml",
+        "pilekit.json",
+        "checkpoints",
+        "latest",
+        "model",
+    }
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-6", "step-8"}
+    assert (run / "latest").read_text().strip() == "checkpoints/step-8"
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [list(record) for record in records] == [
+        ["step", "loss", "loss_by_subset", "lr", "grad_norm", "tokens", *TIMES]
+    ] * 8
+    assert [record["step"] for record in records] == list(range(1, 9))
+    assert all(0 <= record["data_wait"] <= 1 for record in records)
+    assert load_config(run / "config.toml") == load_config(made / "run.toml")
+
+
+@pytest.mark.parametrize("attention", ["document", "causal"])
+@pytest.mark.parametrize("micro_batch_size", [1, 6])
+def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_batch_size: int) -> None:
+    """Against a loop in which nothing is shared with the trainer but the stream: whole batches, Hugging Face's loss."""
+    changes = (f"data.attention={attention}", f"train.micro_batch_size={micro_batch_size}")
+    no_dropout = made / "plain" / "config.json"
+    if not no_dropout.exists():
+        config = json.loads((made / "model" / "config.json").read_text())
+        no_dropout.parent.mkdir()
+        no_dropout.write_text(json.dumps({**config, "hidden_dropout": 0.0}))
+    ours = trainer(made, tmp_path / "run", *changes, f"model.config={no_dropout}")
+    model = AutoModelForCausalLM.from_config(GPTNeoXConfig.from_pretrained(no_dropout), attn_implementation="sdpa")
+    model.load_state_dict(ours.lm.model.state_dict())
+    stream = PileStream(Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6)
+    ours.fit()
+    records = lines(tmp_path / "run")
+
+    named = list(model.named_parameters())
+    decayed = [p for name, p in named if name.endswith("weight") and p.ndim > 1 and "embed_in" not in name]
+    others = [p for _, p in named if not any(p is q for q in decayed)]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-8
+    )
+    for step, batch in zip(range(8), stream, strict=False):
+        lr = 0.01 * (step + 1) / 3 if step < 3 else 0.001 + 0.009 * (1 + math.cos(math.pi * (step - 3) / 5)) / 2
+        positions = batch["position_ids"] if attention == "document" else torch.arange(24).expand(6, 24)
+        logits = model(input_ids=batch["input_ids"], position_ids=positions, use_cache=False).logits
+        sums, counts = defaultdict(float), defaultdict(int)
+        losses = []
+        shares = torch.log_softmax(logits, -1)
+        for row in range(len(logits)):
+            for place in range(1, 24):
+                if (label := int(batch["labels"][row, place])) != -100:
+                    nll = -shares[row, place - 1, label]
+                    subset = stream.subset_names[int(batch["subset_ids"][row, place])]
+                    losses.append(nll)
+                    sums[subset] += nll.item()
+                    counts[subset] += 1
+        loss = torch.stack(losses).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.sqrt(sum((p.grad**2).sum() for p in model.parameters()))
+        for p in model.parameters():
+            p.grad *= min(1.0, 0.5 / float(norm))
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+        record = records[step]
+        assert record["loss"] == pytest.approx(float(loss), rel=2e-5)
+        assert record["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
+        assert record["lr"] == pytest.approx(lr, rel=1e-12)
+        assert record["loss_by_subset"] == pytest.approx({name: sums[name] / counts[name] for name in sums}, rel=2e-5)
+    assert records[-1]["tokens"] == 8 * 6 * 24
+    for name, tensor in AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").state_dict().items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("stops", [[1], [3], [2, 5, 7], [1, 2, 3, 4, 5, 6, 7]])
+def test_interrupted_and_continued_is_uninterrupted(made: Path, tmp_path: Path, dtype: str, stops: list[int]) -> None:
+    """Bit for bit: metrics, weights, with dropout, through the end of the corpus and past it."""
+    changes = (f"precision.dtype={dtype}", "train.global_batch_size=10")
+    trainer(made, tmp_path / "whole", *changes).fit()
+    for stop in stops:
+        finished = trainer(made, tmp_path / "parts", *changes).fit(interrupt_at(stop))
+        assert (finished.step, finished.interrupted, finished.model) == (stop, True, None)
+        assert not (tmp_path / "parts" / "model").exists()
+    assert not trainer(made, tmp_path / "parts", *changes).fit().interrupted
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    whole = load_file(tmp_path / "whole" / "model" / "model.safetensors")
+    parts = load_file(tmp_path / "parts" / "model" / "model.safetensors")
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert (tmp_path / "parts/checkpoints/step-8/optimizer.safetensors").read_bytes() == (
+        tmp_path / "whole/checkpoints/step-8/optimizer.safetensors"
+    ).read_bytes()
+
+
+def test_passes_follow_one_another(made: Path, tmp_path: Path) -> None:
+    stream = PileStream(Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=16)
+    batches = len(list(stream))
+    in_pass = sum(int((batch["doc_ids"] >= 0).sum()) for batch in stream)
+    changes = ("train.global_batch_size=16", "train.micro_batch_size=16", f"train.steps={2 * batches}")
+    finished = trainer(made, tmp_path / "run", *changes, "checkpoint.every=1000").fit()
+    assert finished.tokens == 2 * in_pass
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(made: Path, tmp_path: Path) -> None:
+    trainer(made, tmp_path / "whole").fit()
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom pilekit.train.config import load_config\n"
+        "from pilekit.train.trainer import Trainer\n"
+        "Trainer(load_config(Path(sys.argv[1])), sys.argv[2]).fit(\n"
+        "    lambda m: (print(m.step, flush=True), time.sleep(1000 if m.step == 5 else 0)))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(made / "run.toml"), str(tmp_path / "killed")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+    ) as process:
+        assert process.stdout is not None
+        assert [int(process.stdout.readline()) for _ in range(5)] == [1, 2, 3, 4, 5]
+        process.send_signal(signal.SIGKILL)
+    assert [record["step"] for record in lines(tmp_path / "killed")] == [1, 2, 3, 4, 5]
+    steps: list[int] = []
+    trainer(made, tmp_path / "killed").fit(lambda metrics: steps.append(metrics.step))
+    assert steps == [4, 5, 6, 7, 8]
+    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+
+
+def test_a_second_interrupt_stops_at_once_and_the_run_goes_on_from_its_checkpoint(made: Path, tmp_path: Path) -> None:
+    def twice(metrics: StepMetrics) -> None:
+        if metrics.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer(made, tmp_path / "run").fit(twice)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert trainer(made, tmp_path / "run").fit().step == 8
+    trainer(made, tmp_path / "whole").fit()
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+def test_more_steps_go_on_where_the_run_ended(made: Path, tmp_path: Path) -> None:
+    changes = ("schedule.kind=constant",)
+    trainer(made, tmp_path / "parts", *changes, "train.steps=5").fit()
+    trainer(made, tmp_path / "parts", *changes).fit()
+    trainer(made, tmp_path / "whole", *changes).fit()
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+
+def test_a_finished_run_is_left_as_it_is(made: Path, tmp_path: Path) -> None:
+    trainer(made, tmp_path / "run").fit()
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    finished = trainer(made, tmp_path / "run").fit()
+    assert (finished.step, finished.last) == (8, None)
+    assert finished.model == tmp_path / "run" / "model"
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_loss_falls_and_the_model_is_what_transformers_loads(made: Path, tmp_path: Path) -> None:
+    ours = trainer(made, tmp_path / "run", "train.steps=60", "log.every=20", "checkpoint.every=1000")
+    losses: list[float] = []
+    finished = ours.fit(lambda metrics: losses.append(metrics.loss))
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert [record["step"] for record in lines(tmp_path / "run")] == [20, 40, 60]
+    assert finished.model is not None
+    theirs = AutoModelForCausalLM.from_pretrained(finished.model)
+    ids = torch.randint(0, 300, (2, 20))
+    assert torch.equal(theirs(input_ids=ids).logits, ours.lm.model.eval()(input_ids=ids).logits)
+    text = "the quick brown fox läuft"
+    assert AutoTokenizer.from_pretrained(finished.model)(text)["input_ids"] == (
+        ours.tokenizer.encode_batch([text])[0].tolist()
+    )
+
+
+def test_a_trained_model_is_trained_further_by_its_path_alone(made: Path, tmp_path: Path) -> None:
+    model = tiny_model_dir(tmp_path / "model", "gpt2")
+    config = tmp_path / "more.toml"
+    config.write_text(
+        f'[data]\npath = "{made / "corpus"}"\nseq_len = 16\nsubsets = ["github"]\n[model]\npath = "{model}"\n'
+        "[train]\nsteps = 2\nglobal_batch_size = 2\nmicro_batch_size = 2\n"
+    )
+    finished = Trainer(load_config(config), tmp_path / "run").fit()
+    assert finished.last is not None
+    assert set(finished.last.loss_by_subset) == {"Github"}
+
+
+def test_a_loss_that_is_no_number_names_its_step_and_its_documents(made: Path, tmp_path: Path) -> None:
+    """A real NaN: one token's embedding is NaN, so exactly the rows that hold the token have no loss."""
+    texts = ["the quick brown fox"] * 39
+    texts.insert(20, "a rare Ω")
+    shard = tmp_path / "corpus.jsonl"
+    shard.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    ours = trainer(made, tmp_path / "run", f"data.path={shard}", "checkpoint.every=1")
+    stream = PileStream(Corpus(shard), tokenizer=made / "tokenizer", seq_len=24, batch_size=6)
+    poison = int(ours.tokenizer.encode_batch(["Ω"])[0][-1])
+    batches = list(stream)
+    step = next(i for i, batch in enumerate(batches, 1) if (batch["input_ids"] == poison).any())
+    batch = batches[step - 1]
+    with torch.no_grad():
+        ours.lm.model.get_input_embeddings().weight[poison] = math.nan
+    bad_row = int((batch["input_ids"] == poison).any(dim=1).nonzero()[0])
+    with pytest.raises(PilekitError, match=f"step {step}: the loss is nan") as raised:
+        ours.fit()
+    assert ("corpus.jsonl", 20) in batch.documents()[bad_row]
+    assert "corpus.jsonl document " in str(raised.value)
+    report = json.loads((tmp_path / "run" / f"failed-step-{step}.json").read_text())
+    assert [row["finite"] for row in report["rows"]] == [row != bad_row for row in range(6)]
+    assert {"shard": "corpus.jsonl", "number": 20} in report["rows"][bad_row]["documents"]
+    assert [record["step"] for record in lines(tmp_path / "run")] == list(range(1, step))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["data.path=nowhere"], "nowhere"),
+        (["data.tokenizer=nowhere"], "no tokenizer"),
+        (["data.subsets=['ArXif']"], "ArXiv"),
+        (["data.seq_len=33"], "33"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_written(
+    made: Path, tmp_path: Path, changes: list[str], message: str
+) -> None:
+    with pytest.raises(PilekitError, match=message):
+        trainer(made, tmp_path / "run", *changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_selection_without_documents_is_an_error(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match="no documents of EuroParl"):
+        trainer(made, tmp_path / "run", "data.subsets=['EuroParl']").fit()
+
+
+def test_a_run_of_another_model_or_other_data_is_refused(made: Path, tmp_path: Path) -> None:
+    trainer(made, tmp_path / "run", "train.steps=4").fit()
+    for change in ("data.seq_len=16", "data.attention=causal", "train.seed=1", "data.subsets=['Github']"):
+        with pytest.raises(PilekitError, match=change.split("=")[0]):
+            trainer(made, tmp_path / "run", change).fit()
+    with pytest.raises(PilekitError, match="resume"):
+        trainer(made, tmp_path / "run", "checkpoint.resume=never").fit()
+    assert len(lines(tmp_path / "run")) == 4
