@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LOGITS_PER_CHUNK = 1 << 25
-"""Logits that are held at a time, in the type of the matrix products."""
+ROWS = 1024
+"""Rows whose logits are held at a time, in the type of the matrix products."""
 
 EXACT_LOGITS = 1 << 20
-"""Logits that are held at a time, in float32, between two matrix products."""
+"""Logits that are held at a time in float32, between two matrix products."""
 
 
 def chunked_cross_entropy(
@@ -28,7 +28,7 @@ def chunked_cross_entropy(
     bias: Tensor | None,
     targets: Tensor,
     *,
-    logits_per_chunk: int = LOGITS_PER_CHUNK,
+    rows: int = ROWS,
 ) -> tuple[Tensor, Tensor]:
     """(sum, each): the cross entropy of `hidden @ weight.T + bias` against `targets`, summed, and row by row.
 
@@ -36,6 +36,7 @@ def chunked_cross_entropy(
     weight   [vocabulary, width]
     bias     [vocabulary], or None
     targets  int64 [rows], all of them below the vocabulary: rows without a target do not belong in here
+    rows     whose logits are held at a time; no result depends on it but by rounding
 
     The sum, 0-d, can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64 inputs),
     and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in
@@ -43,7 +44,6 @@ def chunked_cross_entropy(
     """
     if not torch.is_grad_enabled():
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
-    rows = max(1, logits_per_chunk // len(weight))
     total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)  # type: ignore[no-untyped-call]
     return total, each
 
@@ -116,8 +116,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     else:
-        # Widened first: adding a bfloat16 tensor to a float32 one is several times slower on a CPU.
-        total += torch.mm(left, right).to(total.dtype)
+        total += torch.mm(left, right)
 
 
 def _product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:

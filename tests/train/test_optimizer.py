@@ -1,0 +1,89 @@
+"""Which parameters decay, and that a step is AdamW's as the paper writes it."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+import torch
+
+from pilekit.train.config import OptimizerConfig
+from pilekit.train.optimizer import build_optimizer
+from tests.tiny import Family, tiny_model
+
+CONFIG = OptimizerConfig(lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.5)
+
+# By family: the matrices that mix features, in each of the two layers and outside of them.
+DECAYING = {
+    "gpt_neox": r".*\.(query_key_value|dense|dense_h_to_4h|dense_4h_to_h)\.weight|lm_head\.weight",
+    "gpt2": r".*\.(c_attn|c_proj|c_fc)\.weight",
+    "llama": r".*\.[qkvo]_proj\.weight|.*\.(gate|up|down)_proj\.weight|lm_head\.weight",
+}
+DECAYING_PER_LAYER = {"gpt_neox": 4, "gpt2": 4, "llama": 7}
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_what_decays(family: Family) -> None:
+    """GPT-2's head is its embedding, and has position embeddings besides; both do not."""
+    model = tiny_model(family)
+
+    optimizer = build_optimizer(model, CONFIG)
+
+    groups = {group["name"]: group for group in optimizer.param_groups}
+    assert list(groups) == ["decay", "no_decay"]
+    assert (groups["decay"]["weight_decay"], groups["no_decay"]["weight_decay"]) == (0.5, 0.0)
+    names = [name for name, _ in model.named_parameters()]
+    decaying = [name for name in names if re.fullmatch(DECAYING[family], name)]
+    assert len(decaying) == 2 * DECAYING_PER_LAYER[family] + (family != "gpt2")
+    assert groups["decay"]["param_names"] == decaying
+    assert groups["no_decay"]["param_names"] == [name for name in names if name not in decaying]
+    parameters = dict(model.named_parameters())
+    for group in groups.values():
+        for name, parameter in zip(group["param_names"], group["params"], strict=True):
+            assert parameter is parameters[name]
+
+
+def test_a_head_tied_to_the_embedding_does_not_decay() -> None:
+    model = tiny_model("gpt_neox")
+    model.lm_head.weight = model.gpt_neox.embed_in.weight
+
+    decay, no_decay = build_optimizer(model, CONFIG).param_groups
+
+    assert "lm_head.weight" not in decay["param_names"]
+    assert any(parameter is model.lm_head.weight for parameter in no_decay["params"])
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = tiny_model("gpt_neox")
+    model.gpt_neox.layers[0].requires_grad_(False)
+
+    names = [name for group in build_optimizer(model, CONFIG).param_groups for name in group["param_names"]]
+
+    assert names
+    assert not any("layers.0." in name for name in names)
+    assert any("layers.1." in name for name in names)
+
+
+def test_three_steps_by_hand() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 2)).double()
+    optimizer = build_optimizer(model, CONFIG)
+    by_hand = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    means = {name: torch.zeros_like(value) for name, value in by_hand.items()}
+    squares = {name: torch.zeros_like(value) for name, value in by_hand.items()}
+    generator = torch.Generator().manual_seed(0)
+    for step, lr in enumerate((0.01, 0.02, 0.005), start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        for name, parameter in model.named_parameters():
+            slope = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.grad = slope.clone()
+            means[name] = 0.8 * means[name] + 0.2 * slope
+            squares[name] = 0.9 * squares[name] + 0.1 * slope**2
+            mean, square = means[name] / (1 - 0.8**step), squares[name] / (1 - 0.9**step)
+            decay = 0.5 if name == "1.weight" else 0.0
+            by_hand[name] = by_hand[name] * (1 - lr * decay) - lr * mean / (square.sqrt() + 1e-6)
+        optimizer.step()
+
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), by_hand[name])
