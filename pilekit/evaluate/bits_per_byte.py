@@ -3,8 +3,7 @@
     read -> the first `limit` documents of each subset -> tokens -> score_documents -> sums per subset, in float64
 
 A document's bytes are those of its raw text as UTF-8, whatever a tokenizer's normaliser makes of it, and its text is
-encoded as it stands: no token is added, none recognised in it. Reading and encoding take a thousandth of the time that
-scoring takes, so both happen between two batches, in this thread.
+encoded as it stands: no token is added, none recognised in it.
 """
 
 from __future__ import annotations
@@ -144,8 +143,9 @@ def _documents(
     tokenize = Tokenize(tokenizer)
     first = _FirstDocuments(corpus, rules)
     for shard in corpus.shards:
-        with read(shard, rules.subsets, manifest=corpus.manifest, advance=credit.read, ahead=False) as reader:
+        with read(shard, rules.subsets, manifest=corpus.manifest, advance=credit.read) as reader:
             for batch in map(first.of, reader):
+                credit.scored(0)
                 sizes = batch.text_bytes().tolist()
                 for tokens in tokenize(iter([batch])):
                     for i, (begin, end) in enumerate(zip(tokens.offsets, tokens.offsets[1:], strict=False)):
@@ -199,8 +199,7 @@ class _Credit:
         self.bytes_read = self.told = self.tokens = 0
 
     def read(self, amount: int) -> None:
-        self.bytes_read += amount
-        self.scored(0)
+        self.bytes_read += amount  # the decoding thread's only act here: what is due is told by the other alone
 
     def scored(self, tokens: int) -> None:
         self.tokens += tokens
