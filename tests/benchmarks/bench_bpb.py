@@ -79,7 +79,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
         folder = Path(temporary)
-        shard, tokenizer = source()
+        shard, tokenizer = source("val.jsonl.zst")
         model_dir = pythia_14m(folder / "model", tokenizer)
         documents = some_documents(shard, chosen.kilobytes * 1000)
         results, facts = compare(folder, model_dir, documents, chosen.batch_sizes, chosen.rounds)
@@ -157,12 +157,12 @@ def table(results: Sequence[Measured], facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def source() -> tuple[Path, Path]:
-    """(shard, tokenizer.json): real ones where there are any, else generated, and trained on that."""
+def source(name: str) -> tuple[Path, Path]:
+    """(shard, tokenizer.json): the real shard of this name, where real text is given; else both are made."""
     real = os.environ.get("PILEKIT_REAL_CORPUS")
     if real:
-        return Path(real) / "val.jsonl.zst", Path(real) / "20B_tokenizer.json"
-    shard, tokenizer = BENCH / "data" / "evaluated.jsonl.zst", BENCH / "data" / "tokenizer-16k.json"
+        return Path(real) / name, Path(real) / "20B_tokenizer.json"
+    shard, tokenizer = BENCH / "data" / "generated-text.jsonl.zst", BENCH / "data" / "tokenizer-16k.json"
     if not shard.exists():
         write_shard(shard, 10_000_000, seed=40)
     if not tokenizer.exists():
@@ -177,7 +177,9 @@ def pythia_14m(folder: Path, tokenizer: Path, max_length: int = MAX_LENGTH) -> P
     """A model_dir: the shape of Pythia-14M, as it was published, with random weights, and `tokenizer`."""
     import torch
     from transformers import AutoModelForCausalLM, GPTNeoXConfig
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     config = GPTNeoXConfig(
         vocab_size=50304,
         hidden_size=128,
