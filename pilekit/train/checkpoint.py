@@ -7,7 +7,7 @@ A save writes `step-N.partial`, flushes it to disk, renames it, and only then re
 `step-N` are what was going on when a process was killed, and the next call settles it:
 
     step-N.partial    a save; finished if all of it is there, else removed
-    step-N.removed    a removal, or the older state of the same step that a save replaced; removed
+    step-N.removed    a removal; finished
     step-N.damaged    did not verify when a run was resumed; kept until the next save succeeds, for who wants to look
 
 So at any moment the newest good checkpoint is found, even where only one is kept and the same step is saved again. A
@@ -194,20 +194,23 @@ def _settle(checkpoints: Path) -> None:
 
 
 def _put_in_place(partial: Path, final: Path) -> None:
-    removed = final.with_name(final.name + REMOVED)
-    if os.path.lexists(final):
-        _remove(removed)
-        final.rename(removed)
+    """Make a whole `.partial` the checkpoint; killed in between, `_settle` does the rest, since it is still whole."""
+    _remove(final)
     partial.rename(final)
     _flush(final.parent)
-    _remove(removed)
 
 
 def _point(latest: Path, folder: Path) -> None:
     text = f"{folder.parent.name}/{folder.name}\n".encode()
-    if not latest.is_file() or latest.read_bytes() != text:
-        with write_atomically(latest) as file:
-            file.write(text)
+    if latest.is_symlink():  # never write where it leads to
+        _remove(latest)
+    try:
+        if latest.read_bytes() == text:
+            return
+    except OSError:
+        pass
+    with write_atomically(latest) as file:
+        file.write(text)
 
 
 def _prune(checkpoints: Path, saved: int, keep_last: int) -> None:

@@ -3,12 +3,13 @@
     {"xxh3": "<hash of the bytes of state>", "state": {"format": 1, ..., "progress": {...}, "files": {...}}}
 
 It is the last file that a save writes, so a folder without it is no checkpoint, and it seals itself: any byte that
-differs from what was written, in any of the files, is found by `verify`. Hashing runs at the speed of the disk (about
-6 GB/s from memory). All of it is JSON and safetensors; nothing is ever unpickled.
+differs from what was written, in any of the files, is found by `verify`, at 2 GB/s and more from memory on two busy
+cores. All of it is JSON and safetensors; nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -28,6 +29,8 @@ STATE_FILE = "state.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
 FORMAT = 1
+
+_NOT_ITS_FAULT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,11 @@ def _regular_size(path: Path) -> int:
 
 
 def _unreadable(folder: Path, name: str, error: OSError) -> Damaged:
+    """Why a file cannot be read; PilekitError where that says nothing of the file, so that no good one is given up."""
+    if error.errno in _NOT_ITS_FAULT:
+        raise PilekitError(
+            f"{visible(str(folder / name))}: cannot be read: {error.strerror}; put that right and run the command again"
+        ) from error
     if folder.exists() and not folder.is_dir():
         return Damaged("it is not a folder")
     if isinstance(error, FileNotFoundError):

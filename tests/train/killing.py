@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from pilekit.train.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
+from pilekit.train.checkpoint_files import verify
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}
 """What Python tells its audit hooks before it is done; between two of them nothing changes but the inside of a file."""
@@ -61,8 +62,10 @@ def resume(run: Path, *, width: int = 8) -> Progress | None:
     assert (run / "latest").read_text() == f"checkpoints/{folder.name}\n"
     leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "model.", "optimizer."))]
     assert sorted(set(leftovers)) == ["checkpoints", "latest", "state.json"], leftovers
-    assert not list(run.rglob("*.partial")), list(run.rglob("*"))
-    assert not list(run.rglob("*.removed")), list(run.rglob("*"))
+    for path in (run / "checkpoints").iterdir():
+        if path.suffix != ".damaged":
+            assert path.suffix == "", path
+            verify(path)
     return progress
 
 
@@ -104,6 +107,8 @@ def moments(run: Path) -> int:
         for moment in itertools.count():
             begin(run)
             killed = killed_at(moment, lambda step=step: save(run, step, 200, keep_last=1))
+            if step == 2:  # for scripts: what it names is there at any moment
+                assert (run / (run / "latest").read_text().strip() / "state.json").exists()
             found = resume(run)
             assert found is not None
             assert found.tokens in (100, 200) if killed else found.tokens == 200

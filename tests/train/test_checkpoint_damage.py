@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -252,3 +253,28 @@ def test_a_checkpoint_of_a_later_pilekit_is_not_taken_for_damaged(tmp_path: Path
     with pytest.raises(PilekitError, match=r"has format 2, .* reads format 1; resume with pilekit 9\.9"):
         newest(tmp_path)
     assert steps_in(tmp_path) == {"step-1", "step-2"}
+
+
+def test_a_checkpoint_that_cannot_be_opened_now_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(PilekitError, match=r"state\.json: cannot be read: Too many open files; put that right"):
+            verify(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    verify(folder)
+
+
+def test_latest_as_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    (tmp_path / "mine").write_text("mine")
+    for target in ("mine", "checkpoints/step-1", "nowhere", "latest"):
+        (tmp_path / "latest").unlink()
+        (tmp_path / "latest").symlink_to(target)
+        assert newest(tmp_path) == "step-1"
+        assert not (tmp_path / "latest").is_symlink()
+        assert (tmp_path / "latest").read_text() == "checkpoints/step-1\n"
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
