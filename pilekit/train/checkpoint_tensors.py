@@ -33,7 +33,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """The optimizer's state by kind and parameter name; empty before its first step."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{kind}.{names[parameter]}": value
         for parameter, state in optimizer.state.items()
