@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from pilekit.documents import DocumentBatch
     from pilekit.engine import map_shards
     from pilekit.errors import PilekitError
+    from pilekit.evaluate.bits_per_byte import bits_per_byte
     from pilekit.pipeline import Match, MinBytes, Pipeline, Sample, Select, Write, document_filter, document_map
     from pilekit.shards import ShardWriter, read, read_corpus
     from pilekit.stats import corpus_stats
     from pilekit.stream import Pack, PileStream
     from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, train_tokenizer
+    from pilekit.train.config import load_config
+    from pilekit.train.trainer import Trainer
 
 _HOME = {
     "Corpus": "pilekit.corpus",
@@ -31,6 +34,7 @@ _HOME = {
     "DocumentBatch": "pilekit.documents",
     "map_shards": "pilekit.engine",
     "PilekitError": "pilekit.errors",
+    "bits_per_byte": "pilekit.evaluate.bits_per_byte",
     "Match": "pilekit.pipeline",
     "MinBytes": "pilekit.pipeline",
     "Pipeline": "pilekit.pipeline",
@@ -50,6 +54,8 @@ _HOME = {
     "Tokenizer": "pilekit.tokenize",
     "load_tokenizer": "pilekit.tokenize",
     "train_tokenizer": "pilekit.tokenize",
+    "load_config": "pilekit.train.config",
+    "Trainer": "pilekit.train.trainer",
 }
 
 __all__ = [
@@ -69,11 +75,14 @@ __all__ = [
     "TokenBatch",
     "Tokenize",
     "Tokenizer",
+    "Trainer",
     "Write",
     "__version__",
+    "bits_per_byte",
     "corpus_stats",
     "document_filter",
     "document_map",
+    "load_config",
     "load_manifest",
     "load_tokenizer",
     "map_shards",

@@ -61,12 +61,14 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="pilekit")
 @click.option("--debug", is_flag=True, help="Show the whole traceback when something fails.")
 def pilekit(debug: bool) -> None:
-    """Read, count and stream Pile-format corpora (*.jsonl.zst) at the speed of decompression.
+    """Read, count, stream and train on Pile-format corpora (*.jsonl.zst); score models in bits per byte.
 
     \b
     Example:
       pilekit stats 00.jsonl.zst
       pilekit stream 00.jsonl.zst --tokenizer 20B_tokenizer.json
+      pilekit train run.toml
+      pilekit bpb runs/run/model val.jsonl.zst
 
     Every command that takes a corpus takes a file, a folder, a glob or a URL; without one it looks in $PILEKIT_DATA, in
     ./data and in the current folder.

@@ -1,15 +1,20 @@
 """Training from raw shards: one config in, one run folder out.
 
-config.py         the TOML file, typed; everything that can be wrong with it
-run_folder.py     what a run leaves behind, and that only one process writes it
-model.py          presets, config.json or a model_dir to a model
-optimizer.py      AdamW, and which parameters decay
-schedule.py       the learning rate as a function of the step
-precision.py      the numbers a step computes with
-objectives.py     the loss of a batch
-chunked_loss.py   cross entropy without ever holding all logits
-checkpoint.py     saving and loading the state between two steps
-metrics.py        metrics.jsonl
-export.py         model/ in Hugging Face format
-trainer.py        the loop
+config/                the TOML file, typed; everything that can be wrong with it
+run_folder.py          what a run leaves behind, and that only one process writes it
+presets.py             the shapes of published models
+model.py               presets, config.json or a model_dir to a model
+optimizer.py           AdamW, and which parameters decay
+schedule.py            the learning rate as a function of the step
+precision.py           the numbers a step computes with
+objectives.py          the loss of a batch
+chunked_loss.py        cross entropy without ever holding all logits
+checkpoint.py          saving and finding the state between two steps
+checkpoint_files.py    what makes a folder a checkpoint, and how it is verified
+checkpoint_tensors.py  its tensors, by the names of parameters
+metrics.py             metrics.jsonl
+export.py              model/ in Hugging Face format
+failed_step.py         what is told of a loss that is no number
+interrupt.py           Ctrl-C between two steps
+trainer.py             the loop
 """

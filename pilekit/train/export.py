@@ -52,6 +52,8 @@ def export_model(folder: str | Path, lm: CausalLM, tokenizer: Tokenizer) -> None
         _write_tokenizer(partial, tokenizer, lm.max_length)
         _write_model(partial, lm)
         for file in partial.iterdir():
+            # safetensors lets nobody but the owner read; the folder was made with the permissions that the user wants.
+            file.chmod(partial.stat().st_mode & 0o666)
             _flush(file)
         _flush(partial)
         _put_in_place(partial, folder, replaced)

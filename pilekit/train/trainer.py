@@ -97,7 +97,7 @@ class Trainer:
             seed=data.seed,
         )
         self.lm = build_model(config.model, self.tokenizer, seq_len=data.seq_len, seed=config.train.seed)
-        self.lm.model.to(self.device)
+        torch.nn.Module.to(self.lm.model, self.device)  # transformers' own `to` has lost its types
         if data.attention == "document" and not isolates_documents(self.lm):
             raise PilekitError(
                 f"a {visible(self.lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
