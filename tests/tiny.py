@@ -28,7 +28,7 @@ def tiny_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
 
 
 def tiny_model(family: Family = "gpt_neox", *, vocab_size: int = 320, max_length: int = 32, seed: int = 0) -> Any:
-    """A randomly initialised causal language model of about 40,000 parameters, whose predictions are far from uniform."""
+    """A randomly initialised causal language model of some 40,000 parameters whose predictions are far from uniform."""
     common: dict[str, Any] = {"vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0}
     config: Any
     if family == "gpt_neox":

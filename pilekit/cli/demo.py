@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -33,9 +34,9 @@ seq_len = 512
 preset = "pythia-14m"
 
 [train]
-steps = 150
-global_batch_size = 16
-micro_batch_size = 16
+steps = 120
+global_batch_size = 8
+micro_batch_size = 8
 
 [optimizer]
 lr = 1e-3
@@ -103,7 +104,7 @@ def command(out: Path) -> None:
 def _compare(before: Path, after: Path) -> None:
     """Print bits per byte after one step and after all of them; it must have fallen in every subset."""
     first, last = (json.loads(path.read_bytes()) for path in (before, after))
-    table = Table(title="Bits per byte, from one step to the last", title_justify="left", title_style="bold")
+    table = Table(title="Bits per byte after one step and after all", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("subset")
     for name in ("before", "after", "change"):
         table.add_column(name, justify="right")

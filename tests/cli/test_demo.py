@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,15 +20,21 @@ from pilekit.errors import PilekitError
 from tests.assemble.test_sources import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
+COMMANDS = ["train-tokenizer", "stats", "stream", "train", "bpb", "train", "bpb"]
 
 
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The demo in an empty folder, on a corpus of a few files, its commands noted instead of run."""
+    """The demo in an empty folder, on a corpus of a few files, its commands noted instead of run.
+
+    Only the scores that it compares in the end are there.
+    """
     commands: list[list[str]] = []
 
     def note(command: list[str]) -> int:
         commands.append(command)
+        if command[4] == "bpb":
+            score({"before": 2.0, "after": 1.5}[Path(command[5]).parent.name], Path(command[-1]))
         return 0
 
     source = library(tmp_path / "library")
@@ -37,11 +45,27 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
+def score(bpb: float, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    scores = {"overall": {"bpb": bpb}, "subsets": {"Github": {"bpb": bpb}, "Docstrings": {"bpb": bpb}}}
+    (folder / "result.json").write_text(json.dumps(scores))
+
+
+def test_it_compares_the_scores_and_fails_where_one_did_not_fall(tmp_path: Path, capsys: Any) -> None:
+    score(2.0, tmp_path / "before")
+    score(1.5, tmp_path / "after")
+    demo._compare(tmp_path / "before" / "result.json", tmp_path / "after" / "result.json")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if "Github" in line] == [["Github", "2.0000", "1.5000", "-25", "%"]]
+    with pytest.raises(PilekitError, match="did not help with Github, Docstrings"):
+        demo._compare(tmp_path / "after" / "result.json", tmp_path / "before" / "result.json")
+
+
 def test_what_it_prints_is_what_it_runs(quick: list[list[str]]) -> None:
     result = CliRunner().invoke(demo.command, ["--out", "a demo"], catch_exceptions=False)
     assert result.exit_code == 0
     printed = [line.removeprefix("$ ") for line in result.stdout.splitlines() if line.startswith("$ ")]
-    assert [line.split()[1] for line in printed] == ["train-tokenizer", "stats", "stream"]
+    assert [line.split()[1] for line in printed] == COMMANDS
     for line, command in zip(printed, quick, strict=True):
         typed = subprocess.run(
             ["bash", "-c", f'pilekit() {{ printf "%s\\n" "$@"; }}; {line}'], capture_output=True, text=True, check=True
@@ -56,7 +80,7 @@ def test_run_again_it_keeps_its_corpus(quick: list[list[str]]) -> None:
     second = CliRunner().invoke(demo.command, catch_exceptions=False)
     assert "made from" in first.stdout
     assert "kept" in second.stdout
-    assert quick[:3] == quick[3:]
+    assert quick[: len(COMMANDS)] == quick[len(COMMANDS) :]
 
 
 def test_it_refuses_a_folder_with_other_things_in_it(quick: list[list[str]]) -> None:
@@ -85,12 +109,12 @@ def digests(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.suffix in (".zst", ".json")
+        if path.suffix in (".zst", ".safetensors") or path.name == "tokenizer.json"
     }
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PILEKIT_DATA"}
 
@@ -102,11 +126,11 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
         return result.stdout
 
     output = whole("fresh")
-    for command in ("train-tokenizer", "stats", "stream"):
+    for command in COMMANDS:
         assert f"\n$ pilekit {command} " in output
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
         assert subset in output
-    made = {"corpus", "tokenizer.json", "stats.png"}
+    made = {"corpus", "tokenizer.json", "stats.png", "train.toml", "before", "after"}
     assert {path.name for path in (tmp_path / "fresh").iterdir()} == made
 
     # A corpus lies below this folder, but what pilekit wrote is never taken for a corpus by accident.
