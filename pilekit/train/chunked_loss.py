@@ -5,6 +5,17 @@ autograd keeps them, their log-softmax and its gradient. Here hidden states go t
 while a chunk's logits are there, the gradients of the hidden states, the weight and the bias are made of them too: for
 the sum of the losses those need nothing from later (softmax minus one-hot, times the other factor). What is kept is as
 large as the inputs. Nothing is computed twice, unlike under checkpointing.
+
+Between the products, logits become their gradient in place, a few rows at a time, which stay in the processor's cache;
+under bf16 that part was most of the time. Measured for 50,304 words, against `F.cross_entropy` of all logits, on two
+cores, forward and backward; memory is the growth of the process, without the weight's own gradient:
+
+    head alone, 4,096 tokens             all at once               in chunks
+    width 128     fp32, bf16      1.60 s, 1.43 s, 2.4 GiB     1.02 s, 0.47 s, 0.3 GiB
+    width 768     fp32, bf16      3.70 s, 1.84 s, 2.4 GiB     3.16 s, 1.54 s, 0.4-0.6 GiB
+    whole model
+    pythia-14m    4 x 1,024       2.43 s, 1.99 s              1.46 s, 0.79 s
+    pythia-160m   2 x 1,024       7.04 s, 3.04 s              6.55 s, 2.66 s
 """
 
 from __future__ import annotations
@@ -16,10 +27,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ROWS = 1024
-"""Rows whose logits are held at a time, in the type of the matrix products."""
+"""Rows whose logits are held at a time, in the type of the matrix products. Fewer are slower where the products are in
+bf16 and the head is wide, because each chunk's share of the weight's gradient is added in float32: at width 768, 128
+rows take 2.6 times as long as 1,024, 256 rows 1.5 times, 512 rows 1.1 times; 2,048 gain nothing and hold 0.1-0.2 GiB
+more."""
 
 EXACT_LOGITS = 1 << 20
-"""Logits that are held at a time in float32, between two matrix products."""
+"""Logits that are held at a time in float32, between two products on a CPU: 4 MiB, which a cache has room for. 6.4 times
+as many take 1.2-1.4 times as long under bf16."""
 
 
 def chunked_cross_entropy(
@@ -97,10 +112,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _losses_of(logits: Tensor, bias: Tensor | None, targets: Tensor, exact_type: torch.dtype) -> Tensor:
     """The loss of each row of `logits` [rows, vocabulary], which become their own gradient: softmax minus one-hot.
 
-    Of few rows at a time, so that what lies between stays in the processor's cache and the exact type costs no memory.
+    On a CPU a few rows at a time, so that what lies between stays in its cache and the exact type costs no memory.
     """
     each = logits.new_empty(len(logits), dtype=exact_type)
-    rows = max(1, EXACT_LOGITS // logits.shape[1])
+    rows = max(1, EXACT_LOGITS // logits.shape[1] if logits.device.type == "cpu" else len(logits))
     for begin in range(0, len(logits), rows):
         part = slice(begin, begin + rows)
         exact = logits[part].to(exact_type)
