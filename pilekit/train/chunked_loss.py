@@ -57,8 +57,6 @@ def chunked_cross_entropy(
     and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in
     autocast's type where it is on, and in the inputs' own elsewhere.
     """
-    if not torch.is_grad_enabled():
-        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)  # type: ignore[no-untyped-call]
     return total, each
 
@@ -78,20 +76,19 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=exact_type) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=exact_type) if wants_bias and bias is not None else None
 
-        with torch.autocast(hidden.device.type, enabled=False):
-            states, words = hidden.to(product_type), weight.to(product_type)
-            for begin in range(0, len(hidden), rows):
-                chunk = slice(begin, begin + rows)
-                logits = torch.mm(states[chunk], words.T)
-                each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], exact_type)
-                grad_logits = logits
-                if grad_hidden is not None:
-                    torch.mm(grad_logits, words, out=grad_hidden[chunk])
-                if grad_weight is not None:
-                    _add_product(grad_weight, grad_logits.T, states[chunk])
-                if grad_bias is not None:
-                    grad_bias += grad_logits.sum(0, dtype=exact_type)
-                del logits, grad_logits  # before the next chunk's are made
+        states, words = hidden.to(product_type), weight.to(product_type)
+        for begin in range(0, len(hidden), rows):
+            chunk = slice(begin, begin + rows)
+            logits = torch.mm(states[chunk], words.T)
+            # From here on they are their own gradient.
+            each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], exact_type)
+            if grad_hidden is not None:
+                torch.mm(logits, words, out=grad_hidden[chunk])
+            if grad_weight is not None:
+                _add_product(grad_weight, logits.T, states[chunk])
+            if grad_bias is not None:
+                grad_bias += logits.sum(0, dtype=exact_type)
+            del logits  # before the next chunk's are made
 
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype

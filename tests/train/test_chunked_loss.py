@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -35,6 +36,23 @@ def reference(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tens
 def relative_error(found: Tensor, right: Tensor) -> float:
     found, right = found.detach().double(), right.detach().double()
     return float((found - right).norm() / right.norm())
+
+
+class Watched(TorchDispatchMode):
+    """Notes which operations run inside, and the elements of the largest tensor that any of them makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: Counter[Any] = Counter()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations[func] += 1
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return made
 
 
 @given(
@@ -92,13 +110,14 @@ def test_only_the_gradients_that_are_wanted(wanted: int) -> None:
         torch.testing.assert_close(list(found), right)
 
 
-def test_without_gradients_nothing_is_kept() -> None:
+def test_without_gradients_only_the_loss_is_made() -> None:
     hidden, weight, bias, targets = made(7, 11, 4, bias=True)
 
-    with torch.no_grad():
+    with torch.no_grad(), Watched() as watched:
         total, each = chunked_cross_entropy(hidden, weight, bias, targets, rows=3)
 
     assert total.grad_fn is None
+    assert watched.operations[torch.ops.aten.mm.default] == 3  # logits of 3, 3 and 1 rows
     torch.testing.assert_close(each, reference(hidden, weight, bias, targets).detach())
 
 
@@ -214,28 +233,13 @@ def test_a_head_that_is_also_the_embedding() -> None:
     torch.testing.assert_close(torch.autograd.grad(total, weight)[0], right)
 
 
-class LargestTensor(TorchDispatchMode):
-    """Notes the elements of the largest tensor that any operation inside makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
-
-
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_all_logits_are_never_there(bfloat16: bool) -> None:
     hidden, weight, bias, targets = made(500, 300, 8, bias=True, dtype=torch.float32)
 
-    with LargestTensor() as largest:
+    with Watched() as watched:
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             total, _ = chunked_cross_entropy(hidden, weight, bias, targets, rows=33)
         total.backward()
 
-    assert largest.elements <= 33 * 300 < 500 * 300
+    assert watched.largest <= 33 * 300 < 500 * 300

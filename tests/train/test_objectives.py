@@ -23,7 +23,7 @@ from pilekit.train.objectives import SubsetLosses, clm_loss, count_targets
 from pilekit.train.precision import autocast
 from tests.stream.reference import Document, reference_rows
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
-from tests.train.test_chunked_loss import LargestTensor, relative_error
+from tests.train.test_chunked_loss import Watched, relative_error
 
 FAMILIES = get_args(Family)
 NAMES = ("Pile-CC", "Github", "ArXiv")
@@ -298,10 +298,10 @@ def test_the_head_runs_only_where_a_target_is() -> None:
     kept[3, 17] = kept[8, 2] = True
     batch["labels"] = batch["labels"].where(kept, -100)
 
-    with LargestTensor() as largest:
+    with Watched() as watched:
         clm_loss(lm, batch, attention="document", scale=1.0)[0].backward()
 
-    assert largest.elements < batch["labels"].numel() * VOCABULARY / 2
+    assert watched.largest < batch["labels"].numel() * VOCABULARY / 2
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "gemma2"])
