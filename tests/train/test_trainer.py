@@ -164,7 +164,7 @@ def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_
             group["lr"] = lr
         optimizer.step()
         record = records[step]
-        assert record["loss"] == pytest.approx(float(loss), rel=2e-5)
+        assert record["loss"] == pytest.approx(loss.item(), rel=2e-5)
         assert record["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
         assert record["lr"] == pytest.approx(lr, rel=1e-12)
         assert record["loss_by_subset"] == pytest.approx({name: sums[name] / counts[name] for name in sums}, rel=2e-5)
