@@ -22,7 +22,7 @@ from pilekit.assemble import demo_corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 
-# A model of 2 million parameters. The rate is that of the Pythia model of this shape.
+# A model of 2 million parameters, which takes a higher rate than larger ones do.
 CONFIG = """\
 [data]
 path = {corpus}
@@ -39,7 +39,7 @@ global_batch_size = 8
 micro_batch_size = 8
 
 [optimizer]
-lr = 1e-3
+lr = 3e-3
 
 [schedule]
 kind = "cosine"

@@ -74,7 +74,8 @@ def command(config_file: str, changes: tuple[str, ...], out: str | None, dry_run
         raise KeyboardInterrupt
     model = visible(str(finished.model))
     loss = "nothing was left to train" if finished.last is None else f"loss {finished.last.loss:.4f}"
-    click.echo(f"{finished.step:,} steps done, {finished.tokens:,} tokens: {loss}")
+    done = "1 step" if finished.step == 1 else f"{finished.step:,} steps"
+    click.echo(f"{done} done, {finished.tokens:,} tokens: {loss}")
     click.echo(f"the model is in {model}; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}")
 
 
