@@ -89,22 +89,12 @@ def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
     """(topic, what would be done) for `--dry-run`; raises PilekitError for what would fail."""
     from rich.filesize import decimal
 
-    from pilekit.corpus import Corpus
-    from pilekit.stream import PileStream
-    from pilekit.tokenize import load_tokenizer
+    from pilekit.train.data import open_stream
     from pilekit.train.model import count_parameters
 
     data, train = config.data, config.train
-    tokenizer = load_tokenizer(data.tokenizer or str(config.model.path))
-    stream = PileStream(
-        Corpus(data.path, data.manifest).without_held_out(),
-        tokenizer=tokenizer,
-        seq_len=data.seq_len,
-        batch_size=train.micro_batch_size,
-        subsets=data.subsets,
-        packing=data.packing,
-        seed=data.seed,
-    )
+    stream = open_stream(config)
+    tokenizer = stream.tokenizer
     parameters = count_parameters(config.model, tokenizer, seq_len=data.seq_len)
     corpus = stream.corpus
     shards = "1 shard" if len(corpus.shards) == 1 else f"{len(corpus.shards):,} shards"

@@ -2,6 +2,7 @@
 
 config/                the TOML file, typed; everything that can be wrong with it
 run_folder.py          what a run leaves behind, and that only one process writes it
+data.py                the tokenizer and the shards, as a stream
 presets.py             the shapes of published models
 model.py               presets, config.json or a model_dir to a model
 optimizer.py           AdamW, and which parameters decay

@@ -22,13 +22,12 @@ import torch
 import xxhash
 from torch.nn.utils import clip_grad_norm_
 
-from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import isolates_documents
-from pilekit.stream import Batch, PileStream
-from pilekit.tokenize import load_tokenizer
+from pilekit.stream import Batch
 from pilekit.train.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
 from pilekit.train.config import TrainConfig, check
+from pilekit.train.data import open_stream
 from pilekit.train.export import export_model
 from pilekit.train.failed_step import failed_step
 from pilekit.train.interrupt import first_interrupt
@@ -83,19 +82,8 @@ class Trainer:
         self.config = config
         self.out = Path(out)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        source = data.tokenizer or config.model.path
-        if source is None:
-            raise PilekitError("data.tokenizer is missing; name a tokenizer.json, or a model_dir as model.path")
-        self.tokenizer = load_tokenizer(source)
-        self.stream = PileStream(
-            Corpus(data.path, data.manifest).without_held_out(),
-            tokenizer=self.tokenizer,
-            seq_len=data.seq_len,
-            batch_size=config.train.micro_batch_size,
-            subsets=data.subsets,
-            packing=data.packing,
-            seed=data.seed,
-        )
+        self.stream = open_stream(config)
+        self.tokenizer = self.stream.tokenizer
         self.lm = build_model(config.model, self.tokenizer, seq_len=data.seq_len, seed=config.train.seed)
         torch.nn.Module.to(self.lm.model, self.device)  # transformers' own `to` has lost its types
         if data.attention == "document" and not isolates_documents(self.lm):
@@ -195,9 +183,12 @@ class Trainer:
 
     def _begin(self, run: RunFolder) -> tuple[int, int]:
         """(steps, tokens) done so far; weights, optimizer and stream are put where they were then."""
+        self.optimizer.zero_grad()
         checkpoint = newest_checkpoint(run.checkpoints, run.latest_file)
         take_config(run, self.config, checkpoint)
         if checkpoint is None:
+            if self.optimizer.state:
+                raise PilekitError("this Trainer has trained already, and nothing of it was saved; make a new one")
             return 0, 0
         done = load_checkpoint(checkpoint, self.lm.model, self.optimizer)
         self.stream.load_state_dict(done.stream)

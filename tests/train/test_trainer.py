@@ -241,6 +241,17 @@ def test_a_second_interrupt_stops_at_once_and_the_run_goes_on_from_its_checkpoin
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
 
+def test_a_trainer_that_lost_its_steps_does_not_begin_in_the_middle(made: Path, tmp_path: Path) -> None:
+    def leave(metrics: StepMetrics) -> None:
+        raise KeyboardInterrupt
+
+    ours = trainer(made, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        ours.fit(leave)
+    with pytest.raises(PilekitError, match="make a new one"):
+        ours.fit()
+
+
 def test_more_steps_go_on_where_the_run_ended(made: Path, tmp_path: Path) -> None:
     changes = ("schedule.kind=constant",)
     trainer(made, tmp_path / "parts", *changes, "train.steps=5").fit()
