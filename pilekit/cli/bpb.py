@@ -63,12 +63,12 @@ def command(
 
     corpus = open_corpus(paths, manifest)
     names = exact_subsets(subsets, corpus)
-    from pilekit.evaluate.bits_per_byte import bits_per_byte, held_out_part  # torch, transformers: seconds
+    from pilekit.evaluate.bits_per_byte import bits_per_byte  # torch, transformers: seconds
     from pilekit.evaluate.result import RESULT_FILE, result_text, write_result
 
     if out is not None:
         check_target(out / RESULT_FILE)
-    corpus = held_out_part(corpus)
+    corpus = corpus.only_held_out()
     with byte_progress("scoring", corpus.size) as advance:
         result = bits_per_byte(
             model_dir, corpus, subsets=names, limit=limit, max_length=max_length, prefix=prefix, advance=advance

@@ -103,6 +103,17 @@ class Corpus:
         logger.warning("left out, as held-out shards: %s", ", ".join(visible(shard.name) for shard in held_out))
         return self._of(tuple(shard for shard in self.shards if shard not in held_out))
 
+    def only_held_out(self) -> Self:
+        """The corpus's val and test shards, for whatever judges what was learnt; all of it if it has no others.
+
+        That only they are taken is said in a warning.
+        """
+        held_out = self.held_out
+        if not held_out:
+            return self
+        logger.warning("only the held-out shards are taken: %s", ", ".join(visible(shard.name) for shard in held_out))
+        return self._of(held_out)
+
     def _of(self, shards: tuple[Shard, ...]) -> Self:
         part = object.__new__(type(self))
         part.root, part.shards, part.manifest = self.root, shards, self.manifest

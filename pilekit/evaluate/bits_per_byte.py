@@ -8,7 +8,6 @@ encoded as it stands: no token is added, none recognised in it.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -53,7 +52,7 @@ def bits_per_byte(
 
     PilekitError for anything wrong with the model, its tokenizer or the corpus, and if no document is selected.
     """
-    corpus = held_out_part(data if isinstance(data, Corpus) else Corpus(data))
+    corpus = (data if isinstance(data, Corpus) else Corpus(data)).only_held_out()
     _check(limit=limit, max_length=max_length, batch_tokens=batch_tokens)
     _exact(subsets, corpus)
     lm = load_causal_lm(model_dir)
@@ -121,20 +120,6 @@ def score_corpus(
             logger.warning("no documents of %s in %s", visible(name, 80), visible(corpus.root, 200))
     known = (subset.name for subset in corpus.manifest.subsets if subset.name in sums)
     return BitsPerByte(total(sums.values()), {name: sums[name] for name in dict.fromkeys((*known, *sums))}, described)
-
-
-def held_out_part(corpus: Corpus) -> Corpus:
-    """The val and test shards of `corpus`, if it has others too, else all of it: what a model is judged by.
-
-    A warning says so. To score the others, name their files or folder outright, or take `corpus.split("train")`.
-    """
-    held_out = corpus.held_out
-    if not held_out:
-        return corpus
-    logger.warning("only the held-out shards are scored: %s", ", ".join(visible(shard.name) for shard in held_out))
-    part = copy.copy(corpus)
-    part.shards = held_out
-    return part
 
 
 def _documents(

@@ -104,7 +104,7 @@ def test_held_out_shards_are_named(model_dir: Path, tmp_path: Path, caplog: pyte
     (tmp_path / "01.jsonl.zst").rename(tmp_path / "val.jsonl.zst")
     result = bpb(model_dir, tmp_path, "--json")
     assert [shard["name"] for shard in json.loads(result.stdout)["protocol"]["data"]] == ["val.jsonl"]
-    assert caplog.text.count("only the held-out shards are scored: val.jsonl") == 1
+    assert caplog.text.count("only the held-out shards are taken: val.jsonl") == 1
 
 
 def run(*arguments: str | Path) -> list[str]:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as module
-from pilekit.evaluate.bits_per_byte import bits_per_byte, held_out_part, score_corpus
+from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.causal_lm import as_causal_lm, load_causal_lm
 from pilekit.evaluate.result import BitsPerByte, Score, write_result
 from pilekit.shards import read_corpus
@@ -293,13 +293,13 @@ def test_of_a_corpus_with_held_out_shards_only_they_are_scored(
         result = bits_per_byte(model_dir, tmp_path)
     assert [shard["name"] for shard in result.protocol["data"]] == ["test.jsonl", "val.jsonl"]
     assert result.overall.bytes == 7
-    assert "only the held-out shards are scored: test.jsonl, val.jsonl" in caplog.text
+    assert "only the held-out shards are taken: test.jsonl, val.jsonl" in caplog.text
     caplog.clear()
     for data in (tmp_path / "train", Corpus(tmp_path).split("train")):
         assert bits_per_byte(model_dir, data).overall.bytes == 5
-    part = held_out_part(Corpus(tmp_path))
+    part = Corpus(tmp_path).only_held_out()
     caplog.clear()
-    assert held_out_part(part) is part
+    assert part.only_held_out() is part
     assert caplog.text == ""
 
 
