@@ -89,6 +89,7 @@ def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
     """(topic, what would be done) for `--dry-run`; raises PilekitError for what would fail."""
     from rich.filesize import decimal
 
+    from pilekit.train.checkpoint import find_checkpoint
     from pilekit.train.data import open_stream
     from pilekit.train.model import count_parameters
 
@@ -102,8 +103,9 @@ def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
     subsets = "all subsets" if stream.subsets is None else ", ".join(map(visible, stream.subsets))
     micro_batches = train.global_batch_size // train.micro_batch_size
     tokens = train.global_batch_size * data.seq_len
-    newest = run.newest_step()
-    if newest is not None:
+    checkpoint, _ = find_checkpoint(run.checkpoints)
+    if checkpoint is not None:
+        newest = int(checkpoint.name.removeprefix("step-"))
         start = f"goes on after step {newest:,}" if newest < train.steps else f"has done its {newest:,} steps"
     else:
         start = "begins anew" if run.is_begun else "new"
@@ -119,7 +121,7 @@ def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
             f"{micro_batches:,} x {train.micro_batch_size:,} rows at a time",
         ),
         ("in all", f"{train.steps:,} steps, {train.steps * tokens:,} tokens"),
-        ("dry run", "all of this was checked, nothing was written"),
+        ("dry run", "config, shards, tokenizer, shape of the model and run folder fit; nothing was written"),
     ]
 
 

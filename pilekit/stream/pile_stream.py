@@ -25,6 +25,7 @@ from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards import read
+from pilekit.shards.reading import OnError
 from pilekit.stream.batch import Batch
 from pilekit.stream.pack import Pack
 from pilekit.stream.state import STATE_VERSION, Place, fingerprint, place_from_state
@@ -46,6 +47,7 @@ class PileStream(IterableDataset[Batch]):
     subsets      only documents of these subsets, by any of their names; None: all
     packing      "concat": documents one after another, cut at the row's edge
     seed         recorded in the state; a pass in file order has nothing random
+    on_error     "raise": a bad line is a PilekitError; "skip": it is left out, and each shard's are told in a warning
 
     An item is a `Batch`: a dict of `input_ids`, `labels`, `doc_ids`, `position_ids`, `subset_ids`, each a LongTensor
     [batch_size, seq_len], which also names its documents: `batch.documents()`.
@@ -68,6 +70,7 @@ class PileStream(IterableDataset[Batch]):
         subsets: Sequence[str] | None = None,
         packing: str = "concat",
         seed: int = 0,
+        on_error: OnError = "raise",
     ) -> None:
         if packing not in PACKINGS:
             raise PilekitError(f'packing={packing!r} is not available: only packing="concat" exists so far')
@@ -86,6 +89,7 @@ class PileStream(IterableDataset[Batch]):
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.seed = seed
+        self.on_error = on_error
         pad_id = eos_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
         self._pack = Pack(
             seq_len,
@@ -143,8 +147,11 @@ class PileStream(IterableDataset[Batch]):
         first = names.index(place.shard)
         for shard in self.corpus.shards[first:]:
             start = place.document if shard.name == place.shard else 0
-            with read(shard, self.subsets, manifest=self.corpus.manifest, start=start) as documents:
+            with read(shard, self.subsets, self.on_error, manifest=self.corpus.manifest, start=start) as documents:
                 yield from documents
+                if bad := documents.skipped.count:
+                    example = documents.skipped.examples[0]
+                    logger.warning("%s bad line%s left out, the first: %s", f"{bad:,}", "s" * (bad > 1), example)
 
     def _nothing_selected(self) -> str:
         where = visible(str(self.corpus.root))

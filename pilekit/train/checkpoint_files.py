@@ -41,12 +41,14 @@ class Progress:
     tokens    tokens trained on, padding not counted
     stream    `PileStream.state_dict()`, JSON types only
     threads   torch's intra-op threads, on which the exact sums depend
+    model     fingerprint of the model's configuration
     """
 
     step: int
     tokens: int
     stream: dict[str, Any]
     threads: int
+    model: str = ""
 
 
 class FileSum(msgspec.Struct, frozen=True):

@@ -1,28 +1,51 @@
-"""From `[data]` to a stream of micro-batches: the tokenizer and the training shards of a config, found and checked."""
+"""From `[data]` to a stream of batches, one per step: tokenizer and shards of a config, found and checked."""
 
 from __future__ import annotations
 
-from pilekit.corpus import Corpus
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pilekit.corpus import Corpus, load_manifest, resolve_subsets
 from pilekit.errors import PilekitError
+from pilekit.evaluate.model_folder import check_folder
 from pilekit.stream import PileStream
+from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import TrainConfig
 
 
 def open_stream(config: TrainConfig) -> PileStream:
     """The stream that a config trains on, at its beginning; `.tokenizer` is the config's, or that of `model.path`.
 
-    Val and test shards are left out, which a warning says. PilekitError if shards or tokenizer are missing.
+    Val and test shards among others are left out, which a warning says. A PilekitError names the field that is wrong.
     """
-    data = config.data
-    tokenizer = data.tokenizer or config.model.path
-    if tokenizer is None:
-        raise PilekitError("data.tokenizer is missing; name a tokenizer.json, or a model_dir as model.path")
+    data, model = config.data, config.model
+    if model.path is not None:
+        with _field("model.path"):
+            check_folder(model.path)
+    with _field("data.manifest"):
+        manifest = load_manifest(data.manifest or "pile")
+    with _field("data.path" if data.path is not None else ""):
+        corpus = Corpus(data.path, manifest).without_held_out()
+    with _field("data.subsets"):
+        subsets = None if data.subsets is None else resolve_subsets(*data.subsets, manifest=manifest)
+    with _field("data.tokenizer" if data.tokenizer is not None else "model.path"):
+        tokenizer = load_tokenizer(data.tokenizer or model.path or "")
     return PileStream(
-        Corpus(data.path, data.manifest).without_held_out(),
+        corpus,
         tokenizer=tokenizer,
         seq_len=data.seq_len,
-        batch_size=config.train.micro_batch_size,
-        subsets=data.subsets,
+        batch_size=config.train.global_batch_size,
+        subsets=subsets,
         packing=data.packing,
         seed=data.seed,
+        on_error=data.on_error,
     )
+
+
+@contextmanager
+def _field(name: str) -> Iterator[None]:
+    """Put the field's name before the message of an error."""
+    try:
+        yield
+    except PilekitError as error:
+        raise PilekitError(f"{name}: {error}" if name else str(error)) from error

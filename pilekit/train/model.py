@@ -9,9 +9,11 @@ from the model's shape alone: 0.03 s for `pythia-2.8b`, which takes 11 GB once i
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import torch
+import xxhash
 from torch import nn
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, PreTrainedConfig, PreTrainedModel
 
@@ -53,6 +55,18 @@ def count_parameters(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int)
     What `build_model` says of a shape that does not fit, this says too.
     """
     return sum(parameter.numel() for parameter in _checked(config, tokenizer, seq_len).parameters())
+
+
+def fingerprint(model: PreTrainedModel) -> str:
+    """XXH3 of the model's configuration, without what says nothing of its outputs (versions, names, stored type)."""
+    passed_over = ("transformers_version", "architectures", "dtype", "torch_dtype")
+    said = {
+        key: value
+        for key, value in model.config.to_dict().items()
+        if key not in passed_over and not key.startswith("_")
+    }
+    digest: str = xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True, default=str).encode())
+    return digest
 
 
 def _checked(config: ModelConfig, tokenizer: Tokenizer, seq_len: int) -> PreTrainedModel:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilekit.corpus import HEADER_FILE, normalised, read_header, write_header
+from pilekit.corpus import HEADER_FILE, read_header, write_header
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.train.config import TrainConfig, differences, load_config, shown, to_toml
@@ -42,7 +42,6 @@ LOCK_FILE = ".lock"
 
 FIXED = (
     "data.seq_len",
-    "data.subsets",
     "data.packing",
     "data.seed",
     "data.attention",
@@ -196,8 +195,6 @@ def _meant(field: str, value: Any) -> Any:
     """What a value stands for, however it is spelt."""
     if field in ("model.path", "model.config") and value is not None:
         return Path(value).absolute()
-    if field == "data.subsets" and value is not None:
-        return {normalised(name) for name in value}
     return value
 
 

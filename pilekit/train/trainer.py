@@ -1,10 +1,11 @@
 """The trainer: raw shards in, a trained model out.
 
-`Trainer.fit` is the whole loop, to be read from top to bottom. It rests on three rules. The loss of a step is the mean
-over the step's target tokens, so how they are spread over micro-batches and rows changes nothing. Whatever is random in
-a step is drawn from (train.seed, step), so no state of a generator needs saving. And the stream hands out no batch that
-is not trained on, so its state after a step is the place of the next step's first token. Together they make a run that
-was stopped and continued the same, bit for bit, as one that was not (with as many threads, which a checkpoint records).
+`Trainer.fit` is the whole loop, to be read from top to bottom. It rests on three rules. A step is one batch of the
+stream, and its loss the mean over its target tokens, so how it is cut into micro-batches changes nothing. Whatever is
+random in a step is drawn from (train.seed, step), so no state of a generator needs saving. And the stream hands out no
+batch that is not trained on, so its state after a step is the place of the next step's first token. Together they make
+a run that was stopped and continued the same, bit for bit, as one that was not (with as many threads, which a
+checkpoint records).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,14 +30,14 @@ from pilekit.train.checkpoint import Progress, load_checkpoint, newest_checkpoin
 from pilekit.train.config import TrainConfig, check
 from pilekit.train.data import open_stream
 from pilekit.train.export import export_model
-from pilekit.train.failed_step import failed_step
+from pilekit.train.failed_step import failed_step, is_out_of_memory
 from pilekit.train.interrupt import first_interrupt
 from pilekit.train.metrics import MetricsLog, StepMetrics
-from pilekit.train.model import build_model
+from pilekit.train.model import build_model, fingerprint
 from pilekit.train.objectives import SubsetLosses, clm_loss, count_targets
 from pilekit.train.optimizer import build_optimizer
 from pilekit.train.precision import autocast
-from pilekit.train.run_folder import RunFolder, open_run, take_config
+from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
 from pilekit.train.schedule import learning_rate
 
 logger = logging.getLogger(__name__)
@@ -62,11 +63,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class StepLosses:
-    """The losses of one step: their mean, by subset, and per micro-batch one by one (float32 [rows, seq_len - 1])."""
+    """The losses of one step: their mean, by subset, and one by one (float32 [rows, seq_len - 1])."""
 
     mean: float
     by_subset: SubsetLosses
-    nlls: list[torch.Tensor]
+    nll: torch.Tensor
 
 
 class Trainer:
@@ -92,6 +93,7 @@ class Trainer:
                 'set data.attention = "causal"'
             )
         self.optimizer = build_optimizer(self.lm.model, config.optimizer)
+        self._place = self.stream.state_dict()
 
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
         """Train up to `train.steps`, from the run's newest checkpoint if there is one, and write `model/`.
@@ -99,60 +101,71 @@ class Trainer:
         `on_step` is called after every step. Ctrl-C ends the step, saves it and returns. A loss or a gradient that is
         not a number is a PilekitError that names the step and its documents.
         """
-        train, optimizer, stream = self.config.train, self.optimizer, self.stream
-        micro_batches_per_step = train.global_batch_size // train.micro_batch_size
+        train, optimizer = self.config.train, self.optimizer
         metrics = None
         with open_run(self.out) as run, first_interrupt() as interrupted, closing(self._batches()) as batches:
             step, tokens = self._begin(run)
             saved = step
             with MetricsLog(run.metrics_file, resume_step=step) as log:
-                while step < train.steps and not interrupted():
-                    started = time.perf_counter()
-                    micro_batches = [next(batches) for _ in range(micro_batches_per_step)]
-                    waited = time.perf_counter() - started
+                try:
+                    while step < train.steps and not interrupted():
+                        started = time.perf_counter()
+                        batch = next(batches)
+                        waited = time.perf_counter() - started
 
-                    lr = self._learning_rate(step)
-                    for group in optimizer.param_groups:
-                        group["lr"] = lr
-                    torch.manual_seed(seed_of_step(train.seed, step))
-                    losses = self._accumulate_gradients(micro_batches)
-                    grad_norm = float(clip_grad_norm_(self.lm.model.parameters(), train.clip_norm))
-                    step += 1
-                    if not math.isfinite(losses.mean) or not math.isfinite(grad_norm):
-                        raise failed_step(run.path, step, losses.mean, grad_norm, lr, micro_batches, losses.nlls)
-                    optimizer.step()
-                    optimizer.zero_grad()
+                        lr = self._learning_rate(step)
+                        for group in optimizer.param_groups:
+                            group["lr"] = lr
+                        torch.manual_seed(seed_of_step(train.seed, step))
+                        losses = self._accumulate_gradients(batch)
+                        grad_norm = float(clip_grad_norm_(self.lm.model.parameters(), train.clip_norm))
+                        if not math.isfinite(losses.mean) or not math.isfinite(grad_norm):
+                            raise failed_step(run, step + 1, losses.mean, grad_norm, lr, batch, losses.nll)
+                        optimizer.step()
+                        optimizer.zero_grad()
 
-                    seen = sum(int((batch["doc_ids"] >= 0).sum()) for batch in micro_batches)
-                    tokens += seen
-                    seconds = time.perf_counter() - started
-                    metrics = StepMetrics(
-                        step=step,
-                        loss=losses.mean,
-                        loss_by_subset=losses.by_subset.by_name(stream.subset_names),
-                        lr=lr,
-                        grad_norm=grad_norm,
-                        tokens=tokens,
-                        tokens_per_second=seen / seconds,
-                        data_wait=waited / seconds,
-                        step_seconds=seconds,
-                    )
-                    if step % self.config.log.every == 0 or step == train.steps:
-                        log.write(metrics)
-                    if on_step is not None:
-                        on_step(metrics)
-                    if step % self.config.checkpoint.every == 0:
-                        self._save(run, step, tokens)
-                        saved = step
+                        seen = int((batch["doc_ids"] >= 0).sum())
+                        step, tokens, self._place = step + 1, tokens + seen, self.stream.state_dict()
+                        seconds = time.perf_counter() - started
+                        metrics = StepMetrics(
+                            step=step,
+                            loss=losses.mean,
+                            loss_by_subset=losses.by_subset.by_name(self.stream.subset_names),
+                            lr=lr,
+                            grad_norm=grad_norm,
+                            tokens=tokens,
+                            tokens_per_second=seen / seconds,
+                            data_wait=waited / seconds,
+                            step_seconds=seconds,
+                        )
+                        if step % self.config.log.every == 0 or step == train.steps:
+                            log.write(metrics)
+                        if on_step is not None:
+                            on_step(metrics)
+                        if step % self.config.checkpoint.every == 0:
+                            self._save(run, step, tokens)
+                            saved = step
+                except PilekitError:
+                    with suppress(PilekitError):  # the step that failed has changed nothing; what it says counts
+                        if step > saved:
+                            self._save(run, step, tokens)
+                    raise
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    raise PilekitError(
+                        f"step {step + 1}: out of memory; lower train.micro_batch_size or data.seq_len"
+                    ) from error
             if step > saved:
                 self._save(run, step, tokens)
-            if step >= train.steps:
+            if step < train.steps:
+                return Finished(step, tokens, interrupted=True, model=None, last=metrics)
+            if metrics is not None or not run.model.exists():
                 export_model(run.model, self.lm, self.tokenizer)
-                return Finished(step, tokens, interrupted=False, model=run.model, last=metrics)
-        return Finished(step, tokens, interrupted=True, model=None, last=metrics)
+            return Finished(step, tokens, interrupted=False, model=run.model, last=metrics)
 
     def _batches(self) -> Generator[Batch, None, None]:
-        """Micro-batches without end: pass after pass through the shards."""
+        """The batches of all steps, without end: pass after pass through the shards."""
         while True:
             yield from self.stream
 
@@ -167,38 +180,60 @@ class Trainer:
             min_lr=config.schedule.min_lr,
         )
 
-    def _accumulate_gradients(self, micro_batches: Sequence[Batch]) -> StepLosses:
-        """Add up the gradients of the mean loss over all target tokens of the micro-batches."""
-        targets = sum(count_targets(batch) for batch in micro_batches)
-        scale = 1 / max(1, targets)
+    def _accumulate_gradients(self, batch: Batch) -> StepLosses:
+        """Add up, micro-batch by micro-batch, the gradients of the mean loss over all target tokens of the batch."""
+        targets = count_targets(batch)
+        if targets == 0:
+            raise PilekitError("none of the step's rows has a token to predict; are there only empty documents?")
         by_subset, nlls = SubsetLosses(), []
-        for batch in micro_batches:
-            tensors = {name: column.to(self.device) for name, column in batch.items()}
+        size = self.config.train.micro_batch_size
+        for first in range(0, len(batch["input_ids"]), size):
+            rows = {name: column[first : first + size].to(self.device) for name, column in batch.items()}
             with autocast(self.config.precision.dtype, self.device):
-                loss, nll = clm_loss(self.lm, tensors, attention=self.config.data.attention, scale=scale)
+                loss, nll = clm_loss(self.lm, rows, attention=self.config.data.attention, scale=1 / targets)
             loss.backward()  # type: ignore[no-untyped-call]
-            by_subset.add(nll, tensors)
+            by_subset.add(nll, rows)
             nlls.append(nll)
-        return StepLosses(float(sum(nll.double().sum() for nll in nlls)) * scale, by_subset, nlls)
+        nll = torch.cat(nlls)
+        return StepLosses(float(nll.double().sum()) / targets, by_subset, nll)
 
     def _begin(self, run: RunFolder) -> tuple[int, int]:
         """(steps, tokens) done so far; weights, optimizer and stream are put where they were then."""
         self.optimizer.zero_grad()
         checkpoint = newest_checkpoint(run.checkpoints, run.latest_file)
-        take_config(run, self.config, checkpoint)
+        check_start(run, self.config)
         if checkpoint is None:
             if self.optimizer.state:
                 raise PilekitError("this Trainer has trained already, and nothing of it was saved; make a new one")
+            take_config(run, self.config, None)
             return 0, 0
         done = load_checkpoint(checkpoint, self.lm.model, self.optimizer)
-        self.stream.load_state_dict(done.stream)
+        if done.model != fingerprint(self.lm.model):
+            raise PilekitError(
+                f"{visible(str(run.path))}: its checkpoint is of a model of another configuration; put the "
+                "config.json back that it was begun with, or name another folder with --out"
+            )
+        try:
+            self.stream.load_state_dict(done.stream)
+        except PilekitError as error:
+            raise PilekitError(
+                f"{visible(str(run.path))}: cannot go on with other data ({error}); give [data] as it was, or name "
+                "another folder with --out"
+            ) from error
+        self._place = done.stream
+        take_config(run, self.config, checkpoint)
         if done.threads != torch.get_num_threads():
             logger.warning("computing with %d threads, as the checkpoint was made with, to go on exactly", done.threads)
             torch.set_num_threads(done.threads)
         return done.step, done.tokens
 
     def _save(self, run: RunFolder, step: int, tokens: int) -> None:
-        progress = Progress(step, tokens, self.stream.state_dict(), torch.get_num_threads())
+        if not all(bool(parameter.isfinite().all()) for parameter in self.lm.model.parameters()):
+            raise PilekitError(
+                f"step {step}: the weights are no longer numbers and are not saved; lower optimizer.lr or lengthen "
+                "schedule.warmup, and run again"
+            )
+        progress = Progress(step, tokens, self._place, torch.get_num_threads(), fingerprint(self.lm.model))
         save_checkpoint(
             run.checkpoints,
             run.latest_file,

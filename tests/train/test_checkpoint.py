@@ -211,7 +211,7 @@ def test_the_learning_rate_is_the_configs_not_the_checkpoints(tmp_path: Path) ->
 
 def test_a_checkpoint_is_json_and_safetensors_and_tells_of_its_run(tmp_path: Path) -> None:
     model = tiny_model()
-    progress = Progress(4, 7, {}, 1)
+    progress = Progress(4, 7, {}, 1, "shape")
     config = {"train": {"clip_norm": float("inf"), "betas": (0.9, 0.95)}, "data": {"path": None}}
     folder = save_checkpoint(
         tmp_path / "checkpoints", tmp_path / "latest", model, adamw(model), progress, config=config, keep_last=1
@@ -219,7 +219,7 @@ def test_a_checkpoint_is_json_and_safetensors_and_tells_of_its_run(tmp_path: Pat
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     state = json.loads((folder / STATE_FILE).read_text(), parse_constant=pytest.fail)["state"]
     assert state["config"] == {"train": {"clip_norm": "inf", "betas": [0.9, 0.95]}, "data": {"path": None}}
-    assert state["progress"] == {"step": 4, "tokens": 7, "stream": {}, "threads": 1}
+    assert state["progress"] == {"step": 4, "tokens": 7, "stream": {}, "threads": 1, "model": "shape"}
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}
 
 

@@ -250,6 +250,7 @@ OTHER: dict[str, Any] = {
     "data.tokenizer": "other.json",
     "data.seq_len": 16,
     "data.subsets": ["ArXiv"],
+    "data.on_error": "skip",
     "data.packing": "best_fit",
     "data.seed": 1,
     "data.attention": "causal",

@@ -303,7 +303,7 @@ def test_a_loss_that_is_no_number_names_its_step_and_its_documents(made: Path, t
     texts.insert(20, "a rare Ω")
     shard = tmp_path / "corpus.jsonl"
     shard.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    ours = trainer(made, tmp_path / "run", f"data.path={shard}", "checkpoint.every=1")
+    ours = trainer(made, tmp_path / "run", f"data.path={shard}", "checkpoint.every=1000")
     stream = PileStream(Corpus(shard), tokenizer=made / "tokenizer", seq_len=24, batch_size=6)
     poison = int(ours.tokenizer.encode_batch(["Ω"])[0][-1])
     batches = list(stream)
@@ -326,9 +326,11 @@ def test_a_loss_that_is_no_number_names_its_step_and_its_documents(made: Path, t
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["data.path=nowhere"], "nowhere"),
-        (["data.tokenizer=nowhere"], "no tokenizer"),
-        (["data.subsets=['ArXif']"], "ArXiv"),
+        (["data.path=nowhere"], "data.path: nowhere"),
+        (["data.tokenizer=nowhere"], "data.tokenizer: no tokenizer"),
+        (["data.subsets=['ArXif']"], "data.subsets: .*ArXiv"),
+        (["data.manifest=nope"], "data.manifest: no manifest is called nope"),
+        (["model.path=nowhere"], "model.path: nowhere: there is no such model"),
         (["data.seq_len=33"], "33"),
     ],
 )
@@ -348,8 +350,71 @@ def test_a_selection_without_documents_is_an_error(made: Path, tmp_path: Path) -
 def test_a_run_of_another_model_or_other_data_is_refused(made: Path, tmp_path: Path) -> None:
     trainer(made, tmp_path / "run", "train.steps=4").fit()
     for change in ("data.seq_len=16", "data.attention=causal", "train.seed=1", "data.subsets=['Github']"):
-        with pytest.raises(PilekitError, match=change.split("=")[0]):
+        with pytest.raises(PilekitError, match=change.split("=")[0].removeprefix("data.")):
             trainer(made, tmp_path / "run", change).fit()
     with pytest.raises(PilekitError, match="resume"):
         trainer(made, tmp_path / "run", "checkpoint.resume=never").fit()
     assert len(lines(tmp_path / "run")) == 4
+    assert load_config(tmp_path / "run" / "config.toml").data.subsets is None
+
+
+def test_a_config_json_that_was_changed_meanwhile_is_noticed(made: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_bytes((made / "model" / "config.json").read_bytes())
+    trainer(made, tmp_path / "run", f"model.config={config}", "train.steps=4").fit()
+    config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": "relu"}))
+    with pytest.raises(PilekitError, match="model of another configuration"):
+        trainer(made, tmp_path / "run", f"model.config={config}").fit()
+
+
+def test_no_micro_batch_size_changes_a_step_at_the_end_of_a_pass(made: Path, tmp_path: Path) -> None:
+    shard = tmp_path / "corpus.jsonl"
+    shard.write_text('{"text": "the quick brown fox jumps over the lazy dog, twelve times 345"}\n' * 5)
+    runs = []
+    for micro in (1, 2, 4):
+        changes = (f"data.path={shard}", "train.global_batch_size=4", f"train.micro_batch_size={micro}")
+        no_dropout = "model.preset=pythia-14m"
+        trainer(made, tmp_path / f"{micro}", *changes, no_dropout, "train.steps=4").fit()
+        runs.append(lines(tmp_path / f"{micro}"))
+    for other in runs[1:]:
+        for ours, theirs in zip(runs[0], other, strict=True):
+            assert ours["tokens"] == theirs["tokens"]
+            assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+            assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
+
+
+def test_a_bad_line_stops_after_saving_and_can_be_left_out(
+    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines_of = ['{"text": "the quick brown fox jumps over the lazy dog"}'] * 60
+    lines_of[45] = '{"text": 5}'
+    shard = tmp_path / "corpus.jsonl"
+    shard.write_text("\n".join(lines_of))
+    small = ("train.global_batch_size=2", "train.steps=60", "checkpoint.every=1000")
+    with pytest.raises(PilekitError, match="line 46"):
+        trainer(made, tmp_path / "run", f"data.path={shard}", *small).fit()
+    done = len(lines(tmp_path / "run"))
+    if done:
+        assert (tmp_path / "run" / "latest").read_text() == f"checkpoints/step-{done}\n"
+    steps: list[int] = []
+    trainer(made, tmp_path / "run", f"data.path={shard}", *small, "data.on_error=skip").fit(
+        lambda metrics: steps.append(metrics.step)
+    )
+    assert steps == list(range(done + 1, 61))
+    trainer(made, tmp_path / "skip", f"data.path={shard}", *small, "data.on_error=skip").fit()
+    assert lines(tmp_path / "run") == lines(tmp_path / "skip")
+    assert "1 bad line left out, the first: " in caplog.text
+
+
+def test_weights_that_are_no_numbers_are_not_saved(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match="step 1: the weights are no longer numbers"):
+        trainer(made, tmp_path / "run", "optimizer.lr=1e39", "schedule.warmup=0", "train.steps=1").fit()
+    assert not (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_only_empty_documents_are_told(made: Path, tmp_path: Path) -> None:
+    shard = tmp_path / "corpus.jsonl"
+    shard.write_text('{"text": ""}\n' * 200)
+    with pytest.raises(PilekitError, match="none of the step's rows has a token"):
+        trainer(made, tmp_path / "run", f"data.path={shard}").fit()

@@ -16,6 +16,8 @@ from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
 from pilekit.train.config.text import closest, shown, typed, wrong
 from pilekit.train.presets import PRESETS
 
+LONGEST_ROW = 2**20
+"""More tokens than any model has positions; a typing error must not ask for all of the memory."""
 LARGEST_INTEGER = 2**53
 """The largest whole number a config may hold: every reader of JSON has it exactly."""
 
@@ -57,7 +59,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "data.seq_len": (lambda tokens: tokens >= 2, "at least 2: a row of one token has nothing to predict"),
+    "data.seq_len": (lambda tokens: 2 <= tokens <= LONGEST_ROW, f"2 to {LONGEST_ROW}: one token predicts nothing"),
     "data.seed": (lambda seed: seed >= 0, "at least 0"),
     "data.path": (
         lambda path: "-" not in ([path] if isinstance(path, str) else path or []),

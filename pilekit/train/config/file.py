@@ -38,6 +38,8 @@ def load_config(path: str | Path, changes: Sequence[str] = ()) -> TrainConfig:
     with _of("--set"):
         for change in changes:
             section, field, value = _change(change)
+            if section == "model":  # another model takes the place of the file's
+                found["model"].clear()
             found[section][field] = value
     with _of(visible(str(path)) + (" with --set" if changes else "")):
         if "steps" not in found["train"]:

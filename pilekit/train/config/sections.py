@@ -28,6 +28,8 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     """Tokens in a row."""
     subsets: list[str] | None = None
     """Only documents of these subsets, by any of their names; left out: all."""
+    on_error: Literal["raise", "skip"] = "raise"
+    """What a bad line of a shard does: "raise" stops the run with its place, "skip" leaves it out with a warning."""
     packing: Literal["concat"] = "concat"
     """How documents fill rows: "concat" puts one after another and cuts at the row's edge."""
     seed: int = 0
