@@ -10,6 +10,7 @@ for `pythia-14m` on one core.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.model_folder import load_model
+from pilekit.evaluate.model_folder import load_model, positions_of
 from pilekit.tokenize import Tokenizer
 
 PROBE_TOKENS = 8
+_LENGTH_DEPENDENT = re.compile("'rope_type': '(longrope|dynamic)")  # of one kind of layer, or of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     name = visible(str(model.config.model_type), 60)
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
-        raise PilekitError(f"a {type(model).__name__} has no language-model head; it cannot predict tokens")
+        raise PilekitError(f"{type(model).__name__} has no language-model head; it cannot predict tokens")
     ids = _probe_ids(model, max_length_of(model))
     changed = ids.clone()
     changed[0, -1] = (ids[0, -1] + 1) % _embeddings(model).num_embeddings
@@ -74,7 +76,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
             changed_logits = model(input_ids=changed, use_cache=False).logits
     except Exception as error:  # whatever a model raises that is not called with tokens alone
         raise PilekitError(
-            f"a {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
+            f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
         ) from error
     if _differ(logits[:, :-1], changed_logits[:, :-1]):
         raise PilekitError(
@@ -128,12 +130,15 @@ def isolates_documents(lm: CausalLM) -> bool:
 
 def max_length_of(model: PreTrainedModel) -> int | None:
     """The positions that a model has; None if it names no limit."""
-    config = model.config.get_text_config()
-    for field in ("max_position_embeddings", "n_positions"):
-        value = getattr(config, field, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
+    return positions_of(model.config)
+
+
+def depends_on_length(model: PreTrainedModel) -> bool:
+    """Whether what a model says of a token depends on how long its input is, be the rest of it padding.
+
+    Rotary embeddings of the types longrope and dynamic take other factors for a longer input.
+    """
+    return bool(_LENGTH_DEPENDENT.search(repr(getattr(model.config.get_text_config(), "rope_parameters", None))))
 
 
 def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, bool]:

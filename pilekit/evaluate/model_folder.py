@@ -37,6 +37,9 @@ _LOGGING: Any = transformers_logging
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+# Where the models' authors have put the number of positions.
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+
 # Fields of a config.json that must choose nothing here: the code to run, the file of the weights; and the labels of a
 # classifier, of which transformers makes a dictionary of any size.
 _PASSED_OVER = ("auto_map", "transformers_weights", "num_labels", "id2label", "label2id")
@@ -113,13 +116,13 @@ def read_config(path: str | Path) -> PreTrainedConfig:
     kind = visible(content["model_type"], 60)
     if content["model_type"] not in CONFIG_MAPPING:
         if "auto_map" in content:
-            raise PilekitError(f"{shown}: a {kind} model needs code of its own, and pilekit never runs a model's code")
+            raise PilekitError(f"{shown}: the {kind} model needs code of its own, and pilekit never runs a model's code")
         raise PilekitError(
             f'{shown}: model_type "{kind}" is unknown to transformers {transformers.__version__}; update transformers '
             "if it is a new one"
         )
     if content["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or content.get("is_encoder_decoder") is True:
-        raise PilekitError(f"{shown}: a {kind} model is not a causal language model; give one that predicts from left")
+        raise PilekitError(f"{shown}: the {kind} model is not a causal language model; give one that predicts from left")
     if content.get("quantization_config"):
         raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
     own = {name: value for name, value in content.items() if name not in _PASSED_OVER}
@@ -129,8 +132,17 @@ def read_config(path: str | Path) -> PreTrainedConfig:
     except Exception as error:  # a field of the wrong type can fail anywhere
         raise PilekitError(f"{shown}: transformers refuses it: {_reason(error)}") from error
     if config.is_encoder_decoder:
-        raise PilekitError(f"{shown}: a {kind} model is not a causal language model; give one that predicts from left")
+        raise PilekitError(f"{shown}: the {kind} model is not a causal language model; give one that predicts from left")
     return config
+
+
+def positions_of(config: PreTrainedConfig) -> int | None:
+    """The positions that a model of this configuration has; None if it names no limit."""
+    for field in _POSITIONS:
+        value = getattr(config.get_text_config(), field, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
 
 
 def weight_files(folder: str | Path) -> list[Path]:
@@ -218,7 +230,11 @@ def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path]) -> No
                 f"{visible(str(file))}: is not a whole safetensors file ({visible(str(error), 200)}); copy it again"
             ) from error
     shown = visible(str(folder / "config.json"))
-    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    positions = (vars(config.get_text_config()).get(field) for field in _POSITIONS)
+    for what, value in (("layers", layers), *(("positions", value) for value in positions)):
+        if isinstance(value, int) and value < 1:
+            raise PilekitError(f"{shown}: names {value:,} {what}, and a model has at least one; copy it again")
     if isinstance(layers, int) and layers > tensors:
         raise PilekitError(f"{shown}: names {layers:,} layers, but the weights beside it hold {tensors:,} tensors")
     parameters = sum(parameter.numel() for parameter in model_on_meta(config, shown).parameters())

@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.causal_lm import CausalLM
+from pilekit.evaluate.causal_lm import CausalLM, depends_on_length
 from pilekit.evaluate.windows import Window, windows
 
 BATCH_TOKENS = 4096
@@ -101,7 +101,6 @@ def score_documents(
     *,
     prefix: int | None,
     max_length: int,
-    context_len: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     look_ahead: int = LOOK_AHEAD,
     scored: Callable[[int], None] = ignore,
@@ -109,7 +108,7 @@ def score_documents(
     """Yield every document with its negative log-likelihood, in order; the model is used in its mode, device and dtype.
 
     prefix         the token id before the first token; None: the first token is context only and not scored
-    max_length     the most inputs of a window (see windows.py, also for `context_len`)
+    max_length     the most inputs of a window (see windows.py)
     batch_tokens   inputs in a batch, padding counted; one window always fits
     look_ahead     windows of so many tokens are sorted by length together
     scored         called with each further number of tokens scored
@@ -119,7 +118,7 @@ def score_documents(
     held: list[_Piece] = []
     opened: list[_Open] = []
     weight = 0
-    for current, window in _pieces(documents, prefix, max_length, context_len):
+    for current, window in _pieces(documents, prefix, max_length):
         if weight >= look_ahead:
             _score(lm, held, batch_tokens, scored)
             yield from (one.scored() for one in opened if one is not current)
@@ -135,33 +134,41 @@ def score_documents(
 
 
 def _pieces(
-    documents: Iterable[TokenizedDocument], prefix: int | None, max_length: int, context_len: int
+    documents: Iterable[TokenizedDocument], prefix: int | None, max_length: int
 ) -> Iterator[tuple[_Open, Window | None]]:
     """Every document, first with None for its beginning, then with each of its windows."""
     before = np.array([] if prefix is None else [prefix], dtype=np.uint32)
     for document in documents:
         current = _Open(document, np.concatenate((before, document.ids)))
         yield current, None
-        for window in windows(current.tokens, max_length, context_len):
+        for window in windows(current.tokens, max_length):
             yield current, window
 
 
 def _score(lm: CausalLM, held: list[_Piece], batch_tokens: int, scored: Callable[[int], None]) -> None:
     """Add the losses of all windows to their documents'."""
-    for batch in batches(held, batch_tokens):
-        for piece, nll in zip(batch, _losses(lm, batch), strict=True):
+    for batch in batches(held, batch_tokens, mixed=not depends_on_length(lm.model)):
+        try:
+            losses = _losses(lm, batch)
+        except (RuntimeError, IndexError, ValueError, MemoryError) as error:
+            raise _failed(batch[0], error) from error
+        for piece, nll in zip(batch, losses, strict=True):
             piece.of.nll += nll
             if not math.isfinite(nll):
                 raise _no_number(piece, nll)
         scored(sum(piece.window.targets for piece in batch))
 
 
-def batches(held: Iterable[_Piece], batch_tokens: int) -> Iterator[list[_Piece]]:
-    """Windows in batches of like length, the longest first: what does not fit into memory shows at once."""
+def batches(held: Iterable[_Piece], batch_tokens: int, *, mixed: bool = True) -> Iterator[list[_Piece]]:
+    """Windows in batches of like length, the longest first: what does not fit into memory shows at once.
+
+    Not `mixed`, the windows of a batch are of one length, and none is padded.
+    """
     batch: list[_Piece] = []
     longest = 0
     for piece in sorted(held, key=lambda piece: piece.window.begin - piece.window.end):
-        if batch and (len(batch) + 1) * longest > batch_tokens:
+        full = (len(batch) + 1) * longest > batch_tokens
+        if batch and (full or not (mixed or piece.window.end - piece.window.begin == longest)):
             yield batch
             batch = []
         if not batch:
@@ -214,8 +221,23 @@ def _chunk_rows(device: torch.device, vocabulary: int) -> int:
 
 
 def _no_number(piece: _Piece, nll: float) -> PilekitError:
-    document = piece.of.document
     return PilekitError(
-        f"{visible(document.shard, 200)}, document {document.number} ({visible(document.subset, 80)}): the model's "
-        f"loss is {nll}, not a finite number; its weights are damaged, or too large for the precision it computes in"
+        f"{_place(piece)}: the model's loss is {nll}, not a finite number; its weights are damaged, or too large for "
+        "the precision it computes in; copy the model again"
     )
+
+
+def _failed(longest: _Piece, error: Exception) -> PilekitError:
+    """What a model raises at a batch, as of its longest window."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in lines[0]
+    return PilekitError(
+        f"{_place(longest)}: the model fails at a window of {longest.window.end - longest.window.begin:,} tokens "
+        f"({visible(lines[0], 200)}); give a smaller --max-length"
+        + (", or fewer batch_tokens to bits_per_byte" if memory else "")
+    )
+
+
+def _place(piece: _Piece) -> str:
+    document = piece.of.document
+    return f"{visible(document.shard, 200)}, document {document.number} ({visible(document.subset, 80)})"

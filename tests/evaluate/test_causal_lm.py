@@ -318,7 +318,7 @@ def test_folders_that_are_no_model_are_told_apart(tmp_path: Path) -> None:
         ('{"model_type": ["gpt2"]}', 'has no "model_type"'),
         ('{"model_type": "gpt-9"}', 'model_type "gpt-9" is unknown to transformers'),
         ('{"model_type": "\\u001b[31mred"}', r'model_type "\x1b[31mred" is unknown'),
-        ('{"model_type": "vit"}', "a vit model is not a causal language model"),
+        ('{"model_type": "vit"}', "the vit model is not a causal language model"),
         ('{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}', "quantised weights"),
     ],
 )
@@ -349,6 +349,21 @@ def test_a_hostile_configuration_is_refused(content: str, said: str, tmp_path: P
 )
 def test_a_configuration_that_makes_no_model_of_this_size_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     refused(edit_config(tiny_model_dir(tmp_path), **changes))
+
+
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize(
+    ("family", "field", "what"),
+    [
+        ("gpt_neox", "num_hidden_layers", "layers"),
+        ("gpt2", "n_layer", "layers"),
+        ("llama", "max_position_embeddings", "positions"),
+        ("gpt2", "n_positions", "positions"),
+    ],
+)
+def test_a_model_has_layers_and_positions(family: Family, field: str, what: str, number: int, tmp_path: Path) -> None:
+    message = refused(edit_config(tiny_model_dir(tmp_path, family), **{field: number}))
+    assert f"config.json: names {number} {what}, and a model has at least one" in message
 
 
 def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:

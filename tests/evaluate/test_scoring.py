@@ -10,7 +10,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MptConfig,
+    Phi3Config,
+    Phi3ForCausalLM,
+    RobertaConfig,
+)
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate import scoring
@@ -20,7 +28,7 @@ from tests.evaluate.reference import reference_nll
 from tests.tiny import Family, tiny_model
 
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
-LENGTHS = [0, 1, 2, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]
+LENGTHS = [0, 1, 2, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]
 
 
 def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:
@@ -55,11 +63,40 @@ def capped(seed: int = 0) -> Any:
     return Gemma2ForCausalLM(config).eval()
 
 
+def long_rope() -> Any:
+    """A model whose rotary factors are other ones as soon as its input is longer than 16, be it by padding."""
+    config = Phi3Config(
+        vocab_size=320,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        original_max_position_embeddings=16,
+        initializer_range=0.2,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10_000.0,
+            "short_factor": [1.0] * 4,
+            "long_factor": [4.0] * 4,
+            "original_max_position_embeddings": 16,
+        },
+    )
+    torch.manual_seed(0)
+    return Phi3ForCausalLM(config).eval()
+
+
 def model_of(family: str) -> Any:
+    if family == "phi3":
+        return long_rope()
     return capped() if family == "gemma2" else tiny_model(family).eval()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma2"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma2", "phi3"])
 @pytest.mark.parametrize("prefix", [0, 5, None])
 def test_equal_to_one_window_at_a_time_in_float64(family: str, prefix: int | None) -> None:
     given = documents(LENGTHS)
@@ -211,6 +248,63 @@ def test_a_loss_that_is_no_number_names_its_document(number: float) -> None:
     with pytest.raises(PilekitError) as error:
         scored(lm, given)
     assert str(error.value).startswith("b\\x1b.jsonl, document 41 (Github): the model's loss is nan, ")
+    assert str(error.value).endswith("; copy the model again")
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
+def test_padding_changes_no_figure_where_rotary_factors_depend_on_the_length(batch_tokens: int) -> None:
+    model = long_rope().double()
+    given = documents([10, 31, 32, 3, 10, 17, 16, 10])
+    for one, of in zip(scored(as_causal_lm(model), given, batch_tokens=batch_tokens), given, strict=True):
+        assert one.nll == pytest.approx(reference_nll(model, of.ids.tolist(), 0, 32), rel=1e-7)
+
+
+def test_windows_of_one_length_are_still_scored_together() -> None:
+    lm = as_causal_lm(long_rope())
+    shapes: list[tuple[int, int]] = []
+    lm.trunk.register_forward_pre_hook(
+        lambda _module, _given, named: shapes.append(tuple(named["input_ids"].shape)), with_kwargs=True
+    )
+    scored(lm, documents([10, 20, 10, 20, 3]), batch_tokens=1000)
+    assert shapes == [(2, 20), (2, 10), (1, 3)]
+
+
+def test_a_model_that_fails_at_a_length_names_it_and_the_document() -> None:
+    """RoBERTa's first two positions are not for tokens, so that of the 34 that it names it has 32."""
+    config = RobertaConfig(
+        vocab_size=320,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=34,
+        is_decoder=True,
+    )
+    lm = as_causal_lm(AutoModelForCausalLM.from_config(config).eval())
+    assert lm.max_length == 34
+    given = [document([7] * 5, 3), document([7] * 40, 4, "b\x1b.jsonl")]
+    with pytest.raises(PilekitError) as error:
+        scored(lm, given, max_length=34)
+    assert str(error.value).startswith("b\\x1b.jsonl, document 4 (Github): the model fails at a window of 34 tokens (")
+    assert str(error.value).endswith("; give a smaller --max-length")
+    assert str(error.value).isprintable()
+    assert [one.tokens for one in scored(lm, given, max_length=32)] == [5, 40]
+
+
+def test_memory_that_is_not_enough_says_what_takes_less() -> None:
+    lm = as_causal_lm(tiny_model("gpt_neox").eval())
+
+    def fail(*_given: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6 GiB.\nOf that, ...")
+
+    lm.trunk.register_forward_pre_hook(fail)
+    with pytest.raises(PilekitError, match=r"6 GiB\.\); give a smaller --max-length, or fewer batch_tokens to bits_per_b"):
+        scored(lm, documents([3]))
+
+
+def test_the_positions_of_mpt_are_known() -> None:
+    config = MptConfig(vocab_size=64, d_model=32, n_heads=4, n_layers=1, max_seq_len=16)
+    assert as_causal_lm(AutoModelForCausalLM.from_config(config).eval()).max_length == 16
 
 
 def test_no_documents() -> None:
