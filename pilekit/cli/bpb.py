@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from pilekit.shards.reading import OnError
 
 
 @click.command()
@@ -30,6 +34,13 @@ from pilekit.errors import visible
     metavar="auto|bos|eos|none|ID",
     help="What stands before a document's first token; auto: BOS, or EOS where there is no BOS.",
 )
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a line that is no document: stop, or skip and count it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, the same as in result.json, instead of the table.")
 @click.option(
     "--out",
@@ -45,6 +56,7 @@ def command(
     limit: int | None,
     max_length: int | None,
     prefix: str,
+    on_error: OnError,
     as_json: bool,
     out: Path | None,
 ) -> None:
@@ -69,9 +81,16 @@ def command(
     if out is not None:
         check_target(out / RESULT_FILE)
     corpus = corpus.only_held_out()
-    with byte_progress("scoring", corpus.size) as advance:
+    with byte_progress("scoring", None if limit else corpus.size) as advance:
         result = bits_per_byte(
-            model_dir, corpus, subsets=names, limit=limit, max_length=max_length, prefix=prefix, advance=advance
+            model_dir,
+            corpus,
+            subsets=names,
+            limit=limit,
+            max_length=max_length,
+            prefix=prefix,
+            on_error=on_error,
+            advance=advance,
         )
     if out is not None:
         written = write_result(result, out)

@@ -111,7 +111,8 @@ class Corpus:
         held_out = self.held_out
         if not held_out:
             return self
-        logger.warning("only the held-out shards are taken: %s", ", ".join(visible(shard.name) for shard in held_out))
+        names = ", ".join(visible(shard.name) for shard in held_out)
+        logger.warning("only the held-out shards are taken: %s; to take the others, name them without these", names)
         return self._of(held_out)
 
     def _of(self, shards: tuple[Shard, ...]) -> Self:

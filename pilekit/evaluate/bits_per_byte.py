@@ -9,6 +9,7 @@ encoded as it stands: no token is added, none recognised in it.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.documents import MAX_SUBSETS, DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, check_vocabulary, load_causal_lm
+from pilekit.evaluate.model_folder import check_folder, positions_of, read_config
 from pilekit.evaluate.protocol import Rules, max_length_of, prefix_token, protocol
 from pilekit.evaluate.result import BitsPerByte, Score, total
 from pilekit.evaluate.scoring import BATCH_TOKENS, ScoredDocument, TokenizedDocument, ignore, score_documents
-from pilekit.shards import read
+from pilekit.shards import SkippedLines, read
+from pilekit.shards.reading import OnError
 from pilekit.tokenize import Tokenize, Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -34,9 +37,13 @@ def bits_per_byte(
     max_length: int | None = None,
     prefix: str | int = "auto",
     batch_tokens: int = BATCH_TOKENS,
+    on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
 ) -> BitsPerByte:
     """Score a model in Hugging Face's format, with its own tokenizer, on a corpus; in float32.
+
+    Returns a `BitsPerByte`: a `Score` for each subset that has documents, in `.subsets`, one over all in `.overall`
+    (`.bpb` is the figure), and in `.protocol` what the figures depend on.
 
     model_dir      a folder with config.json, safetensors and tokenizer.json
     data           a path, glob or URL, several of them, a `Corpus`, or None for the default places. Where val or test
@@ -48,15 +55,22 @@ def bits_per_byte(
     prefix         what stands before a document's first token: "bos", "eos", a token's id, "auto" (BOS, else EOS), or
                    "none": then the first token is context only and not predicted, while its bytes count
     batch_tokens   tokens in a forward pass: for speed and memory, the figures do not depend on it
+    on_error       "raise": a bad line is a `PilekitError`; "skip": it is passed over, a warning tells how many were,
+                   and so does "skipped_lines" in the protocol
     advance        called with each further amount of stored bytes dealt with
 
     PilekitError for anything wrong with the model, its tokenizer or the corpus, and if no document is selected.
     """
+    if not isinstance(model_dir, str | os.PathLike):
+        raise PilekitError(f"model_dir is the path of a model's folder, not {visible(repr(model_dir), 80)}")
     corpus = (data if isinstance(data, Corpus) else Corpus(data)).only_held_out()
     _check(limit=limit, max_length=max_length, batch_tokens=batch_tokens)
     _exact(subsets, corpus)
-    lm = load_causal_lm(model_dir)
+    check_folder(model_dir)  # What is wrong is told before the weights, which may take a minute, are read.
+    max_length_of(positions_of(read_config(model_dir)), max_length)
     tokenizer = load_tokenizer(model_dir)
+    prefix_token(prefix, tokenizer, None)
+    lm = load_causal_lm(model_dir)
     check_vocabulary(lm, tokenizer, str(model_dir))
     return score_corpus(
         lm,
@@ -67,6 +81,7 @@ def bits_per_byte(
         max_length=max_length,
         prefix=prefix,
         batch_tokens=batch_tokens,
+        on_error=on_error,
         advance=advance,
         model_dir=model_dir,
     )
@@ -82,6 +97,7 @@ def score_corpus(
     max_length: int | None = None,
     prefix: str | int = "auto",
     batch_tokens: int = BATCH_TOKENS,
+    on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
     model_dir: str | Path | None = None,
 ) -> BitsPerByte:
@@ -92,10 +108,13 @@ def score_corpus(
     """
     _check(limit=limit, max_length=max_length, batch_tokens=batch_tokens)
     exact = _exact(subsets, corpus)
-    rules = Rules(max_length_of(lm, max_length), str(prefix), prefix_token(prefix, tokenizer, lm), exact, limit)
+    rules = Rules(
+        max_length_of(lm.max_length, max_length), str(prefix), prefix_token(prefix, tokenizer, lm), exact, limit
+    )
     described = protocol(lm, tokenizer, corpus, rules, model_dir)
     credit = _Credit(advance)
-    documents = _documents(corpus, tokenizer, rules, credit)
+    skipped = SkippedLines()
+    documents = _documents(corpus, tokenizer, rules, on_error, skipped, credit)
     sums: dict[str, Score] = {}
     was_training = lm.model.training
     lm.model.train(False)
@@ -118,17 +137,21 @@ def score_corpus(
     for name in exact or ():
         if name not in sums:
             logger.warning("no documents of %s in %s", visible(name, 80), visible(corpus.root, 200))
+    if skipped.count:
+        lines = "1 bad line" if skipped.count == 1 else f"{skipped.count:,} bad lines"
+        logger.warning("skipped %s, the first: %s", lines, visible(str(skipped.examples[0]), 500))
+    described["skipped_lines"] = skipped.count
     known = (subset.name for subset in corpus.manifest.subsets if subset.name in sums)
     return BitsPerByte(total(sums.values()), {name: sums[name] for name in dict.fromkeys((*known, *sums))}, described)
 
 
 def _documents(
-    corpus: Corpus, tokenizer: Tokenizer, rules: Rules, credit: _Credit
+    corpus: Corpus, tokenizer: Tokenizer, rules: Rules, on_error: OnError, skipped: SkippedLines, credit: _Credit
 ) -> Generator[TokenizedDocument, None, None]:
     tokenize = Tokenize(tokenizer)
     first = _FirstDocuments(corpus, rules)
     for shard in corpus.shards:
-        with read(shard, rules.subsets, manifest=corpus.manifest, advance=credit.read) as reader:
+        with read(shard, rules.subsets, on_error, manifest=corpus.manifest, advance=credit.read) as reader:
             for batch in map(first.of, reader):
                 credit.scored(0)
                 sizes = batch.text_bytes().tolist()
@@ -138,7 +161,10 @@ def _documents(
                             shard.name, int(tokens.numbers[i]), tokens.subsets[i], sizes[i], tokens.ids[begin:end]
                         )
                 if first.are_all_there:
-                    return
+                    break
+            skipped.merge(reader.skipped)
+        if first.are_all_there:
+            return
 
 
 class _FirstDocuments:
@@ -224,7 +250,8 @@ def _exact(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | N
 
 def _nothing_selected(corpus: Corpus, subsets: tuple[str, ...] | None) -> str:
     which = "" if subsets is None else f" of {visible(', '.join(subsets), 400)}"
+    shards = "one shard" if len(corpus.shards) == 1 else f"{len(corpus.shards):,} shards"
     return (
-        f"no documents{which} in the {len(corpus.shards)} shards of {visible(corpus.root)}, so there is nothing to "
+        f"no documents{which} in the {shards} of {visible(corpus.root)}, so there is nothing to "
         "score; `pilekit stats` shows what is in them"
     )

@@ -116,13 +116,17 @@ def read_config(path: str | Path) -> PreTrainedConfig:
     kind = visible(content["model_type"], 60)
     if content["model_type"] not in CONFIG_MAPPING:
         if "auto_map" in content:
-            raise PilekitError(f"{shown}: the {kind} model needs code of its own, and pilekit never runs a model's code")
+            raise PilekitError(
+                f"{shown}: the {kind} model needs code of its own, and pilekit never runs a model's code"
+            )
         raise PilekitError(
             f'{shown}: model_type "{kind}" is unknown to transformers {transformers.__version__}; update transformers '
             "if it is a new one"
         )
     if content["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or content.get("is_encoder_decoder") is True:
-        raise PilekitError(f"{shown}: the {kind} model is not a causal language model; give one that predicts from left")
+        raise PilekitError(
+            f"{shown}: the {kind} model is not a causal language model; give one that predicts from left"
+        )
     if content.get("quantization_config"):
         raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
     own = {name: value for name, value in content.items() if name not in _PASSED_OVER}
@@ -132,7 +136,9 @@ def read_config(path: str | Path) -> PreTrainedConfig:
     except Exception as error:  # a field of the wrong type can fail anywhere
         raise PilekitError(f"{shown}: transformers refuses it: {_reason(error)}") from error
     if config.is_encoder_decoder:
-        raise PilekitError(f"{shown}: the {kind} model is not a causal language model; give one that predicts from left")
+        raise PilekitError(
+            f"{shown}: the {kind} model is not a causal language model; give one that predicts from left"
+        )
     return config
 
 

@@ -50,17 +50,20 @@ class Rules:
     limit: int | None
 
 
-def max_length_of(lm: CausalLM, given: int | None) -> int:
-    """The `max_length` to score with: what was given, which must fit the model, else the model's own."""
+def max_length_of(positions: int | None, given: int | None) -> int:
+    """The `max_length` to score with: what was given, which must fit the model's positions, else those."""
     if given is None:
-        return lm.max_length or USUAL_MAX_LENGTH
-    if lm.max_length is not None and given > lm.max_length:
-        raise PilekitError(f"max_length is {given:,}, but the model has {lm.max_length:,} positions; give at most that")
+        return positions or USUAL_MAX_LENGTH
+    if positions is not None and given > positions:
+        raise PilekitError(f"max_length is {given:,}, but the model has {positions:,} positions; give at most that")
     return given
 
 
-def prefix_token(prefix: str | int, tokenizer: Tokenizer, lm: CausalLM) -> int | None:
-    """The id that `prefix` means: "auto", "bos", "eos", or an id that the model has; None for "none"."""
+def prefix_token(prefix: str | int, tokenizer: Tokenizer, lm: CausalLM | None) -> int | None:
+    """The id that `prefix` means: "auto", "bos", "eos", or an id that the model has; None for "none".
+
+    Without a model, that it has the id is not checked.
+    """
     text = str(prefix)
     if text == "none":
         return None
@@ -76,9 +79,10 @@ def prefix_token(prefix: str | int, tokenizer: Tokenizer, lm: CausalLM) -> int |
         return found
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise PilekitError(f"prefix is auto, bos, eos, none or a token's id, not {visible(text, 40)!r}")
-    rows = cast("torch.nn.Embedding", lm.model.get_input_embeddings()).num_embeddings
-    if int(text) >= rows:
-        raise PilekitError(f"prefix is the token id {text}, but the model has only the ids 0 to {rows - 1}")
+    if lm is not None:
+        rows = cast("torch.nn.Embedding", lm.model.get_input_embeddings()).num_embeddings
+        if int(text) >= rows:
+            raise PilekitError(f"prefix is the token id {text}, but the model has only the ids 0 to {rows - 1}")
     return int(text)
 
 

@@ -58,11 +58,13 @@ def _protocol(protocol: dict[str, Any]) -> Table:
     """The protocol as lines of `what  how`."""
     model, tokenizer, prefix = protocol["model"], protocol["tokenizer"], protocol["prefix"]
     described = f"{model['model_type']}, {model['parameters']:,} parameters, {protocol['dtype']}"
-    before = (
-        "none: the first token of a document is not predicted"
-        if prefix["id"] is None
-        else f"{prefix['token']} (id {prefix['id']}, {prefix['given']})"
-    )
+    if prefix["id"] is None:
+        before = "none: the first token of a document is not predicted"
+    else:
+        numbered = f"id {prefix['id']}" + ("" if prefix["given"].isdecimal() else f", {prefix['given']}")
+        before = f"{prefix['token']} ({numbered})" if prefix["token"] else numbered
+    limit, subsets, skipped = protocol["limit"], protocol["subsets"], protocol["skipped_lines"]
+    first = "document" if limit == 1 else f"{limit:,} documents" if limit else None
     shards = [shard["name"] for shard in protocol["data"]]
     lines = {
         "model": described if model["path"] is None else f"{model['path']}: {described}",
@@ -72,7 +74,9 @@ def _protocol(protocol: dict[str, Any]) -> Table:
         "prefix": before,
         "bytes": protocol["bytes"],
         "data": ", ".join(shards[:3]) + (f" and {len(shards) - 3:,} more" if len(shards) > 3 else ""),
-        "limit": None if protocol["limit"] is None else f"the first {protocol['limit']:,} documents of each subset",
+        "subsets": None if subsets is None else ", ".join(subsets),
+        "limit": first and f"the first {first} of each subset",
+        "skipped": f"{skipped:,} bad line{'s' if skipped > 1 else ''}" if skipped else None,
     }
     table = Table(box=None, padding=0, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, min_width=11, style="dim")

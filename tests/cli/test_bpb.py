@@ -75,6 +75,17 @@ def test_what_is_not_there(model_dir: Path, corpus: Path, tmp_path: Path) -> Non
     assert "no manifest" in error_of(bpb(model_dir, corpus, "--manifest", "heap"))
 
 
+def test_bad_lines(model_dir: Path, tmp_path: Path) -> None:
+    shard = tmp_path / "a.jsonl"
+    shard.write_text('{"text": "one"}\nthis is no document\n')
+    assert "--on-error skip" in error_of(bpb(model_dir, shard))
+    done = subprocess.run(run(model_dir, shard, "--on-error", "skip"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "skipped    1 bad line\n" in "\n".join(map(str.rstrip, done.stdout.splitlines())) + "\n"
+    assert done.stderr.count("\n") == 1
+    assert "skipped 1 bad line, the first: " in done.stderr
+
+
 def test_what_does_not_fit(model_dir: Path, corpus: Path) -> None:
     assert "the model has 32 positions" in error_of(bpb(model_dir, corpus, "--max-length", 33))
     assert "prefix is auto, bos, eos, none or" in error_of(bpb(model_dir, corpus, "--prefix", "first"))

@@ -107,6 +107,7 @@ def test_from_a_folder_it_is_the_same_with_the_protocol(model_dir: Path, corpus:
         {"name": name, "size": (corpus / f"{name}.zst").stat().st_size} for name in ("00.jsonl", "01.jsonl")
     ]
     assert (protocol["manifest"], protocol["subsets"], protocol["limit"]) == ("pile", None, None)
+    assert protocol["skipped_lines"] == 0
     assert in_memory.protocol == {**protocol, "model": {**protocol["model"], "path": None, "weights": None}}
 
 
@@ -269,14 +270,14 @@ def test_impossible_counts(name: str, value: Any, model_dir: Path, corpus: Path)
 
 def test_empty_selections(tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     shard = write(tmp_path / "a.jsonl", [("ArXiv", "x")])
-    with pytest.raises(PilekitError, match=r"no documents of Books3 in the 1 shards of .*; `pilekit stats` shows"):
+    with pytest.raises(PilekitError, match=r"no documents of Books3 in the one shard of .*; `pilekit stats` shows"):
         bits_per_byte(model_dir, shard, subsets=["Books3"])
     with pytest.raises(PilekitError, match="subsets is empty"):
         bits_per_byte(model_dir, shard, subsets=[])
     with pytest.raises(PilekitError, match="unknown subset"):
         bits_per_byte(model_dir, shard, subsets=["Bux"])
     (tmp_path / "blank.jsonl").write_text("\n")
-    with pytest.raises(PilekitError, match="no documents in the 1 shards of"):
+    with pytest.raises(PilekitError, match="no documents in the one shard of"):
         bits_per_byte(model_dir, tmp_path / "blank.jsonl")
     caplog.clear()
     assert list(bits_per_byte(model_dir, shard, subsets=["Books3", "arxiv"]).subsets) == ["ArXiv"]
@@ -293,7 +294,8 @@ def test_of_a_corpus_with_held_out_shards_only_they_are_scored(
         result = bits_per_byte(model_dir, tmp_path)
     assert [shard["name"] for shard in result.protocol["data"]] == ["test.jsonl", "val.jsonl"]
     assert result.overall.bytes == 7
-    assert "only the held-out shards are taken: test.jsonl, val.jsonl" in caplog.text
+    said = "only the held-out shards are taken: test.jsonl, val.jsonl; to take the others, name them without these"
+    assert said in caplog.text
     caplog.clear()
     for data in (tmp_path / "train", Corpus(tmp_path).split("train")):
         assert bits_per_byte(model_dir, data).overall.bytes == 5
@@ -366,6 +368,45 @@ def test_what_a_model_dir_lacks(damage: Callable[[Path], None], words: str, tmp_
     damage(model_dir)
     with pytest.raises(PilekitError, match=words):
         bits_per_byte(model_dir, corpus)
+
+
+def test_what_is_wrong_is_told_before_the_weights_are_read(tmp_path: Path, corpus: Path) -> None:
+    model_dir = tiny_model_dir(tmp_path)
+    (model_dir / "model.safetensors").write_bytes(b"not to be read")
+    with pytest.raises(PilekitError, match="prefix is auto, bos"):
+        bits_per_byte(model_dir, corpus, prefix="first")
+    with pytest.raises(PilekitError, match="the model has 32 positions"):
+        bits_per_byte(model_dir, corpus, max_length=33)
+    with pytest.raises(PilekitError, match="not a whole safetensors file"):
+        bits_per_byte(model_dir, corpus)
+    break_tokenizer(model_dir)
+    with pytest.raises(PilekitError, match=r"no tokenizer\.json"):
+        bits_per_byte(model_dir, corpus)
+
+
+@pytest.mark.parametrize("model_dir", [3, None, b"model", ["model"]])
+def test_what_is_no_path_of_a_model(model_dir: Any, corpus: Path) -> None:
+    with pytest.raises(PilekitError, match="model_dir is the path of a model's folder, not "):
+        bits_per_byte(model_dir, corpus)
+
+
+def test_bad_lines_are_skipped_and_counted_when_asked(
+    tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = write(tmp_path / "good.jsonl", [("ArXiv", "one"), ("Github", "two"), ("ArXiv", "three")])
+    lines = good.read_text().splitlines()
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "00.jsonl").write_text("\n".join([lines[0], "this is no document", lines[1]]) + "\n")
+    (tmp_path / "bad" / "01.jsonl").write_text("\n".join(["{}", lines[2]]) + "\n")
+    with pytest.raises(PilekitError, match=r"00\.jsonl, line 2"):
+        bits_per_byte(model_dir, tmp_path / "bad")
+    caplog.clear()
+    result = bits_per_byte(model_dir, tmp_path / "bad", on_error="skip")
+    assert result.subsets == bits_per_byte(model_dir, good).subsets
+    assert result.protocol["skipped_lines"] == 2
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said.startswith("skipped 2 bad lines, the first: ")
+    assert "00.jsonl, line 2" in said
 
 
 def test_too_many_labels_are_no_subsets(model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,7 +298,9 @@ def test_memory_that_is_not_enough_says_what_takes_less() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 6 GiB.\nOf that, ...")
 
     lm.trunk.register_forward_pre_hook(fail)
-    with pytest.raises(PilekitError, match=r"6 GiB\.\); give a smaller --max-length, or fewer batch_tokens to bits_per_b"):
+    with pytest.raises(
+        PilekitError, match=r"6 GiB\.\); give a smaller --max-length, or fewer batch_tokens to bits_per_b"
+    ):
         scored(lm, documents([3]))
 
 

@@ -25,11 +25,13 @@ PROTOCOL: dict[str, Any] = {
     "prefix": {"given": "auto", "id": 0, "token": "<|endoftext|>"},
     "bytes": "UTF-8 bytes of the raw text",
     "data": [{"name": f"{n:02d}.jsonl", "size": 1} for n in range(30)],
+    "subsets": None,
     "limit": None,
+    "skipped_lines": 0,
 }
 
 
-def result_of(subsets: dict[str, Score], **changes: Any) -> BitsPerByte:
+def result_of(subsets: dict[str, Score], /, **changes: Any) -> BitsPerByte:
     return BitsPerByte(total(subsets.values()), subsets, {**PROTOCOL, **changes})
 
 
@@ -69,10 +71,35 @@ def test_the_protocol_stands_below() -> None:
     ):
         assert part in text
     assert text.index("Overall") < text.index("parameters")
-    assert "limit" not in text
+    for absent in ("limit", "subsets", "skipped"):
+        assert absent not in text
     limited = result_of({"A": Score(1, 1, 1, 1.0)}, limit=10, prefix={"given": "none", "id": None, "token": None})
     assert "the first 10 documents of each subset" in printed(limited)
     assert "none: the first token of a document is not predicted" in printed(limited)
+
+
+def test_what_was_chosen_and_left_out_is_told() -> None:
+    one = {"A": Score(1, 1, 1, 1.0)}
+    text = printed(result_of(one, limit=1, subsets=["A", "B"], skipped_lines=1_234))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert "limit      the first document of each subset" in lines
+    assert "subsets    A, B" in lines
+    assert "skipped    1,234 bad lines" in lines
+    assert "skipped    1 bad line" in [line.rstrip() for line in printed(result_of(one, skipped_lines=1)).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("given", "token", "shown"),
+    [
+        ("310", "", "id 310"),
+        ("310", " the", " the (id 310)"),
+        ("eos", "", "id 310, eos"),
+        ("eos", "x", "x (id 310, eos)"),
+    ],
+)
+def test_a_prefix_is_shown_once(given: str, token: str, shown: str) -> None:
+    text = printed(result_of({"A": Score(1, 1, 1, 1.0)}, prefix={"given": given, "id": 310, "token": token}))
+    assert f"prefix     {shown}" in [line.rstrip() for line in text.splitlines()]
 
 
 def test_nothing_to_divide_by() -> None:
