@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pilekit.engine import map_shards
     from pilekit.errors import PilekitError
     from pilekit.evaluate.bits_per_byte import bits_per_byte
+    from pilekit.evaluate.result import BitsPerByte, Score
     from pilekit.pipeline import Match, MinBytes, Pipeline, Sample, Select, Write, document_filter, document_map
     from pilekit.shards import ShardWriter, read, read_corpus
     from pilekit.stats import corpus_stats
@@ -35,6 +36,8 @@ _HOME = {
     "map_shards": "pilekit.engine",
     "PilekitError": "pilekit.errors",
     "bits_per_byte": "pilekit.evaluate.bits_per_byte",
+    "BitsPerByte": "pilekit.evaluate.result",
+    "Score": "pilekit.evaluate.result",
     "Match": "pilekit.pipeline",
     "MinBytes": "pilekit.pipeline",
     "Pipeline": "pilekit.pipeline",
@@ -59,6 +62,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BitsPerByte",
     "Corpus",
     "DocumentBatch",
     "Manifest",
@@ -69,6 +73,7 @@ __all__ = [
     "PilekitError",
     "Pipeline",
     "Sample",
+    "Score",
     "Select",
     "Shard",
     "ShardWriter",
