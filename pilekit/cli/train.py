@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="Another value than the file's; as often as needed: --set train.steps=50 --set optimizer.lr=1e-3.",
 )
 @click.option("--out", metavar="RUN", help="Folder of the run.  [default: runs/<name of the file>]")
-@click.option("--dry-run", is_flag=True, help="Check the config and what it names, say what would be done, write nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the config and what it names; write nothing.")
 def command(config_file: str, changes: tuple[str, ...], out: str | None, dry_run: bool) -> None:
     """Train a language model straight from raw shards.
 
