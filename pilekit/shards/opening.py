@@ -88,8 +88,11 @@ class _StoredFile(io.RawIOBase):
         return ShardDamage(reason, frame=None, byte=self.position)
 
 
-def open_stored(path: str) -> tuple[BinaryIO, Storage]:
-    """Open a shard's stored bytes; `-` is standard input, whose storage is told by its first bytes."""
+def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storage]:
+    """Open a shard's stored bytes; `-` is standard input, whose storage is told by its first bytes.
+
+    `scattered`: only some places will be read, so from a URL nothing is fetched but what is asked for.
+    """
     if path == "-":
         return _open_standard_input()
     storage = storage_of(path)
@@ -97,6 +100,9 @@ def open_stored(path: str) -> tuple[BinaryIO, Storage]:
         if is_url(path):
             import fsspec
 
+            if scattered:
+                store, inner = fsspec.core.url_to_fs(path)
+                return cast(BinaryIO, _StoredFile(store.open(inner, "rb", cache_type="none"))), storage
             return cast(BinaryIO, _StoredFile(fsspec.open(path, "rb").open())), storage
         return cast(BinaryIO, _StoredFile(Path(path).open("rb"))), storage
     except FileNotFoundError:
