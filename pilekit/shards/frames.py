@@ -70,7 +70,7 @@ def parse_frame_header(data: bytes) -> FrameHeader | None:
     return FrameHeader(length, window, bool(descriptor & 4))
 
 
-class _Stored:
+class Stored:
     """The stored bytes, read ahead in pieces; `position` is the offset in the file of `data[at]`."""
 
     def __init__(self, file: BinaryIO, advance: Callable[[int], None] | None):
@@ -113,7 +113,12 @@ def decompress_frames(
     `max_window` (bytes) is the largest window accepted; `advance` is told the stored bytes as they are read. Raises
     `ShardDamage` for anything that is not a sequence of complete frames, after all pieces before the damage.
     """
-    stored = _Stored(file, advance)
+    for blocks in walk_frames(Stored(file, advance), max_window):
+        yield from decode(blocks, max_window)
+
+
+def walk_frames(stored: Stored, max_window: int) -> Iterator[Blocks]:
+    """The frames of a file, for `decode`: each must have been read to its last block when the next is asked for."""
     if not stored.has(1):
         raise ShardDamage("is empty (0 bytes), not a zstd file; fetch it again", frame=None, byte=0)
     number = 0
@@ -124,7 +129,7 @@ def decompress_frames(
         if is_skippable(magic):
             _skip(stored, number)
         elif magic == FRAME_MAGIC:
-            yield from _decompress_frame(stored, number, max_window)
+            yield _begin_frame(stored, number, max_window)
             number += 1
         elif len(magic) < 4 and (FRAME_MAGIC.startswith(magic) or _may_be_skippable(magic)):
             raise _truncated(stored, number)
@@ -141,7 +146,7 @@ def decompress_frames(
             )
 
 
-def _skip(stored: _Stored, number: int) -> None:
+def _skip(stored: Stored, number: int) -> None:
     if not stored.has(8):
         raise _truncated(stored, number)
     (remaining,) = struct.unpack_from("<I", stored.data, stored.at + 4)
@@ -154,7 +159,7 @@ def _skip(stored: _Stored, number: int) -> None:
         remaining -= step
 
 
-def _decompress_frame(stored: _Stored, number: int, max_window: int) -> Iterator[bytes]:
+def _begin_frame(stored: Stored, number: int, max_window: int) -> Blocks:
     header = parse_frame_header(stored.data[stored.at : stored.at + LARGEST_HEADER])
     if header is None:
         raise _truncated(stored, number)
@@ -165,7 +170,11 @@ def _decompress_frame(stored: _Stored, number: int, max_window: int) -> Iterator
             frame=number,
             byte=stored.position,
         )
-    blocks = _Blocks(stored, header, number)
+    return Blocks(stored, header, number)
+
+
+def decode(blocks: Blocks, max_window: int) -> Iterator[bytes]:
+    """Decompress one frame; yields pieces of at most 2 MiB, then raises `ShardDamage` if it is damaged."""
     # `stream_reader.read` decodes straight into the bytes it returns; `decompressobj` would copy each piece once more,
     # holding the GIL, which the parsing thread waits for.
     decoder = zstandard.ZstdDecompressor(max_window_size=max_window).stream_reader(
@@ -176,18 +185,18 @@ def _decompress_frame(stored: _Stored, number: int, max_window: int) -> Iterator
             piece = decoder.read(PIECE_BYTES)
         except zstandard.ZstdError as error:
             why = str(error).removeprefix("zstd decompress error: ")
-            raise _damaged(number, why, blocks.first, stored.position) from error
+            raise _damaged(blocks.number, why, blocks.first, blocks.position) from error
         if piece:
             yield piece
         elif blocks.damage is not None:
             raise blocks.damage
         elif not blocks.last or blocks.read(1):
-            raise _damaged(number, "its blocks and its end disagree", blocks.first, stored.position)
+            raise _damaged(blocks.number, "its blocks and its end disagree", blocks.first, blocks.position)
         else:
             return
 
 
-class _Blocks:
+class Blocks:
     """One frame's header and blocks as a file that zstd reads: only whole blocks, and nothing behind the last one.
 
     first    the frame's first byte in the file
@@ -195,11 +204,16 @@ class _Blocks:
     damage   why no further block can be; told after everything decoded before it has been given out
     """
 
-    def __init__(self, stored: _Stored, header: FrameHeader, number: int):
+    def __init__(self, stored: Stored, header: FrameHeader, number: int):
         self.stored, self.header, self.number, self.first = stored, header, number, stored.position
         self.last = False
         self.damage: ShardDamage | None = None
         self.walked = header.length  # bytes at stored.at that are known to be whole
+
+    @property
+    def position(self) -> int:
+        """The byte of the file behind what was handed over."""
+        return self.stored.position
 
     def read(self, size: int = -1) -> bytes:
         """The header or some whole blocks, at most `READ_BYTES` or a block; b"" behind the last."""
@@ -232,7 +246,7 @@ class _Blocks:
         return b""
 
 
-def _truncated(stored: _Stored, number: int) -> ShardDamage:
+def _truncated(stored: Stored, number: int) -> ShardDamage:
     return ShardDamage(
         f"is cut off: frame {number} has no end; fetch it again",
         frame=number,
