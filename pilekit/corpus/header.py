@@ -21,7 +21,7 @@ HEADER_FILE = "pilekit.json"
 FORMAT = 1
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a header says; unknown fields, from a later pilekit of the same format, are passed over."""
 
     format: int
@@ -34,14 +34,34 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """What it was made with."""
     inputs: dict[str, Any] = {}
     """The fingerprint of what it was made from."""
+    finished: bool | None = None
+    """Whether all is there that belongs there; None for what is never finished."""
+    results: dict[str, Any] = {}
+    """What came of it, where that is not in the folder's other files."""
 
 
-def write_header(folder: str | Path, *, kind: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> Header:
+def write_header(
+    folder: str | Path,
+    *,
+    kind: str,
+    parameters: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    finished: bool | None = None,
+    results: Mapping[str, Any] | None = None,
+) -> Header:
     """Write the header into `folder`, which is made if missing; all of it or nothing (a rename).
 
     Raises PilekitError where it cannot be written.
     """
-    header = Header(format=FORMAT, pilekit=__version__, kind=kind, parameters=dict(parameters), inputs=dict(inputs))
+    header = Header(
+        format=FORMAT,
+        pilekit=__version__,
+        kind=kind,
+        parameters=dict(parameters),
+        inputs=dict(inputs),
+        finished=finished,
+        results=dict(results or {}),
+    )
     final = Path(folder) / HEADER_FILE
     partial = final.with_name(f"{HEADER_FILE}.{os.getpid()}.partial")
     try:
@@ -68,7 +88,7 @@ def read_header(folder: str | Path, kind: str | None = None) -> Header:
         raise PilekitError(f"{visible(str(folder))}: was not written by pilekit (it has no {HEADER_FILE})") from None
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PilekitError(f"{shown}: is not a header of pilekit: {visible(str(error), 200)}") from error
     if header.format != FORMAT:
         raise PilekitError(
