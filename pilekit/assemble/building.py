@@ -4,9 +4,6 @@ A document's split is a hash of (seed, its group), its place in the split a hash
 so the same documents give the same files whatever order they come in, and nothing that shares text with a training
 document is held out. Subsets can be repeated in train, as The Pile repeats its better ones; what is held out occurs
 once.
-
-The folder's header is written first, marked unfinished, and again when the last shard is in place. That is how a folder
-of ours is told from somebody else's, and a corpus from what a killed run left.
 """
 
 from __future__ import annotations
@@ -15,41 +12,20 @@ import platform
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import orjson
 import xxhash
 
 from pilekit.assemble.arithmetic import arithmetic_documents
 from pilekit.assemble.sources import SourceDocument, python_documents, standard_library
-from pilekit.corpus import load_manifest, read_header, write_header
+from pilekit.corpus import load_manifest
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards import ShardWriter
-from pilekit.shards.atomic import PARTIAL
+from pilekit.shards.output import output_folder
 
 DEMO_CORPUS = "demo corpus"
 """The kind in the header of the folder that `demo_corpus` makes."""
-
-
-def _claim(folder: Path, parameters: Mapping[str, Any]) -> bool:
-    """Take `folder` for a demo corpus; True if it already holds the one of these parameters, finished.
-
-    A new or empty folder is made ours by an unfinished header; one that is ours already is written into again. Anything
-    else is refused: nobody's files are mixed with ours or overwritten.
-    """
-    shown = visible(str(folder))
-    if folder.is_dir() and any(path.suffix != PARTIAL for path in folder.iterdir()):  # a killed run may leave such
-        try:
-            header = read_header(folder, DEMO_CORPUS)
-        except PilekitError as error:
-            raise PilekitError(f"{shown} is not empty and not ours: {error}; name another folder with --out") from error
-        if header.parameters == {**parameters, "finished": True}:
-            return True
-    elif folder.exists() and not folder.is_dir():
-        raise PilekitError(f"{shown} is a file, not a folder; name another with --out")
-    write_header(folder, kind=DEMO_CORPUS, parameters={**parameters, "finished": False}, inputs={})
-    return False
 
 
 def split(
@@ -95,18 +71,22 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
     The subsets, and how often each stands in train, are those of the bundled manifest `demo`. About 15 MB of text, the
     same for the same Python version, seed and `arithmetic_bytes`. `library` takes another folder of Python files.
 
-    Raises PilekitError if `folder` holds something else, or if this Python has no source files.
+    Raises PilekitError if `folder` holds something else, be it such a corpus made by another Python or of another seed,
+    or if this Python has no source files.
     """
     repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
     python = platform.python_version()
     parameters = {"seed": seed, "arithmetic_bytes": arithmetic_bytes, "repeats": repeats, "python": python}
-    if _claim(folder, parameters):
-        return False
-    library = library or standard_library()
-    documents = dict.fromkeys(python_documents(library))  # each text once: copies are what the manifest says
-    if not any(document.subset == "Github" for document in documents):
-        raise PilekitError(f"no Python files in {visible(str(library))}: this Python came without its library's source")
-    arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in arithmetic_documents(arithmetic_bytes, seed))
-    write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)
-    write_header(folder, kind=DEMO_CORPUS, parameters={**parameters, "finished": True}, inputs={})
+    with output_folder(folder, kind=DEMO_CORPUS, parameters=parameters, inputs={}) as output:
+        if output.finished:
+            return False
+        library = library or standard_library()
+        documents = dict.fromkeys(python_documents(library))  # each text once: copies are what the manifest says
+        if not any(document.subset == "Github" for document in documents):
+            raise PilekitError(
+                f"no Python files in {visible(str(library))}: this Python came without its library's source"
+            )
+        numbers = arithmetic_documents(arithmetic_bytes, seed)
+        arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in numbers)
+        write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)
     return True

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -97,14 +98,17 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
     assert set(digests(tmp_path / "one").values()).isdisjoint(digests(tmp_path / "three").values())
 
 
-def test_a_finished_corpus_is_kept_and_another_one_is_made_anew(tmp_path: Path) -> None:
+def test_a_finished_corpus_is_kept_and_one_made_otherwise_too(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     assert small(folder, tmp_path)
     before = digests(folder)
     (folder / "val.jsonl.zst").write_bytes(b"changed")
     assert not small(folder, tmp_path)
     assert (folder / "val.jsonl.zst").read_bytes() == b"changed"
-    assert small(folder, tmp_path, seed=1)
+    with pytest.raises(PilekitError, match=r"corpus: was made with other settings: seed is 0 there, 1 here; .*--out"):
+        small(folder, tmp_path, seed=1)
+    assert (folder / "val.jsonl.zst").read_bytes() == b"changed"
+    shutil.rmtree(folder)
     assert small(folder, tmp_path)
     assert digests(folder) == before
 

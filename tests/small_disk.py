@@ -1,0 +1,45 @@
+"""A disk that is soon full: a file system in memory with a limit, or, where none may be mounted, a limit for files."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """`path`: a folder that takes few bytes; `limit` goes to `subprocess.run(..., preexec_fn=disk.limit)`."""
+
+    path: Path
+    limit: Callable[[], None] | None
+
+
+@contextmanager
+def small_disk(path: Path, size: int) -> Iterator[SmallDisk]:
+    """A folder at `path` for whose files there are `size` bytes together; without root, for each of them.
+
+    In both cases it is the kernel that refuses a write, of a process that runs under `limit`.
+    """
+    path.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+    try:
+        mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        yield SmallDisk(path, lambda: _limit_files(size))
+        return
+    try:
+        yield SmallDisk(path, None)
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def _limit_files(size: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
