@@ -15,7 +15,8 @@ zstd itself decodes and verifies the checksums; nothing is decoded here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
@@ -30,6 +31,8 @@ LARGEST_BLOCK = 128 << 10
 BLOCKS_PER_PIECE = 16
 PIECE_BYTES = BLOCKS_PER_PIECE * LARGEST_BLOCK
 """The most text decoded at a time: 2 MiB."""
+MAX_WINDOW = 128 << 20
+"""The largest window accepted, if none is named."""
 
 
 def is_skippable(magic: bytes) -> bool:
@@ -73,16 +76,18 @@ def parse_frame_header(data: bytes) -> FrameHeader | None:
 class Stored:
     """The stored bytes, read ahead in pieces; `position` is the offset in the file of `data[at]`."""
 
-    def __init__(self, file: BinaryIO, advance: Callable[[int], None] | None):
+    def __init__(self, file: BinaryIO, advance: Callable[[int], None] | None, start: int = 0):
         self.file, self.advance = file, advance
-        self.data, self.at, self.start = b"", 0, 0
+        self.data, self.at, self.start = b"", 0, start
 
     @property
     def position(self) -> int:
+        """The offset in the file of what is next."""
         return self.start + self.at
 
     @property
     def left(self) -> int:
+        """How many bytes were read and not used yet."""
         return len(self.data) - self.at
 
     def more(self) -> bool:
@@ -106,15 +111,36 @@ class Stored:
 
 
 def decompress_frames(
-    file: BinaryIO, *, max_window: int, advance: Callable[[int], None] | None = None
+    file: BinaryIO,
+    *,
+    max_window: int = MAX_WINDOW,
+    advance: Callable[[int], None] | None = None,
+    on_frame: Callable[[int, int], None] | None = None,
 ) -> Iterator[bytes]:
     """Decompress all frames of `file`; yields pieces of at most 2 MiB.
 
-    `max_window` (bytes) is the largest window accepted; `advance` is told the stored bytes as they are read. Raises
-    `ShardDamage` for anything that is not a sequence of complete frames, after all pieces before the damage.
+    `max_window` (bytes) is the largest window accepted; `advance` is told the stored bytes as they are read, `on_frame`
+    the number of each frame and the byte at which it begins, before its pieces come. Raises `ShardDamage` for anything
+    that is not a sequence of complete frames, after all pieces before the damage.
     """
     for blocks in walk_frames(Stored(file, advance), max_window):
+        if on_frame is not None:
+            on_frame(blocks.number, blocks.first)
         yield from decode(blocks, max_window)
+
+
+def decompress_frame_at(
+    file: BinaryIO, offset: int, *, number: int, max_window: int = MAX_WINDOW
+) -> Generator[bytes, None, None]:
+    """Decompress the one frame that begins at byte `offset`; `number` is what damage calls it."""
+    file.seek(offset)
+    stored = Stored(file, None, offset)
+    stored.has(LARGEST_HEADER)
+    if stored.data[:4] != FRAME_MAGIC:
+        raise ShardDamage(
+            "no frame begins where one should; verify the file, or index it anew", frame=number, byte=offset
+        )
+    yield from decode(_begin_frame(stored, number, max_window), max_window)
 
 
 def walk_frames(stored: Stored, max_window: int) -> Iterator[Blocks]:
@@ -199,9 +225,10 @@ def decode(blocks: Blocks, max_window: int) -> Iterator[bytes]:
 class Blocks:
     """One frame's header and blocks as a file that zstd reads: only whole blocks, and nothing behind the last one.
 
-    first    the frame's first byte in the file
-    last     the last block has been handed over
-    damage   why no further block can be; told after everything decoded before it has been given out
+    first      the frame's first byte in the file
+    position   the byte of the file behind what was handed over
+    last       the last block has been read
+    damage     why no further block can be; told after everything decoded before it has been given out
     """
 
     def __init__(self, stored: Stored, header: FrameHeader, number: int):
@@ -209,14 +236,25 @@ class Blocks:
         self.last = False
         self.damage: ShardDamage | None = None
         self.walked = header.length  # bytes at stored.at that are known to be whole
+        self.position, self.count = self.first, 0
+        self.gathered: deque[bytes] = deque()
 
-    @property
-    def position(self) -> int:
-        """The byte of the file behind what was handed over."""
-        return self.stored.position
+    def gather(self, most: int) -> bool:
+        """Read ahead until more than `most` blocks are there; whether the frame is whole: the file is then not needed.
+
+        What was read ahead is handed over in the same portions as it would have been without.
+        """
+        while self.count <= most and (portion := self._walk()):
+            self.gathered.append(portion)
+        return self.last and self.count <= most
 
     def read(self, size: int = -1) -> bytes:
         """The header or some whole blocks, at most `READ_BYTES` or a block; b"" behind the last."""
+        portion = self.gathered.popleft() if self.gathered else self._walk()
+        self.position += len(portion)
+        return portion
+
+    def _walk(self) -> bytes:
         while not self.last and self.damage is None:
             data, begin = self.stored.data, self.stored.at
             end = begin + self.walked
@@ -233,6 +271,7 @@ class Blocks:
                 if whole > len(data):
                     break
                 end, self.last = whole, last
+                self.count += 1
             if end > begin:
                 self.walked = 0
                 self.stored.at = end

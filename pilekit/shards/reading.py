@@ -21,13 +21,12 @@ from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.ahead import run_ahead
 from pilekit.shards.damage import ShardDamage, SkippedLines
-from pilekit.shards.frames import PIECE_BYTES, decompress_frames
+from pilekit.shards.frames import MAX_WINDOW, PIECE_BYTES, decompress_frames
 from pilekit.shards.lines import Line, LineBlock, LineTooLong, whole_lines
 from pilekit.shards.opening import Storage, is_parquet, open_stored
 from pilekit.shards.records import LineParser
 
 MAX_DOCUMENT_BYTES = 1 << 30
-MAX_WINDOW = 128 << 20
 OnError = Literal["raise", "skip"]
 
 
@@ -166,15 +165,23 @@ def line_blocks(
     max_window: int = MAX_WINDOW,
     advance: Callable[[int], None] | None = None,
     ahead: bool = True,
+    on_stored: Callable[[bytes], None] | None = None,
+    on_frame: Callable[[int, int], None] | None = None,
+    on_text: Callable[[bytes], None] | None = None,
 ) -> Iterator[Iterator[LineBlock]]:
-    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; arguments as in `read`.
+    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; arguments as in `read`, and three listeners.
 
-    What is wrong with the shard is raised without the line's number: wrap this into `located_errors`.
+    on_stored   is given all stored bytes, in order
+    on_frame    is told of each zstd frame, as in `decompress_frames`
+    on_text     is given all decompressed bytes, in order
+
+    They are called from the decoding thread, each before anything that follows from what it is told. What is wrong with
+    the shard is raised without the line's number: wrap this into `located_errors`.
     """
     file, storage = open_stored(path)
     # Standard input is not ours to close (and closing it would wait for a read that may never end).
     with file if path != "-" else nullcontext():
-        decoded = _decoded(file, storage, max_window, advance)
+        decoded = _decoded(_Counting(file, advance, on_stored), storage, max_window, on_frame, on_text)
         with closing(run_ahead(decoded) if ahead else decoded) as pieces:
             yield whole_lines(pieces, max_document_bytes)
 
@@ -194,26 +201,42 @@ def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int 
 
 
 def _decoded(
-    file: BinaryIO, storage: Storage, max_window: int, advance: Callable[[int], None] | None
+    file: _Counting,
+    storage: Storage,
+    max_window: int,
+    on_frame: Callable[[int, int], None] | None,
+    on_text: Callable[[bytes], None] | None,
 ) -> Generator[bytes, None, None]:
     if storage == "zstd":
-        return _gathered(decompress_frames(file, max_window=max_window, advance=advance))
-    if storage == "gzip":
-        return _gathered(_gunzipped(_Counting(file, advance)))
-    return _plain(_Counting(file, advance))
+        pieces = decompress_frames(cast(BinaryIO, file), max_window=max_window, on_frame=on_frame)
+    elif storage == "gzip":
+        pieces = _gunzipped(file)
+    else:
+        pieces = _plain(file)
+    return _gathered(pieces if on_text is None else _heard(pieces, on_text))
+
+
+def _heard(pieces: Iterator[bytes], on_text: Callable[[bytes], None]) -> Iterator[bytes]:
+    for piece in pieces:
+        on_text(piece)
+        yield piece
 
 
 class _Counting:
-    """A file for reading that tells `advance` what is read, and remembers how much."""
+    """A file for reading that tells how much is read, and what, and remembers how much."""
 
-    def __init__(self, file: BinaryIO, advance: Callable[[int], None] | None):
-        self.file, self.advance, self.position = file, advance, 0
+    def __init__(
+        self, file: BinaryIO, advance: Callable[[int], None] | None, on_stored: Callable[[bytes], None] | None
+    ):
+        self.file, self.advance, self.on_stored, self.position = file, advance, on_stored, 0
 
     def read(self, size: int = -1) -> bytes:
         data = self.file.read(size)
         self.position += len(data)
         if self.advance is not None:
             self.advance(len(data))
+        if self.on_stored is not None:
+            self.on_stored(data)
         return data
 
 
@@ -251,7 +274,7 @@ def _gunzipped(file: _Counting) -> Iterator[bytes]:
         raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
 
 
-def _plain(file: _Counting) -> Generator[bytes, None, None]:
+def _plain(file: _Counting) -> Iterator[bytes]:
     while piece := file.read(PIECE_BYTES):
         yield piece
     if file.position == 0:
