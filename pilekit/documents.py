@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import orjson
+import xxhash
 
 from pilekit.corpus import UNLABELLED
 from pilekit.errors import PilekitError, visible
@@ -99,6 +100,12 @@ class DocumentBatch:
         return np.fromiter(
             (len(text) if text.isascii() else len(text.encode()) for text in self.texts), np.int64, len(self.texts)
         )
+
+    def text_hashes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """(UTF-8 bytes of each text, int64; xxh3_64 of those bytes, uint64), [documents]."""
+        encoded = [text.encode() for text in self.texts]
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return sizes, np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded))
 
     def raw_lines(self) -> list[bytes | memoryview]:
         """Each document as one JSON line without its newline: the original bytes unless its text was edited."""

@@ -68,11 +68,25 @@ def parquet_batches(
     except ShardDamage as damage:
         raise PilekitError(damage.describe(parser.path, number + 2)) from damage
     except (pa.ArrowException, OSError) as error:
-        reason = visible(str(error).split("\n", 1)[0], 200)
         place = f", at row {number + 2:,}" if number >= 0 else ""
-        raise PilekitError(
-            f"{visible(parser.path)}: is not a whole Parquet file ({reason}{place}); fetch it again"
-        ) from error
+        raise _not_whole(parser.path, error, place) from error
+
+
+def row_groups(file: BinaryIO, path: str) -> tuple[list[int], list[int]]:
+    """(rows, uncompressed bytes) of each row group of an open Parquet file; `path` is what messages call it."""
+    try:
+        metadata = _open(file, file.seek(0, 2)).metadata
+    except ShardDamage as damage:
+        raise PilekitError(damage.describe(path, 1)) from damage
+    except (pa.ArrowException, OSError) as error:
+        raise _not_whole(path, error) from error
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    return [group.num_rows for group in groups], [max(0, group.total_byte_size) for group in groups]
+
+
+def _not_whole(path: str, error: Exception, place: str = "") -> PilekitError:
+    reason = visible(str(error).split("\n", 1)[0], 200)
+    return PilekitError(f"{visible(path)}: is not a whole Parquet file ({reason}{place}); fetch it again")
 
 
 def _open(file: BinaryIO, size: int) -> pq.ParquetFile:

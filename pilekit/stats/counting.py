@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from pilekit.documents import MAX_SUBSETS, DocumentBatch
 from pilekit.errors import PilekitError
@@ -102,9 +101,8 @@ def count_batch(
     if texts is None:
         sizes = batch.text_bytes()
     else:
-        encoded = [text.encode() for text in batch.texts]
-        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        texts.hashes.append(np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded)))
+        sizes, hashes = batch.text_hashes()
+        texts.hashes.append(hashes)
         texts.rows.append(rows.astype(np.int16))
     counts.add(rows, sizes)
     if tokenizer is not None:
