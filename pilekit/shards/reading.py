@@ -181,7 +181,7 @@ def line_blocks(
     file, storage = open_stored(path)
     # Standard input is not ours to close (and closing it would wait for a read that may never end).
     with file if path != "-" else nullcontext():
-        decoded = _decoded(_Counting(file, advance, on_stored), storage, max_window, on_frame, on_text)
+        decoded = _decoded(CountedFile(file, advance, on_stored), storage, max_window, on_frame, on_text)
         with closing(run_ahead(decoded) if ahead else decoded) as pieces:
             yield whole_lines(pieces, max_document_bytes)
 
@@ -201,7 +201,7 @@ def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int 
 
 
 def _decoded(
-    file: _Counting,
+    file: CountedFile,
     storage: Storage,
     max_window: int,
     on_frame: Callable[[int, int], None] | None,
@@ -210,7 +210,7 @@ def _decoded(
     if storage == "zstd":
         pieces = decompress_frames(cast(BinaryIO, file), max_window=max_window, on_frame=on_frame)
     elif storage == "gzip":
-        pieces = _gunzipped(file)
+        pieces = gunzipped(file)
     else:
         pieces = _plain(file)
     return _gathered(pieces if on_text is None else _heard(pieces, on_text))
@@ -222,15 +222,19 @@ def _heard(pieces: Iterator[bytes], on_text: Callable[[bytes], None]) -> Iterato
         yield piece
 
 
-class _Counting:
+class CountedFile:
     """A file for reading that tells how much is read, and what, and remembers how much."""
 
     def __init__(
-        self, file: BinaryIO, advance: Callable[[int], None] | None, on_stored: Callable[[bytes], None] | None
+        self,
+        file: BinaryIO,
+        advance: Callable[[int], None] | None = None,
+        on_stored: Callable[[bytes], None] | None = None,
     ):
         self.file, self.advance, self.on_stored, self.position = file, advance, on_stored, 0
 
     def read(self, size: int = -1) -> bytes:
+        """As a file's."""
         data = self.file.read(size)
         self.position += len(data)
         if self.advance is not None:
@@ -259,7 +263,8 @@ def _gathered(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
         yield b"".join(held)
 
 
-def _gunzipped(file: _Counting) -> Iterator[bytes]:
+def gunzipped(file: CountedFile) -> Iterator[bytes]:
+    """Decompress all members of a gzip file; yields pieces of at most 256 KiB."""
     try:
         with gzip.GzipFile(fileobj=cast(BinaryIO, file), mode="rb") as text:
             # Not read(): it would throw away up to a whole piece of good text when it meets damage.
@@ -274,7 +279,7 @@ def _gunzipped(file: _Counting) -> Iterator[bytes]:
         raise ShardDamage("is empty (0 bytes), not a gzip file; fetch it again", frame=None, byte=0)
 
 
-def _plain(file: _Counting) -> Iterator[bytes]:
+def _plain(file: CountedFile) -> Iterator[bytes]:
     while piece := file.read(PIECE_BYTES):
         yield piece
     if file.position == 0:
