@@ -28,12 +28,12 @@ Decoded = tuple[list[bytes], ShardDamage | None]
 def decompress_in_threads(
     file: BinaryIO,
     executor: Executor,
-    threads: int,
+    most: int,
     *,
     max_window: int,
     advance: Callable[[int], None] | None = None,
 ) -> Generator[bytes, None, None]:
-    """Like `decompress_frames`, with the frames decoded by `executor`; at most two tasks per thread are held."""
+    """Like `decompress_frames`, with the frames decoded by `executor`, at most `most` tasks ahead of the consumer."""
     tasks: deque[Future[Decoded]] = deque()
     task: list[Blocks] = []
 
@@ -58,7 +58,7 @@ def decompress_in_threads(
             if blocks.gather(LONGEST_BLOCKS):
                 task.append(blocks)
                 if sum(frame.count for frame in task) >= TASK_BLOCKS:
-                    yield from given_out(2 * threads)
+                    yield from given_out(most)
             else:
                 yield from given_out(0)
                 yield from decode(blocks, max_window)

@@ -14,15 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-import zstandard
-
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
+from pilekit.shards.frame_writing import FRAME_BYTES, FrameWriter
 from pilekit.shards.opening import storage_of
-from pilekit.shards.seek_table import MAX_FRAME_BYTES, seek_table
-
-FRAME_BYTES = 1 << 20
 
 
 class ShardWriter:
@@ -41,11 +37,10 @@ class ShardWriter:
         self.storage = storage_of(str(path))
         if self.storage == "parquet":
             raise PilekitError(f"{visible(str(path))}: shards are written as .jsonl.zst, .jsonl.gz or .jsonl")
+        self.level = level
         self.frame_bytes = frame_bytes
         self.documents = 0
         self.text_bytes = 0
-        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
-        self._frames: list[tuple[int, int]] = []
         self._held: list[bytes | memoryview] = []
         self._held_bytes = 0
         self._atomic: AbstractContextManager[BinaryIO] | None = None
@@ -53,6 +48,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         self._atomic = write_atomically(self.path)
         self._file = self._atomic.__enter__()
+        self._frames = FrameWriter(self._file, self.level) if self.storage == "zstd" else None
         # No name and no time in the header: the same lines must give the same bytes.
         self._gzip = gzip.GzipFile("", "wb", 6, self._file, mtime=0) if self.storage == "gzip" else None
         return self
@@ -82,16 +78,7 @@ class ShardWriter:
             )
         self._held, self._held_bytes = [], 0
         self.text_bytes += len(text)
-        if self._gzip is not None:
-            self._gzip.write(text)
-        elif self.storage == "plain":
-            self._file.write(text)
-        else:
-            for begin in range(0, max(1, len(text)), MAX_FRAME_BYTES):
-                part = text[begin : begin + MAX_FRAME_BYTES]
-                frame = self._compressor.compress(part)
-                self._file.write(frame)
-                self._frames.append((len(frame), len(part)))
+        (self._frames or self._gzip or self._file).write(text)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -100,12 +87,12 @@ class ShardWriter:
         atomic, self._atomic = self._atomic, None
         try:
             if error is None:
-                if self._held or not self._frames:
+                if self._held:
                     self._flush()
                 if self._gzip is not None:
                     self._gzip.close()
-                elif self.storage == "zstd":
-                    self._file.write(seek_table(self._frames))
+                elif self._frames is not None:
+                    self._frames.finish()
         except BaseException as failure:
             if not atomic.__exit__(type(failure), failure, failure.__traceback__):
                 raise
