@@ -6,7 +6,8 @@
         corpus = open_corpus(paths, manifest)
         names = exact_subsets(subsets, corpus)
 
-One spelling for all commands, so that a path that works with one works with the others.
+One spelling for all commands, so that a path that works with one works with the others. Commands that are about whole
+shards take `paths_argument`, which is the same without `--subsets`.
 """
 
 from __future__ import annotations
@@ -22,24 +23,27 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)
+_SUBSETS = click.option(
+    "--subsets",
+    metavar="NAMES",
+    help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto.",
+)
+_MANIFEST = click.option(
+    "--manifest",
+    metavar="NAME|FILE",
+    help="What the corpus is: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
+)
+
+
 def corpus_argument(function: F) -> F:
     """Add the argument `paths` (tuple of str) and the options `subsets` and `manifest` (str or None) to a command."""
-    decorators = (
-        click.argument("paths", metavar="[PATH]...", nargs=-1),
-        click.option(
-            "--subsets",
-            metavar="NAMES",
-            help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto.",
-        ),
-        click.option(
-            "--manifest",
-            metavar="NAME|FILE",
-            help="What the corpus is: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
-        ),
-    )
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+    return _PATHS(_SUBSETS(_MANIFEST(function)))
+
+
+def paths_argument(function: F) -> F:
+    """Add the argument `paths` (tuple of str) and the option `manifest` (str or None) to a command."""
+    return _PATHS(_MANIFEST(function))
 
 
 def open_corpus(paths: Sequence[str], manifest: str | None = None) -> Corpus:
