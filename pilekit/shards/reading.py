@@ -169,21 +169,38 @@ def line_blocks(
     on_frame: Callable[[int, int], None] | None = None,
     on_text: Callable[[bytes], None] | None = None,
 ) -> Iterator[Iterator[LineBlock]]:
-    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; arguments as in `read`, and three listeners.
+    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; arguments as in `read` and `text_pieces`."""
+    with text_pieces(path, max_window, advance, ahead, on_stored, on_frame, on_text) as pieces:
+        yield whole_lines(pieces, max_document_bytes)
+
+
+@contextmanager
+def text_pieces(
+    path: str,
+    max_window: int = MAX_WINDOW,
+    advance: Callable[[int], None] | None = None,
+    ahead: bool = True,
+    on_stored: Callable[[bytes], None] | None = None,
+    on_frame: Callable[[int, int], None] | None = None,
+    on_text: Callable[[bytes], None] | None = None,
+    decompress: Callable[[BinaryIO, int], Iterator[bytes]] | None = None,
+) -> Iterator[Iterator[bytes]]:
+    """The decompressed bytes of a shard that is not Parquet, in pieces of 1-3 MiB; arguments as in `read`, and these.
 
     on_stored   is given all stored bytes, in order
     on_frame    is told of each zstd frame, as in `decompress_frames`
     on_text     is given all decompressed bytes, in order
+    decompress  decompresses zstd, from a file and with `max_window`, in the place of `decompress_frames`
 
-    They are called from the decoding thread, each before anything that follows from what it is told. What is wrong with
-    the shard is raised without the line's number: wrap this into `located_errors`.
+    Listeners are called from the decoding thread, each before anything that follows from what it is told. What is wrong
+    with the shard is raised without the line's number: wrap this into `located_errors`.
     """
     file, storage = open_stored(path)
     # Standard input is not ours to close (and closing it would wait for a read that may never end).
     with file if path != "-" else nullcontext():
-        decoded = _decoded(CountedFile(file, advance, on_stored), storage, max_window, on_frame, on_text)
+        decoded = _decoded(CountedFile(file, advance, on_stored), storage, max_window, on_frame, on_text, decompress)
         with closing(run_ahead(decoded) if ahead else decoded) as pieces:
-            yield whole_lines(pieces, max_document_bytes)
+            yield pieces
 
 
 @contextmanager
@@ -206,8 +223,11 @@ def _decoded(
     max_window: int,
     on_frame: Callable[[int, int], None] | None,
     on_text: Callable[[bytes], None] | None,
+    decompress: Callable[[BinaryIO, int], Iterator[bytes]] | None,
 ) -> Generator[bytes, None, None]:
-    if storage == "zstd":
+    if storage == "zstd" and decompress is not None:
+        pieces = decompress(cast(BinaryIO, file), max_window)
+    elif storage == "zstd":
         pieces = decompress_frames(cast(BinaryIO, file), max_window=max_window, on_frame=on_frame)
     elif storage == "gzip":
         pieces = gunzipped(file)
