@@ -238,11 +238,16 @@ def _remove_notes(folder: Path) -> None:
 
 
 def _withdraw(folder: Path) -> None:
-    """Take the header away again if nothing has been done: a folder that holds nothing is nobody's."""
+    """Remove what a failed job left half written, and the header too if nothing was done: the folder is nobody's then.
+
+    The job's processes are gone: those that were stopped in the middle could not clear up after themselves.
+    """
     with suppress(OSError):
+        for partial in folder.rglob(f"*{PARTIAL}"):
+            partial.unlink(missing_ok=True)
         for inner, _, _ in os.walk(folder, topdown=False):
             if Path(inner) != folder:
-                with suppress(OSError):
+                with suppress(OSError):  # it is not empty
                     Path(inner).rmdir()
-        if all(name.endswith(PARTIAL) or name in (LOCK_FILE, HEADER_FILE) for name in os.listdir(folder)):  # noqa: PTH208
+        if set(os.listdir(folder)) <= {LOCK_FILE, HEADER_FILE}:  # noqa: PTH208
             (folder / HEADER_FILE).unlink()

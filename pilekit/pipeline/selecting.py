@@ -1,0 +1,280 @@
+"""`select_corpus`: part of a corpus, as a corpus.
+
+    read(shard, subsets) -> Sample -> Match -> MinBytes -> one shard of the same name
+
+Each shard is a job of its own, and what is kept of a document hangs on nothing but the document: the output is the same
+whatever the number of processes, and that of a killed run, run again, is the one of an uninterrupted run. Lines are
+copied byte for byte, so labels and all other fields stay; only Parquet holds no more than text and label.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
+from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat
+from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.match import Match
+from pilekit.pipeline.min_bytes import MinBytes
+from pilekit.pipeline.pipeline import Pipeline, Stage
+from pilekit.pipeline.sample import Sample
+from pilekit.shards import BadLine, ShardWriter, SkippedLines, read
+from pilekit.shards.opening import is_parquet
+from pilekit.shards.output import Output, inputs_for, output_folder
+from pilekit.shards.parquet_writing import RowGroups, parquet_writer
+from pilekit.shards.reading import OnError
+
+SELECTION = "selection"
+"""The kind in the header of the folder that `select_corpus` makes."""
+
+Format = Literal["zst", "parquet", "jsonl"]
+SUFFIXES: dict[Format, str] = {"zst": ".jsonl.zst", "parquet": ".parquet", "jsonl": ".jsonl"}
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedSubset:
+    """What was selected of one subset, or of all: documents and UTF-8 bytes of text, and how much was read of it."""
+
+    name: str
+    documents: int
+    bytes: int
+    read_documents: int
+    read_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts, for programs."""
+        return {
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "read": {"documents": self.read_documents, "bytes": self.read_bytes},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What `select_corpus` made.
+
+    folder    where
+    subsets   the largest first; where subsets were asked for, no others were read
+    total     all of them together
+    empty     names of the shards of which nothing was selected, and which have no file therefore
+    skipped   the bad lines passed over
+    """
+
+    folder: Path
+    subsets: tuple[SelectedSubset, ...]
+    total: SelectedSubset
+    empty: tuple[str, ...]
+    skipped: SkippedLines
+
+    def to_json(self) -> dict[str, Any]:
+        """All counts, for programs."""
+        return {
+            **self.total.to_json(),
+            "skipped": self.skipped.count,
+            "empty": list(self.empty),
+            "subsets": {subset.name: subset.to_json() for subset in self.subsets},
+        }
+
+
+def select_corpus(
+    corpus: Corpus | str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    subsets: Sequence[str] | None = None,
+    sample: float | None = None,
+    seed: int = 0,
+    match: str | None = None,
+    min_bytes: int | None = None,
+    format: Format = "zst",
+    on_error: OnError = "raise",
+    jobs: int | None = None,
+    advance: Advance | None = None,
+) -> Selected:
+    """Write the documents that pass all conditions given into the folder `out`, a shard for each shard read.
+
+    corpus      a `Corpus`, or what makes one: a path, glob or URL, or several
+    out         a new or empty folder, or one that a run of the same selection left: it goes on from there
+    subsets     documents of these subsets, in any spelling the manifest knows
+    sample      about this share of the documents (0 to 1), chosen by hash of `seed`, shard name and document number
+    match       documents whose text holds a match of this regular expression
+    min_bytes   documents whose text has at least so many UTF-8 bytes
+    format      "zst" and "jsonl" keep whole lines, "parquet" text and label
+    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
+    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs
+    advance     called with each further amount of stored bytes dealt with
+
+    A shard of which nothing is selected gives no file. If nothing is selected at all, that is a `PilekitError`, and
+    nothing is left in `out`. A shard that cannot be read fails when the others are done, and they need no doing again.
+    """
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    if subsets is not None:
+        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
+    if format not in SUFFIXES:
+        raise PilekitError(f'format is "zst", "parquet" or "jsonl", not {format!r}')
+    stages: list[Stage] = []
+    if sample is not None:
+        stages.append(Sample(sample, seed))
+    if match is not None:
+        stages.append(Match(match))
+    if min_bytes is not None:
+        stages.append(MinBytes(min_bytes))
+    _check_names(corpus.shards)
+    parameters = {
+        "subsets": None if subsets is None else sorted(subsets),
+        "sample": sample if sample is None else float(sample),
+        "seed": None if sample is None else str(seed),
+        "match": match,
+        "min_bytes": min_bytes,
+        "format": format,
+        "text_field": corpus.manifest.text_field,
+        "label_path": corpus.manifest.label_path,
+    }
+    inputs = inputs_for(out, corpus.shards)
+    with output_folder(out, kind=SELECTION, parameters=parameters, inputs=inputs) as output:
+        done = output.results()
+        if on_error == "raise":  # an earlier run may have skipped what is to be an error now
+            done = {name: result for name, result in done.items() if not result["skipped"]}
+        waiting = [shard for shard in corpus.shards if shard.name not in done]
+        if advance is not None:
+            advance(sum(shard.size or 0 for shard in corpus.shards if shard.name in done))
+        if any(shard.path.startswith("memory://") for shard in waiting):  # is there in this process only
+            jobs = 1
+        processes = min(jobs or usable_cpus(), len(waiting))
+        select = functools.partial(
+            select_shard,
+            output=output,
+            format=format,
+            subsets=subsets,
+            stages=stages,
+            manifest=corpus.manifest,
+            on_error=on_error,
+            ahead=processes == 1 or 2 * processes <= usable_cpus(),
+        )
+        map_shards(select, waiting, jobs=jobs, on_progress=advance)
+        selected = _selected(output, corpus.shards)
+        if not selected.total.documents:
+            output.forget()
+            raise PilekitError(_nothing(selected, subsets))
+    return selected
+
+
+def select_shard(
+    shard: Shard,
+    advance: Advance,
+    *,
+    output: Output,
+    format: Format,
+    subsets: Sequence[str] | None,
+    stages: Sequence[Stage],
+    manifest: Manifest,
+    on_error: OnError,
+    ahead: bool,
+) -> None:
+    """Write what passes of one shard, if anything does, and note how much that was."""
+    path = output.path(_stem(shard), SUFFIXES[format])
+    read_counts, counts = _Counts(), _Counts()
+    writer: ShardWriter | RowGroups | None = None
+    with ExitStack() as opened:
+        reader = opened.enter_context(read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead))
+        for batch in Pipeline(stages)(read_counts.counting(reader)):
+            counts.add(batch)
+            if writer is None:  # not before: a shard of which nothing is selected has no file
+                writer = opened.enter_context(_writer(path, batch.format))
+            writer.write(batch)
+    result = {
+        "subsets": {
+            name: [counts.documents[name], counts.bytes[name], documents, read_counts.bytes[name]]
+            for name, documents in sorted(read_counts.documents.items())
+        },
+        "skipped": reader.skipped.count,
+        "bad_lines": [[bad.line, bad.reason] for bad in reader.skipped.examples],
+    }
+    output.note(shard.name, result, *([path] if writer is not None else []))
+
+
+def _writer(path: Path, format: RecordFormat) -> AbstractContextManager[ShardWriter | RowGroups]:
+    return parquet_writer(path, format) if is_parquet(str(path)) else ShardWriter(path)
+
+
+class _Counts:
+    """Documents and UTF-8 bytes of text per subset."""
+
+    def __init__(self) -> None:
+        self.documents: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def add(self, batch: DocumentBatch) -> None:
+        self.documents.update(batch.subsets)
+        for subset, size in zip(batch.subsets, batch.text_bytes().tolist(), strict=True):
+            self.bytes[subset] += size
+        if len(self.documents) > MAX_SUBSETS:
+            raise PilekitError(
+                f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records "
+                "keep their subset, and give it with --manifest"
+            )
+
+    def counting(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
+        for batch in batches:
+            self.add(batch)
+            yield batch
+
+
+def _stem(shard: Shard) -> str:
+    """The shard's name without the suffix that says how it is stored."""
+    if shard.path == STANDARD_INPUT:
+        return "stdin"
+    for suffix in (".jsonl", ".json", ".ndjson", ".parquet"):
+        if shard.name.endswith(suffix):
+            return shard.name.removesuffix(suffix)
+    return shard.name
+
+
+def _check_names(shards: Iterable[Shard]) -> None:
+    """Raise PilekitError if two shards would be written into one file."""
+    found: dict[str, Shard] = {}
+    for shard in shards:
+        other = found.setdefault(_stem(shard), shard)
+        if other is not shard:
+            raise PilekitError(
+                f"{visible(other.path)} and {visible(shard.path)} would both be written to {visible(_stem(shard))}"
+                "; select from one after the other"
+            )
+
+
+def _selected(output: Output, shards: Iterable[Shard]) -> Selected:
+    """All shards' results together."""
+    sums: dict[str, list[int]] = {}
+    empty, skipped, results = [], SkippedLines(), output.results()
+    for shard in shards:
+        result = results[shard.name]
+        for name, counts in result["subsets"].items():
+            sums[name] = [one + more for one, more in zip(sums.get(name, [0] * 4), counts, strict=True)]
+        if not any(documents for documents, *_ in result["subsets"].values()):
+            empty.append(shard.name)
+        path = shard.name if shard.path == STANDARD_INPUT else shard.path
+        bad_lines = [BadLine(path, line, reason) for line, reason in result["bad_lines"]]
+        skipped.merge(SkippedLines(result["skipped"], bad_lines))
+    subsets = [SelectedSubset(name, *counts) for name, counts in sums.items()]
+    subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
+    total = SelectedSubset("total", *(sum(column) for column in zip([0] * 4, *sums.values(), strict=True)))
+    return Selected(output.folder, tuple(subsets), total, tuple(empty), skipped)
+
+
+def _nothing(selected: Selected, subsets: Sequence[str] | None) -> str:
+    """Why nothing was selected, and the remedy."""
+    read = selected.total.read_documents
+    if read:
+        return f"nothing is selected: none of the {read:,} documents read passes; loosen the conditions"
+    if subsets is None:
+        return "nothing is selected: the shards hold no documents"
+    names = ", ".join(visible(name, 60) for name in subsets)
+    return f"nothing is selected: there are no documents of {names}; `pilekit stats` shows which subsets there are"
