@@ -10,7 +10,8 @@ rows are gathered until they are worth a batch. (One page is at most 2 GiB: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -31,65 +32,96 @@ def parquet_batches(
     file: BinaryIO, parser: LineParser, start: int, max_document_bytes: int, advance: Callable[[int], None] | None
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of an open Parquet file from row `start` on."""
-    number = -1
-    try:
+    rows: RowBlocks | None = None
+    with located_rows(parser.path, lambda: rows.read if rows is not None else 0):
         size = file.seek(0, 2)
-        table = _open(file, size)
-        format = _record_format(table, parser)
+        table = open_table(file, size)
+        format = format_of(table, parser.format, parser.path)
         # Of a struct only the label's own field is read; without such a field the whole column, to say what is wrong
         # with it or that there is no label. A column that is not there is passed over.
         label, leaves = ".".join(format.label_path), {leaf.path for leaf in table.schema}
         columns = [format.text_field, label if label in leaves else format.label_path[0]]
+        rows = RowBlocks(table, columns, parser.path, max_document_bytes, start=start)
+        told = 0
+        for block in rows:
+            yield from _documents(block, rows.read - len(block), format, parser)
+            if advance is not None:
+                # Rows are the only measure of progress that Parquet offers: spread the file's bytes over them.
+                done = min(size, size * rows.read // max(1, table.metadata.num_rows))
+                advance(done - told)
+                told = done
+        if advance is not None:
+            advance(size - told)
+
+
+class RowBlocks:
+    """The rows of a table, some at a time: a block has at most 1,024 rows, or 4 MiB and one row.
+
+    path      what messages call the file
+    columns   those to read; None: all
+    groups    the row groups to read, one behind the other; None: all
+    read      number of the next row; at the beginning that of the first
+    start     rows before this number are passed over
+    """
+
+    def __init__(
+        self,
+        table: pq.ParquetFile,
+        columns: list[str] | None,
+        path: str,
+        max_row_bytes: int,
+        *,
+        groups: list[int] | None = None,
+        read: int = 0,
+        start: int = 0,
+    ):
+        self.table, self.columns, self.groups = table, columns, groups
+        self.path, self.max_row_bytes, self.read, self.start = path, max_row_bytes, read, start
+
+    def __iter__(self) -> Generator[list[pa.RecordBatch], None, None]:
         held: list[pa.RecordBatch] = []
-        held_bytes = told = 0
-        for number, row in enumerate(table.iter_batches(1, columns=columns, use_threads=False)):
+        held_bytes = 0
+        for row in self.table.iter_batches(1, row_groups=self.groups, columns=self.columns, use_threads=False):
             row_bytes = row.get_total_buffer_size()
-            if row_bytes > max_document_bytes:
+            if row_bytes > self.max_row_bytes:
                 raise PilekitError(
-                    f"{visible(parser.path)}, row {number + 1:,}: is longer than {max_document_bytes:,} bytes; split "
+                    f"{visible(self.path)}, row {self.read + 1:,}: is longer than {self.max_row_bytes:,} bytes; split "
                     "the document or, if you trust the file, pass a larger max_document_bytes= to read()"
                 )
-            if number < start:
+            self.read += 1
+            if self.read <= self.start:
                 continue
             held.append(row)
             held_bytes += row_bytes
             if held_bytes >= BATCH_BYTES or len(held) == BATCH_ROWS:
-                yield from _documents(held, number + 1 - len(held), format, parser)
+                yield held
                 held, held_bytes = [], 0
-                if advance is not None:
-                    # Rows are the only measure of progress that Parquet offers: spread the file's bytes over them.
-                    done = min(size, size * (number + 1) // max(1, table.metadata.num_rows))
-                    advance(done - told)
-                    told = done
         if held:
-            yield from _documents(held, number + 1 - len(held), format, parser)
-        if advance is not None:
-            advance(size - told)
-    except ShardDamage as damage:
-        raise PilekitError(damage.describe(parser.path, number + 2)) from damage
-    except (pa.ArrowException, OSError) as error:
-        place = f", at row {number + 2:,}" if number >= 0 else ""
-        raise _not_whole(parser.path, error, place) from error
+            yield held
 
 
 def row_groups(file: BinaryIO, path: str) -> tuple[list[int], list[int]]:
     """(rows, uncompressed bytes) of each row group of an open Parquet file; `path` is what messages call it."""
-    try:
-        metadata = _open(file, file.seek(0, 2)).metadata
-    except ShardDamage as damage:
-        raise PilekitError(damage.describe(path, 1)) from damage
-    except (pa.ArrowException, OSError) as error:
-        raise _not_whole(path, error) from error
+    with located_rows(path, lambda: 0):
+        metadata = open_table(file, file.seek(0, 2)).metadata
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     return [group.num_rows for group in groups], [max(0, group.total_byte_size) for group in groups]
 
 
-def _not_whole(path: str, error: Exception, place: str = "") -> PilekitError:
-    reason = visible(str(error).split("\n", 1)[0], 200)
-    return PilekitError(f"{visible(path)}: is not a whole Parquet file ({reason}{place}); fetch it again")
+@contextmanager
+def located_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
+    """Turn damage into a `PilekitError` that names the row; `read()` tells how many were whole."""
+    try:
+        yield
+    except ShardDamage as damage:
+        raise PilekitError(damage.describe(path, read() + 1)) from damage
+    except (pa.ArrowException, OSError) as error:
+        reason = visible(str(error).split("\n", 1)[0], 200)
+        place = f", at row {read() + 1:,}" if read() else ""
+        raise PilekitError(f"{visible(path)}: is not a whole Parquet file ({reason}{place}); fetch it again") from error
 
 
-def _open(file: BinaryIO, size: int) -> pq.ParquetFile:
+def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
     """Open the file as what Parquet says of its columns, without the Arrow types that its writer may have noted.
 
     With those, a dictionary of texts would be kept, and copied with every row.
@@ -105,12 +137,12 @@ def _open(file: BinaryIO, size: int) -> pq.ParquetFile:
     return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=READ_BYTES)
 
 
-def _record_format(table: pq.ParquetFile, parser: LineParser) -> RecordFormat:
+def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordFormat:
     """Where this file's rows keep text and label."""
-    names, wanted = table.schema_arrow.names, parser.format
+    names = table.schema_arrow.names
     if wanted.text_field not in names:
         raise PilekitError(
-            f'{visible(parser.path)}: has no column "{visible(wanted.text_field)}"; see text_field in manifests'
+            f'{visible(path)}: has no column "{visible(wanted.text_field)}"; see text_field in manifests'
         )
     flat = ".".join(wanted.label_path)
     return RecordFormat(wanted.text_field, (flat,)) if flat in names else wanted

@@ -128,8 +128,13 @@ class LineParser:
         """Skip and count the bad line with document number `number`, or raise."""
         bad = BadLine(self.path, number + 1, reason)
         if self.skipped is None:
-            raise PilekitError(f'{bad}; mend the line, or skip such lines with --on-error skip (on_error="skip")')
+            raise bad_line_error(bad)
         self.skipped.add(bad)
+
+
+def bad_line_error(bad: BadLine) -> PilekitError:
+    """What a bad line is to those who do not skip it."""
+    return PilekitError(f'{bad}; mend the line, or skip such lines with --on-error skip (on_error="skip")')
 
 
 def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
@@ -148,11 +153,15 @@ def may_be_wanted(line: Line, ending: re.Pattern[bytes], wanted: Collection[byte
 
 def _document(line: Line, format: RecordFormat) -> tuple[str, str]:
     """(text, label) of one line; raises `BadRecord` with the reason."""
+    return document_of(record_of(line), format)
+
+
+def record_of(line: Line) -> object:
+    """What one line decodes to; raises `BadRecord` with the reason."""
     try:
-        record = orjson.loads(line)
+        return orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise BadRecord(_why_not_json(line, error)) from None
-    return document_of(record, format)
 
 
 def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
