@@ -36,6 +36,7 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.cache_folder import cache_folder
+from pilekit.shards.damage import LISTED_BAD_LINES
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.opening import Storage, open_stored
 from pilekit.shards.reading import record_format
@@ -128,12 +129,13 @@ class ShardIndex:
         return pa.concat_tables([index_schema(names).empty_table(), *self.row_groups(names)])
 
     def row_groups(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The same in parts of at most 100,000 rows, so that memory stays bounded."""
+        """The same in parts of at most 100,000 rows, so that memory stays bounded; each column is one chunk."""
         first = 0
         with _opened(self.path) as file:
             for group in range(file.metadata.num_row_groups):
                 try:
                     table = file.read_row_group(group, columns=None if names is None else list(names))
+                    table = table.unify_dictionaries().combine_chunks()
                     first = _check_rows(table, first, self.header.lines)
                 except Exception as error:
                     raise _damaged(self.path, error) from error
@@ -251,12 +253,12 @@ def _decode_frames(text: bytes) -> Frames:
 
 def _check(header: IndexHeader, frames: Frames, groups: list[int]) -> None:
     """Raise `ValueError` for numbers that no shard can have; `groups` are the rows of each row group."""
-    if any(not 0 <= rows <= ROWS_PER_GROUP for rows in groups):
+    if any(not 0 < rows <= ROWS_PER_GROUP for rows in groups):
         raise ValueError("its row groups have impossible sizes")
     if sum(groups) != header.documents or header.documents + header.skipped > header.lines:
         raise ValueError("it has another number of documents than it says")
-    if len(header.examples) > header.skipped:
-        raise ValueError("it lists more bad lines than there are")
+    if len(header.examples) != min(header.skipped, LISTED_BAD_LINES):
+        raise ValueError("it lists more or fewer bad lines than there are")
     if len(frames) > 0 or header.storage != "parquet":  # A Parquet file may have no row group.
         sizes = np.diff(frames.text_offset, append=header.content_bytes)
         increasing = frames.offset[0] >= 0 and bool(np.all(np.diff(frames.offset) > 0))

@@ -3,6 +3,8 @@
 Every shard is counted on its own, several at a time, and the counts are added up in the order of the shards; so the
 result is the same whatever the number of processes. Hashes of texts, needed to find copies, are only compared here, in
 the order of the corpus: which of two equal documents is the copy must not depend on which process was faster.
+
+A shard with an index that fits is counted from that (indexed.py), with the same result, unless tokens are asked for.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ import numpy.typing as npt
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.engine import Advance, imap_shards, usable_cpus
 from pilekit.shards import SkippedLines, read
+from pilekit.shards.index import ShardIndex, find_index
 from pilekit.shards.opening import is_parquet
 from pilekit.shards.reading import OnError
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, TextHashes, count_batch
 from pilekit.stats.histogram import quantile
+from pilekit.stats.indexed import count_indexed, tells_all
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 STORED_BYTES_PER_PROCESS = 64 << 20
@@ -133,17 +137,21 @@ def corpus_stats(
                 small that starting processes would take longer than counting
     advance     called with each further amount of stored bytes dealt with
 
-    A damaged shard is a `PilekitError` whatever `on_error` says.
+    A damaged shard is a `PilekitError` whatever `on_error` says. Shards that `pilekit index` has indexed are not read
+    but for tokens.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer)
-    if jobs is None:
-        jobs = usable_cpus()
-        if corpus.size is not None:
-            jobs = min(jobs, 1 + corpus.size // STORED_BYTES_PER_PROCESS)
+    indexes = [
+        None if tokenizer is not None else _index_for(shard, corpus.manifest, subsets) for shard in corpus.shards
+    ]
+    sizes = [shard.size for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
+    size = None if None in sizes else sum(size for size in sizes if size is not None)
+    if jobs is None or not sizes:
+        jobs = usable_cpus() if size is None else min(usable_cpus(), 1 + size // STORED_BYTES_PER_PROCESS)
     processes = min(jobs, len(corpus.shards))
     only_counts = subsets is None and tokenizer is None and not copies
     count = functools.partial(
@@ -154,12 +162,13 @@ def corpus_stats(
         copies=copies,
         on_error=on_error,
         ahead=processes == 1 or 2 * processes <= usable_cpus(),
-        scan=only_counts and (corpus.size or 0) >= SCANNED_FROM_BYTES * processes,
+        scan=only_counts and (size or 0) >= SCANNED_FROM_BYTES * processes,
     )
     counts = Counts()
     copy_counter = CopyCounter()
     names = [shard.name for shard in corpus.shards]
-    for shard_counts, texts in imap_shards(count, corpus.shards, jobs=jobs, names=names, on_progress=advance):
+    items = list(zip(corpus.shards, indexes, strict=True))
+    for shard_counts, texts in imap_shards(count, items, jobs=jobs, names=names, on_progress=advance):
         rows = counts.merge(shard_counts).astype(np.int32)
         for hashes, local_rows in texts.drain():
             copy_counter.add(hashes, rows[local_rows])
@@ -167,8 +176,14 @@ def corpus_stats(
     return _summary(counts, copied, tokenizer is not None, corpus.manifest)
 
 
+def _index_for(shard: Shard, manifest: Manifest, subsets: Sequence[str] | None) -> ShardIndex | None:
+    """The shard's index, if there is one that tells all that reading would."""
+    index = find_index(shard, manifest)
+    return index if index is not None and tells_all(index, subsets) else None
+
+
 def count_shard(
-    shard: Shard,
+    item: tuple[Shard, ShardIndex | None],
     advance: Advance,
     *,
     manifest: Manifest,
@@ -179,11 +194,15 @@ def count_shard(
     ahead: bool,
     scan: bool,
 ) -> tuple[Counts, TextHashes]:
-    """Count one shard, decompressing `ahead` in a thread or not; the second is empty unless `copies`.
+    """Count one shard, from its index if one is given; the second result is empty unless `copies`.
 
-    `scan`, for counts alone, is faster and counts the same.
+    `ahead`: decompress in a thread. `scan`, for counts alone, is faster and counts the same.
     """
-    counts, texts = Counts(), TextHashes()
+    (shard, index), counts, texts = item, Counts(), TextHashes()
+    if index is not None:
+        count_indexed(shard, index, counts, texts if copies else None, subsets=subsets, on_error=on_error)
+        advance(index.header.size)
+        return counts, texts
     if scan and not is_parquet(shard.path):
         from pilekit.stats.scanned import count_by_scanning  # numba: too slow in starting for a short corpus
 
