@@ -41,7 +41,7 @@ class ShardWriter:
         self.frame_bytes = frame_bytes
         self.documents = 0
         self.text_bytes = 0
-        self._held: list[bytes | memoryview] = []
+        self._held: list[bytes] = []
         self._held_bytes = 0
         self._atomic: AbstractContextManager[BinaryIO] | None = None
 
@@ -62,7 +62,8 @@ class ShardWriter:
         if self._atomic is None:
             raise PilekitError(f"{visible(str(self.path))}: is not open; write inside `with ShardWriter(...):`")
         for line in lines:
-            self._held.append(line)
+            # A copy: a view would keep the 2 MiB alive that it lies in, and of a small sample thousands are held.
+            self._held.append(bytes(line))
             self._held.append(b"\n")
             self._held_bytes += len(line) + 1
             self.documents += 1
