@@ -131,7 +131,8 @@ def output_folder(
     folder = Path(folder)
     wanted = msgspec.json.decode(msgspec.json.encode([parameters, inputs]))
     if _is_finished(folder, _header(folder, kind, *wanted)):
-        with suppress(OSError):
+        # It may lie on a disk that cannot be written to, where a kill in its last moment left nothing to clear up.
+        with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
             _remove_notes(folder)
         yield Output(folder, finished=True)
         return
@@ -144,6 +145,7 @@ def output_folder(
             if _is_finished(folder, header):
                 yield Output(folder, finished=True)
                 return
+            _remove_partials(folder)
             if header is None or header.finished:
                 for note in _header_notes(header) if header else []:  # some files are gone; the others need no redoing
                     if note.is_true(folder):
@@ -167,15 +169,15 @@ def _header(folder: Path, kind: str, parameters: dict[str, Any], inputs: dict[st
     """The header that an earlier run of this very job left; None if there is nothing yet."""
     shown = visible(str(folder))
     try:
-        if not folder.exists():
-            return None
-        others = [name for name in os.listdir(folder) if not name.endswith(PARTIAL) and name != LOCK_FILE]  # noqa: PTH208
+        names = os.listdir(folder)  # noqa: PTH208
+    except FileNotFoundError:
+        return None
     except NotADirectoryError:
-        raise PilekitError(f"{shown} is a file, not a folder; name another with --out") from None
+        raise PilekitError(f"{shown} is a file, or below one, and no folder; name another with --out") from None
     except (OSError, ValueError) as error:  # the latter: a null character
         why = error.strerror if isinstance(error, OSError) else error
         raise PilekitError(f"{shown}: cannot be read: {why}; name another folder with --out") from error
-    if not others:
+    if all(name == LOCK_FILE or (name.startswith(HEADER_FILE) and name.endswith(PARTIAL)) for name in names):
         return None
     try:
         header = read_header(folder, kind)
@@ -237,14 +239,17 @@ def _remove_notes(folder: Path) -> None:
         (folder / NOTES).rmdir()
 
 
-def _withdraw(folder: Path) -> None:
-    """Remove what a failed job left half written, and the header too if nothing was done: the folder is nobody's then.
+def _remove_partials(folder: Path) -> None:
+    """Remove what processes left half written that were stopped and could not clear up after themselves."""
+    for partial in folder.rglob(f"*{PARTIAL}"):
+        with suppress(OSError):
+            partial.unlink()
 
-    The job's processes are gone: those that were stopped in the middle could not clear up after themselves.
-    """
+
+def _withdraw(folder: Path) -> None:
+    """Clear up after a job that failed; if nothing was done at all, the folder is nobody's again."""
+    _remove_partials(folder)
     with suppress(OSError):
-        for partial in folder.rglob(f"*{PARTIAL}"):
-            partial.unlink(missing_ok=True)
         for inner, _, _ in os.walk(folder, topdown=False):
             if Path(inner) != folder:
                 with suppress(OSError):  # it is not empty
