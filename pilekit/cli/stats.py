@@ -12,12 +12,11 @@ import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.progress import byte_progress
+from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
     from pilekit.shards.reading import OnError
-
-SHOWN_BAD_LINES = 10
 
 
 @click.command()
@@ -48,7 +47,8 @@ def command(
     """Count documents, bytes and tokens per subset.
 
     Sizes are UTF-8 bytes of the text, before it was JSON; median and p99 are right within 1 %. Memory does not depend
-    on the size of the corpus. `-` reads standard input, compressed or not.
+    on the size of the corpus. `-` reads standard input, compressed or not. A shard that `pilekit index` has indexed is
+    not read again, but for tokens.
 
     \b
     Example:
@@ -69,10 +69,7 @@ def command(
         stats = corpus_stats(
             corpus, subsets=names, tokenizer=tokenizer, copies=copies, on_error=on_error, advance=advance
         )
-    for bad in stats.skipped.examples[:SHOWN_BAD_LINES]:
-        click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
-    if stats.skipped.count > SHOWN_BAD_LINES:
-        click.echo(f"skipped: {stats.skipped.count - SHOWN_BAD_LINES:,} lines more", err=True)
+    tell_skipped(stats.skipped)
     if as_json:
         click.echo(json.dumps(stats.to_json(), indent=2))
     else:

@@ -36,7 +36,7 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.cache_folder import cache_folder
-from pilekit.shards.damage import LISTED_BAD_LINES
+from pilekit.shards.damage import LISTED_BAD_LINES, BadLine, SkippedLines
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.opening import Storage, open_stored
 from pilekit.shards.reading import record_format
@@ -190,24 +190,25 @@ def index_places(shard: Shard) -> list[str]:
     return [*beside, str(folder / (name + INDEX_SUFFIX))]
 
 
-def find_index(shard: Shard, manifest: Manifest | None = None) -> ShardIndex | None:
-    """The shard's index, if there is one that fits; one that does not is told in a warning and passed over."""
+def find_index(shard: Shard, manifest: Manifest | None = None, *, tell: bool = True) -> ShardIndex | None:
+    """The shard's index, if there is one that fits; if there are only others, warnings `tell` why each does not."""
     now: Fingerprint | None = None
+    passed_over = []
     for place in index_places(shard):
         if not _exists(place):
             continue
         try:
             index = load_index(place)
         except PilekitError as error:
-            logger.warning("%s; passed over", error)
+            passed_over.append(str(error))
             continue
         now = now or fingerprint(shard.path)
         why = misfit(index.header, now, manifest)
         if why is None:
             return index
-        logger.warning(
-            "%s: %s; passed over, make it anew with `pilekit index %s`", visible(place), why, visible(shard.path)
-        )
+        passed_over.append(f"{visible(place)}: {why}; make it anew with `pilekit index {visible(shard.path)}`")
+    for why in passed_over if tell else ():
+        logger.warning("index not used: %s", why)
     return None
 
 
@@ -224,6 +225,12 @@ def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = No
     if header.label_path != label_path:
         return f'has label_path "{visible(header.label_path, 60)}", the manifest "{visible(label_path, 60)}"'
     return None
+
+
+def bad_lines(shard: Shard, index: ShardIndex) -> SkippedLines:
+    """The bad lines that the shard's index left out, as reading with `on_error="skip"` tells of them."""
+    listed = [BadLine(shard.path, line, visible(reason)) for line, reason in index.header.examples]
+    return SkippedLines(index.header.skipped, listed)
 
 
 def checksum(header: bytes, frames: bytes) -> bytes:
@@ -259,17 +266,25 @@ def _check(header: IndexHeader, frames: Frames, groups: list[int]) -> None:
         raise ValueError("it has another number of documents than it says")
     if len(header.examples) != min(header.skipped, LISTED_BAD_LINES):
         raise ValueError("it lists more or fewer bad lines than there are")
-    if len(frames) > 0 or header.storage != "parquet":  # A Parquet file may have no row group.
-        sizes = np.diff(frames.text_offset, append=header.content_bytes)
-        increasing = frames.offset[0] >= 0 and bool(np.all(np.diff(frames.offset) > 0))
-        if not increasing or frames.offset[-1] > max(header.size - 1, 0):
-            raise ValueError("its frames do not lie one behind the other")
-        if frames.text_offset[0] != 0 or bool(np.any(sizes < 0)):
-            raise ValueError("the sizes of its frames are impossible")
-        if bool(np.any((frames.line_at < 0) | (frames.line_at > sizes))):
-            raise ValueError("its frames have impossible beginnings")
-        if frames.line[0] != 0 or bool(np.any(np.diff(frames.line, append=header.lines) < 0)):
-            raise ValueError("its frames have impossible lines")
+    if not len(frames):
+        if header.storage == "parquet":  # It may have no row group.
+            return
+        raise ValueError("it has no frames")
+    # Compared and not subtracted: made-up numbers may be so far apart that their difference overflows.
+    if not _within(frames.offset, max(header.size - 1, 0)) or bool(np.any(frames.offset[1:] == frames.offset[:-1])):
+        raise ValueError("its frames do not lie one behind the other")
+    if not _within(frames.text_offset, header.content_bytes) or frames.text_offset[0] != 0:
+        raise ValueError("its frames have impossible sizes")
+    sizes = np.diff(frames.text_offset, append=header.content_bytes)
+    if bool(np.any((frames.line_at < 0) | (frames.line_at > sizes))):
+        raise ValueError("its frames have impossible beginnings")
+    if not _within(frames.line, header.lines) or frames.line[0] != 0:
+        raise ValueError("its frames have impossible lines")
+
+
+def _within(values: Int64, highest: int) -> bool:
+    """Whether the values, int64 [frames], never fall and are between 0 and `highest`."""
+    return bool(values[0] >= 0 and np.all(values[1:] >= values[:-1]) and values[-1] <= highest)
 
 
 def _check_rows(table: pa.Table, first: int, lines: int) -> int:

@@ -77,7 +77,7 @@ class IndexScan(Iterator["pa.RecordBatch"]):
     lines           lines read so far
     skipped         bad lines passed over so far
     content_bytes   decompressed bytes so far; for Parquet as its metadata tells them
-    frames          the `Frames`, at the end
+    frames          the `Frames`, at the end; where the shard is damaged, as far as it was read
     """
 
     frames: Frames
@@ -137,13 +137,15 @@ class IndexScan(Iterator["pa.RecordBatch"]):
             on_frame=lambda number, offset: frame_lines.begin_frame(offset, self.content_bytes),
             on_text=hear,
         )
-        with located_errors(path, lambda: self.lines), listening as blocks:
-            for block in blocks:
-                lines = block.lines()
-                frame_lines.pass_lines(block, len(lines))
-                self.lines += len(lines)
-                yield from _record_batch(self._parser.parse(lines, np.arange(self.lines - len(lines), self.lines)))
-        self.frames = frame_lines.frames(self.content_bytes)
+        try:
+            with located_errors(path, lambda: self.lines), listening as blocks:
+                for block in blocks:
+                    lines = block.lines()
+                    frame_lines.pass_lines(block, len(lines))
+                    self.lines += len(lines)
+                    yield from _record_batch(self._parser.parse(lines, np.arange(self.lines - len(lines), self.lines)))
+        finally:
+            self.frames = frame_lines.frames(self.content_bytes)
 
     def _rows_of_parquet(self, advance: Advance | None) -> Generator[pa.RecordBatch, None, None]:
         from pilekit.shards.parquet import parquet_batches, row_groups
@@ -209,13 +211,13 @@ def index_of(
     ahead: bool = True,
 ) -> ShardIndex:
     """The shard's index if there is one that fits, else a new one; of several processes that want it, one builds it."""
-    index = find_index(shard, manifest)
+    index = find_index(shard, manifest, tell=False)
     if index is not None:
         return index
     now = fingerprint(shard.path)
     with ExitStack() as held:
         place = _lock_place(shard, index_places(shard), held)
-        index = find_index(shard, manifest)  # Another process may have built it while this one waited.
+        index = find_index(shard, manifest, tell=False)  # Another process may have built it while this one waited.
         return index or _build(shard, place, now, manifest, on_error, advance, ahead)
 
 
@@ -227,17 +229,19 @@ def build_index(
     advance: Advance | None = None,
     ahead: bool = True,
     place: str | None = None,
+    content_hash: str | None = None,
 ) -> ShardIndex:
     """Read the shard and write its index, whether there is one or not.
 
-    place   where it goes; None: beside the shard or, where nothing can be made there, into the cache folder
+    place          where it goes; None: beside the shard or, where nothing can be made there, into the cache folder
+    content_hash   what the hash of the decompressed bytes must be, else it is a `PilekitError`
 
     On any error nothing is written, and an index that was there stays.
     """
     now = fingerprint(shard.path)
     with ExitStack() as held:
         place = _lock_place(shard, index_places(shard) if place is None else [place], held)
-        return _build(shard, place, now, manifest, on_error, advance, ahead)
+        return _build(shard, place, now, manifest, on_error, advance, ahead, content_hash)
 
 
 def index_corpus(
@@ -252,7 +256,7 @@ def index_corpus(
     jobs      how many shards at a time, each in a process of its own; None: the usable CPUs
     advance   called with each further amount of stored bytes dealt with
     """
-    found = [find_index(shard, corpus.manifest) for shard in corpus.shards]
+    found = [find_index(shard, corpus.manifest, tell=False) for shard in corpus.shards]
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))
@@ -302,6 +306,7 @@ def _build(
     on_error: OnError,
     advance: Advance | None,
     ahead: bool,
+    content_hash: str | None = None,
 ) -> ShardIndex:
     """Write the index of the shard, whose fingerprint is `now`, to `place`, which is locked."""
     with (
@@ -320,6 +325,8 @@ def _build(
                 text_bytes += int(rows["text_bytes"].to_numpy().sum())
             if fingerprint(shard.path) != now:
                 raise PilekitError(f"{visible(shard.path)}: was changed while it was read; index it again")
+            if content_hash not in (None, scan.content_hash):
+                raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
             header = IndexHeader(
                 format=FORMAT,
                 pilekit=__version__,

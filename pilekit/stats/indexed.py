@@ -11,9 +11,7 @@ from collections.abc import Collection
 import numpy as np
 
 from pilekit.corpus import Shard
-from pilekit.errors import visible
-from pilekit.shards.damage import BadLine, SkippedLines
-from pilekit.shards.index import ShardIndex
+from pilekit.shards.index import ShardIndex, bad_lines
 from pilekit.shards.reading import OnError
 from pilekit.shards.records import bad_line_error
 from pilekit.stats.counting import Counts, TextHashes
@@ -38,10 +36,9 @@ def count_indexed(
     on_error: OnError,
 ) -> None:
     """Count all documents of an indexed shard into `counts`, and their texts' hashes into `texts` where given."""
-    bad_lines = [BadLine(shard.path, line, visible(reason)) for line, reason in index.header.examples]
-    if bad_lines and on_error == "raise":
-        raise bad_line_error(bad_lines[0])
-    counts.skipped = SkippedLines(index.header.skipped, bad_lines)
+    counts.skipped = bad_lines(shard, index)
+    if counts.skipped.count and on_error == "raise":
+        raise bad_line_error(counts.skipped.examples[0])
     for table in index.row_groups(["subset", "text_bytes", *([] if texts is None else ["text_hash"])]):
         subset = table["subset"].chunk(0)
         labels, codes = subset.dictionary.to_pylist(), subset.indices.to_numpy()

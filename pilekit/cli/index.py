@@ -1,0 +1,134 @@
+"""`pilekit index`: an index beside every shard, for random access and for counting without reading."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from pilekit.cli.corpus_arguments import open_corpus, paths_argument
+from pilekit.cli.progress import byte_progress
+from pilekit.cli.skipped_lines import tell_skipped
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from pilekit.corpus import Shard
+    from pilekit.shards.index import ShardIndex
+    from pilekit.shards.reading import OnError
+
+LONG_FRAME_BYTES = 64 << 20
+"""From so much text in one frame on, decoding it for one document takes a tenth of a second or more."""
+
+
+@click.command()
+@paths_argument
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a line that is no document: stop, or leave it out and count it.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, jobs: int | None, as_json: bool) -> None:
+    """Make an index of every shard: its documents, and where to begin reading.
+
+    An index is a Parquet file, SHARD.index.parquet beside the shard, with number, subset, text bytes and text hash of
+    each document. Where the folder is read-only, or the shard a URL, it is kept in $PILEKIT_CACHE (~/.cache/pilekit).
+    Indexes that are there and fit are kept; a killed run goes on when run again.
+
+    \b
+    Example:
+      pilekit index 00.jsonl.zst
+      pilekit index data/ --on-error skip
+    """
+    from pilekit.shards.damage import SkippedLines
+    from pilekit.shards.index import bad_lines
+    from pilekit.shards.indexing import index_corpus
+
+    corpus = open_corpus(paths, manifest)
+    with byte_progress("indexing", corpus.size) as advance:
+        indexes = index_corpus(corpus, on_error=on_error, jobs=jobs, advance=advance)
+    skipped = SkippedLines()
+    for shard, index in zip(corpus.shards, indexes, strict=True):
+        if index.built:
+            skipped.merge(bad_lines(shard, index))
+    tell_skipped(skipped)
+    if as_json:
+        shards = [_figures(shard, index) for shard, index in zip(corpus.shards, indexes, strict=True)]
+        click.echo(json.dumps({"shards": shards}, indent=2))
+    else:
+        from rich.console import Console
+
+        width = shutil.get_terminal_size().columns
+        Console(file=sys.stdout, width=width, highlight=False).print(_table(corpus.shards, indexes))
+
+
+def _figures(shard: Shard, index: ShardIndex) -> dict[str, object]:
+    header = index.header
+    return {
+        "shard": shard.name,
+        "documents": header.documents,
+        "text_bytes": header.text_bytes,
+        "frames": len(index.frames),
+        "lines": header.lines,
+        "skipped": header.skipped,
+        "content_bytes": header.content_bytes,
+        "content_hash": header.content_hash,
+        "index": index.path,
+        "built": index.built,
+    }
+
+
+def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> RenderableType:
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from pilekit.errors import visible
+    from pilekit.shards.index import INDEX_SUFFIX
+    from pilekit.stats.table import rounded_bytes
+
+    table = Table(box=box.SIMPLE, padding=0, show_edge=False, header_style="bold")
+    table.add_column(Text("Shard"), overflow="ellipsis", no_wrap=True)
+    for title in ("Documents", "Text", "Frames", "Bad lines"):
+        table.add_column(Text(title), justify="right", no_wrap=True, min_width=len(title))
+    table.add_column(Text("Index"), no_wrap=True, min_width=5)
+    for shard, index in zip(shards, indexes, strict=True):
+        header = index.header
+        figures = (f"{header.documents:,}", rounded_bytes(header.text_bytes), f"{len(index.frames):,}")
+        made = "built" if index.built else "kept"
+        table.add_row(*map(Text, (visible(shard.name), *figures, f"{header.skipped:,}", made)))
+    notes = []
+    elsewhere = [index for shard, index in zip(shards, indexes, strict=True) if index.path != shard.path + INDEX_SUFFIX]
+    if elsewhere:
+        first = visible(elsewhere[0].path)
+        notes.append(f"Not beside the shard but in the cache: {first}{_more(len(elsewhere) - 1)}.")
+    long = [(shard, frame) for shard, index in zip(shards, indexes, strict=True) if (frame := _long_frame(index))]
+    if long:
+        shard, frame = long[0]
+        notes.append(
+            f"{visible(shard.name)} has {rounded_bytes(frame)} in one frame{_more(len(long) - 1)}: to read one of its "
+            "documents, all before it is decoded; `pilekit reframe` mends that."
+        )
+    return Group(table, *map(Text, notes))
+
+
+def _more(others: int) -> str:
+    return f" (and {others:,} more)" if others else ""
+
+
+def _long_frame(index: ShardIndex) -> int:
+    """The bytes of the longest frame of compressed text, if it is a long one; else 0."""
+    import numpy as np
+
+    if index.header.storage not in ("zstd", "gzip"):
+        return 0
+    longest = int(np.diff(index.frames.text_offset, append=index.header.content_bytes).max())
+    return longest if longest > LONG_FRAME_BYTES else 0
