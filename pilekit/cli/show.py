@@ -1,0 +1,72 @@
+"""`pilekit show`: one document of a shard, by its number."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from contextlib import closing
+
+import click
+
+from pilekit.cli.progress import byte_progress
+from pilekit.errors import visible
+
+SLOW_SECONDS = 2.0
+
+
+@click.command()
+@click.argument("shard", metavar="SHARD")
+@click.argument("number", metavar="NUMBER", type=click.IntRange(min=0))
+@click.option("--meta", is_flag=True, help="First a line of JSON: shard, number, subset and meta.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON: shard, number, subset, meta and text.")
+@click.option(
+    "--manifest",
+    metavar="NAME|FILE",
+    help="What the corpus is: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
+)
+def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | None) -> None:
+    """Print one document's text.
+
+    NUMBER counts from 0: it is the number of the document's line, less one. Where it does not go to a terminal, the
+    text is written exactly, byte for byte; a terminal gets a newline at its end, and control characters spelt out.
+
+    An index that fits the shard is used (`pilekit index`), none is made: for one document, reading up to it is quicker.
+    `-` reads standard input.
+
+    \b
+    Example:
+      pilekit show 00.jsonl.zst 4711
+      pilekit show 00.jsonl.zst 4711 --meta | head -1
+    """
+    from pilekit.corpus import load_manifest, shard_of
+    from pilekit.shards.index import find_index
+    from pilekit.shards.opening import is_parquet
+    from pilekit.shards.random_access import DocumentReader
+
+    known = None if manifest is None else load_manifest(manifest)
+    source = shard_of(shard)
+    index = find_index(source, known)
+    started = time.monotonic()
+    with (
+        byte_progress(f"looking for document {number:,}", source.size) as advance,
+        closing(DocumentReader(source, index, manifest=known, advance=advance)) as reader,
+    ):
+        document = reader.document(number)
+    if index is None and not is_parquet(shard) and shard != "-" and time.monotonic() - started > SLOW_SECONDS:
+        click.echo(
+            f"{visible(shard)}: was read from its beginning, as it has no index; `pilekit index` makes one, `pilekit "
+            "reframe` a copy in which any document is found at once",
+            err=True,
+        )
+    fields = {"shard": document.shard, "number": document.number, "subset": document.subset, "meta": document.meta}
+    if as_json:
+        click.echo(json.dumps({**fields, "text": document.text}, default=str))
+        return
+    if meta:
+        click.echo(json.dumps(fields, default=str))
+    if sys.stdout.isatty():
+        click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), document.text), nl=document.text[-1:] != "\n")
+    else:
+        sys.stdout.buffer.write(document.text.encode())

@@ -1,0 +1,222 @@
+"""Lines of a shard by their number, through its index: only the frames in which a line lies are decoded.
+
+A frame is held, or gone through where it is too large for that (see held_frames.py), as the single frame of a released
+shard is: asked in increasing order, such a shard is read once.
+
+The index is believed only as far as decoding bears it out: a frame must have the size it tells, and as many lines,
+beginning where it says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from itertools import chain
+from typing import BinaryIO
+
+import numpy as np
+
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at
+from pilekit.shards.held_frames import HELD_BYTES, ForwardPass, FrameText, HeldFrames
+from pilekit.shards.index import ShardIndex
+from pilekit.shards.lines import Line, whole_lines
+from pilekit.shards.opening import open_stored
+from pilekit.shards.reading import MAX_DOCUMENT_BYTES, CountedFile, gunzipped, line_blocks, located_errors
+from pilekit.shards.records import BadRecord, record_of
+
+logger = logging.getLogger(__name__)
+
+
+class LinesByNumber:
+    """The lines of one shard that is not Parquet; `lines` is how many it has.
+
+    path      where the shard is
+    index     where its frames lie
+    held      where decoded frames are held
+    advance   called with each further amount of stored bytes read in going through a frame
+    """
+
+    def __init__(
+        self, path: str, index: ShardIndex, held: HeldFrames[FrameText], advance: Callable[[int], None] | None = None
+    ):
+        self.path, self.index, self.held, self.advance = path, index, held, advance
+        self.lines = index.header.lines
+        self._sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
+        self._counts = np.diff(index.frames.line, append=self.lines)
+        self._file: BinaryIO | None = None
+        self._pass: ForwardPass[list[Line]] | None = None
+        self._passed = 0
+
+    def close(self) -> None:
+        """Close what is open; it is opened again when it is needed."""
+        if self._pass is not None:
+            self._pass.blocks.close()
+        if self._file is not None:
+            self._file.close()
+        self._pass = self._file = None
+
+    def is_near(self, number: int) -> bool:
+        """Whether this line is reached without going through a frame; 0 <= number < lines."""
+        return bool(self._sizes[self._frame_of(number)] <= HELD_BYTES)
+
+    def record(self, number: int) -> object:
+        """What this line decodes to; `BadRecord` if it is none, `PilekitError` if it cannot be read."""
+        return _decoded(self._line(number))
+
+    def _line(self, number: int) -> Line:
+        frame = self._frame_of(number)
+        if self._sizes[frame] <= HELD_BYTES:
+            with located_errors(self.path, lambda: number, MAX_DOCUMENT_BYTES):
+                return self._line_of_held(number, frame)
+        # A pass that fails is over.
+        going, self._pass = self._pass, None
+        if going is None or not going.leads_to(frame, number):
+            if going is not None:
+                going.blocks.close()
+            going = ForwardPass(frame, int(self.index.frames.line[frame]), self._blocks(frame))
+        with located_errors(self.path, lambda: going.read, MAX_DOCUMENT_BYTES):
+            found = going.find(number)
+        if found is None:
+            raise self._misfit(f"line {number + 1:,} is not where it should be")
+        self._pass = going
+        lines, place = found
+        return lines[place]
+
+    def _frame_of(self, number: int) -> int:
+        # A frame in which no line begins has the number of the next line: of several, the last is where it does.
+        return int(np.searchsorted(self.index.frames.line, number, side="right")) - 1
+
+    def _line_of_held(self, number: int, frame: int) -> Line:
+        text = self._text(frame)
+        first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
+        begin = text.behind_newline(number - first + (at > 0))
+        end = text.data.find(b"\n", begin)
+        if end >= 0:
+            return memoryview(text.data)[begin:end]
+        with closing(self._texts(frame + 1)) as following:
+            block = next(whole_lines(chain([text.data[begin:]], following), MAX_DOCUMENT_BYTES))
+        assert block.head is not None
+        return block.head
+
+    def _text(self, frame: int) -> FrameText:
+        """The text of a frame that can be held: decoded, unless it is held, and compared with the index."""
+        text = self.held.get((self.path, frame))
+        if text is None:
+            if self._file is None:
+                self._file = open_stored(self.path, scattered=True)[0]
+            text = FrameText(self._pieces(self._file, frame))
+            at, size = int(self.index.frames.line_at[frame]), len(text.data)
+            # Whether a line begins at byte 0, only the frame before could tell.
+            at_by_text = (text.data.find(b"\n") + 1 or size) if at else 0
+            begun = text.newlines - text.data.endswith(b"\n") + (not at and size > 0)
+            if (at, self._counts[frame]) != (at_by_text, begun):
+                raise self._misfit(f"other lines begin in frame {frame}")
+            self.held.add((self.path, frame), text, size)
+        return text
+
+    def _texts(self, frame: int) -> Generator[bytes, None, None]:
+        """The text from the beginning of a frame on: whole frames, but those too large to hold in pieces."""
+        for following in range(frame, len(self._sizes)):
+            if self._sizes[following] <= HELD_BYTES:
+                yield self._text(following).data
+                continue
+            with open_stored(self.path)[0] as file:
+                told = int(self.index.frames.offset[following])
+                for piece in self._pieces(file, following):
+                    if self.advance is not None:
+                        self.advance(file.tell() - told)
+                        told = file.tell()
+                    yield piece
+
+    def _pieces(self, file: BinaryIO, frame: int) -> Iterator[bytes]:
+        """The text of one frame, which must have the size that the index tells."""
+        storage, offset, left = self.index.header.storage, int(self.index.frames.offset[frame]), int(self._sizes[frame])
+        file.seek(offset)
+        if storage == "zstd":
+            pieces: Iterator[bytes] = decompress_frame_at(file, offset, number=frame)
+        elif storage == "gzip":
+            pieces = gunzipped(CountedFile(file))
+        else:
+            pieces = iter(lambda: file.read(min(PIECE_BYTES, left)), b"")
+        for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                break
+            yield piece
+        if left:
+            raise self._misfit(f"frame {frame} has another size")
+
+    def _blocks(self, frame: int) -> Generator[list[Line], None, None]:
+        """The lines that begin in this frame, and all further ones."""
+        with closing(self._texts(frame)) as texts:
+            for block in whole_lines(self._from_first_line(texts, frame), MAX_DOCUMENT_BYTES):
+                self._count(len(block.data))
+                yield block.lines()
+
+    def _from_first_line(self, texts: Iterator[bytes], frame: int) -> Iterator[bytes]:
+        before = int(self.index.frames.line_at[frame])
+        for piece in texts:
+            if 0 < before <= len(piece) and piece[before - 1 : before] != b"\n":
+                raise self._misfit(f"other lines begin in frame {frame}")
+            yield piece[before:]
+            before = max(0, before - len(piece))
+
+    def _count(self, amount: int) -> None:
+        """Say, once, that going through frames takes time; where one long line makes a frame large, it does not."""
+        before, self._passed = self._passed, self._passed + amount
+        if before <= HELD_BYTES < self._passed:
+            logger.warning(
+                "%s: its frames are too large to hold, so a document is reached only through all text before it; "
+                "`pilekit reframe` writes the same lines in frames of 1 MiB",
+                visible(self.path),
+            )
+
+    def _misfit(self, why: str) -> PilekitError:
+        return PilekitError(
+            f"{visible(self.index.path)}: does not fit {visible(self.path)} ({why}); remove it and make a new one with "
+            "`pilekit index`"
+        )
+
+
+class LinesFromTheBeginning:
+    """The lines of a shard without an index, each by reading from the beginning; the path `-` is standard input."""
+
+    lines = None
+
+    def __init__(self, path: str, shown: str, advance: Callable[[int], None] | None = None):
+        self.path, self.shown, self.advance = path, shown, advance
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def is_near(self, number: int) -> bool:
+        """None is."""
+        return False
+
+    def record(self, number: int) -> object:
+        """What this line decodes to; `BadRecord` if it is none, `PilekitError` if it cannot be read."""
+        read = 0
+        with (
+            located_errors(self.shown, lambda: read, MAX_DOCUMENT_BYTES),
+            line_blocks(self.path, MAX_DOCUMENT_BYTES, advance=self.advance) as blocks,
+        ):
+            for block in blocks:
+                lines = block.lines()
+                if number < read + len(lines):
+                    return _decoded(lines[number - read])
+                read += len(lines)
+        raise no_such_number(self.shown, number, read)
+
+
+def _decoded(line: Line) -> object:
+    if not bytes(line).strip():
+        raise BadRecord("is blank")
+    return record_of(line)
+
+
+def no_such_number(path: str, number: int, lines: int) -> PilekitError:
+    """What to say of a number that the shard does not have."""
+    has = f"its {lines:,} lines have the numbers 0 to {lines - 1:,}" if lines else "it has no lines"
+    return PilekitError(f"{visible(path)}: has no document {number:,}: {has}")
