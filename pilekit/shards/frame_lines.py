@@ -12,7 +12,7 @@ from array import array
 import numpy as np
 
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.index import MOST_FRAMES, Frames
+from pilekit.shards.index_metadata import MOST_FRAMES, Frames
 from pilekit.shards.lines import LineBlock
 
 MARK_BYTES = 1 << 20
