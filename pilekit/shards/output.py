@@ -53,7 +53,7 @@ class _Note(msgspec.Struct, frozen=True):
         """Whether the files are there, as long as they were."""
         try:
             return all((folder / file).stat().st_size == size for file, size in self.files.items())
-        except OSError:
+        except (OSError, ValueError):  # the latter: a null character
             return False
 
 

@@ -1,0 +1,144 @@
+"""Parquet shards as we write them: what `read`, pyarrow, `datasets` and polars make of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit import DocumentBatch, Manifest, PilekitError, read
+from pilekit.documents import RecordFormat
+from pilekit.shards.parquet_writing import ROW_GROUP_BYTES, parquet_writer
+from tests.benchmarks.peers import peer_environment, run_peer
+from tests.shards import making
+
+PILE = RecordFormat()
+documents = st.lists(st.tuples(making.tricky_texts, st.sampled_from([*making.LABELS, "(none)"])), max_size=30)
+
+
+def batches(pairs: list[tuple[str, str]], size: int = 7) -> list[DocumentBatch]:
+    cut = [pairs[start : start + size] for start in range(0, len(pairs), size)]
+    return [
+        DocumentBatch([text for text, _ in part], [label for _, label in part], "00.jsonl", np.arange(len(part)))
+        for part in cut
+    ]
+
+
+def write(path: Path, pairs: list[tuple[str, str]], format: RecordFormat = PILE, size: int = 7) -> Path:
+    with parquet_writer(path, format) as writer:
+        for batch in batches(pairs, size):
+            writer.write(batch)
+    return path
+
+
+def pairs_read(path: Path, **arguments: Any) -> list[tuple[str, str]]:
+    with read(path, **arguments) as reader:
+        return [pair for batch in reader for pair in zip(batch.texts, batch.subsets, strict=True)]
+
+
+@given(documents)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]]) -> None:
+    path = write(tmp_path_factory.mktemp("parquet") / "00.parquet", pairs)
+    assert pairs_read(path) == pairs
+    assert pq.read_table(path).to_pylist() == [
+        {"text": text, "meta": {"pile_set_name": None if label == "(none)" else label}} for text, label in pairs
+    ]
+
+
+@given(documents, st.integers(1, 9))
+def test_the_bytes_depend_on_the_documents_alone(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]], size: int
+) -> None:
+    folder = tmp_path_factory.mktemp("parquet")
+    assert write(folder / "a.parquet", pairs).read_bytes() == write(folder / "b.parquet", pairs, size=size).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("label_path", "kind"),
+    [
+        ("source", pa.string()),
+        ("a.b.c", pa.struct([("b", pa.struct([("c", pa.string())]))])),
+    ],
+)
+def test_columns_are_where_the_manifest_says(tmp_path: Path, label_path: str, kind: pa.DataType) -> None:
+    pairs = [("one", "X"), ("two", "(none)"), ("three", "Y")]
+    format = RecordFormat("body", tuple(label_path.split(".")))
+    path = write(tmp_path / "00.parquet", pairs, format)
+    schema = pq.read_schema(path)
+    assert (schema.names, schema.types) == (["body", label_path.split(".")[0]], [pa.string(), kind])
+    manifest = Manifest(name="mine", text_field="body", label_path=label_path)
+    assert pairs_read(path, manifest=manifest) == pairs
+
+
+def test_row_groups_are_bounded_in_text_and_in_rows(tmp_path: Path) -> None:
+    long, count = "é" * 300_000, 40  # 600,000 bytes each
+    path = write(tmp_path / "long.parquet", [(f"{number}{long}", "Github") for number in range(count)])
+    table = pq.ParquetFile(path)
+    rows = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+    assert sum(rows) == count
+    assert {*rows[:-1]} == {-(-ROW_GROUP_BYTES // len(f"0{long}".encode()))}
+    empty = write(tmp_path / "empty.parquet", [("", "Github")] * 140_000, size=50_000)
+    assert pq.ParquetFile(empty).num_row_groups == 2
+    assert len(pairs_read(empty)) == 140_000
+
+
+def test_a_flipped_bit_is_noticed_by_whoever_checks(tmp_path: Path) -> None:
+    text = bytes(np.random.default_rng(0).integers(97, 123, 100_000, dtype=np.uint8)).decode()
+    path = write(tmp_path / "00.parquet", [(text, "Github")])
+    stored = bytearray(path.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    path.write_bytes(stored)
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(path, page_checksum_verification=True)
+
+
+def test_nothing_is_left_of_a_file_whose_writing_failed(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), parquet_writer(tmp_path / "00.parquet", PILE) as writer:
+        writer.write(batches([("text", "Github")])[0])
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(PilekitError, match="is a folder"), parquet_writer(tmp_path / "folder.parquet", PILE):
+        pass
+
+
+POLARS = """
+import json, sys, polars as pl
+table = pl.read_parquet(sys.argv[1])
+assert table.schema == {"text": pl.String, "meta": pl.Struct({"pile_set_name": pl.String})}, table.schema
+labels = table.select(pl.col("meta").struct.field("pile_set_name")).to_series().to_list()
+print(json.dumps(list(zip(table["text"].to_list(), labels))))
+"""
+
+DATASETS = """
+import json, sys, datasets
+datasets.disable_progress_bars()
+data = datasets.load_dataset("parquet", data_files=sys.argv[1], split="train", cache_dir=sys.argv[2])
+assert str(data.features["text"]) == "Value('string')", data.features
+print(json.dumps([(row["text"], row["meta"]["pile_set_name"]) for row in data]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "requirements", "script"),
+    [("polars", ["polars==2.1.0"], POLARS), ("datasets-alone", ["datasets==5.2.0"], DATASETS)],
+)
+def test_other_tools_load_it_as_it_is(tmp_path: Path, name: str, requirements: list[str], script: str) -> None:
+    pairs = [
+        (f"{number} naïve \0 “text” \n{'x' * (number % 7) * 100_000}", label)
+        for number in range(40)
+        for label in ["Github", "(none)", "Gutenberg (PG-19)"]
+    ]
+    path = write(tmp_path / "00.parquet", pairs)
+    assert pq.ParquetFile(path).num_row_groups > 3
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    found = run_peer(peer_environment(name, requirements), script, path, tmp_path / "cache", environment=environment)
+    assert found == json.loads(json.dumps([(text, None if label == "(none)" else label) for text, label in pairs]))
