@@ -20,6 +20,7 @@ from typing import BinaryIO
 from pilekit.errors import PilekitError, visible
 
 PARTIAL = ".partial"
+_PARTIAL_SUFFIX = r"\.[0-9a-f]{8}" + re.escape(PARTIAL)
 
 
 @contextmanager
@@ -50,6 +51,11 @@ def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
         raise
 
 
+def final_name(name: str) -> str:
+    """What the file of this name will be called when it is complete: the same, if it is no partial file."""
+    return re.sub(rf"{_PARTIAL_SUFFIX}\Z", "", name)
+
+
 def check_target(path: str | Path) -> None:
     """Raise `PilekitError` if `path` is something that a new file must not replace: a folder, a device, a pipe."""
     if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where a folder on the way may not be read)
@@ -77,7 +83,7 @@ def _create(final: Path) -> tuple[Path, BinaryIO]:
 
 def _remove_abandoned(final: Path) -> None:
     """Remove the partial files of `final` whose writers are dead."""
-    ours = re.compile(re.escape(final.name) + r"\.[0-9a-f]{8}" + re.escape(PARTIAL)).fullmatch
+    ours = re.compile(re.escape(final.name) + _PARTIAL_SUFFIX).fullmatch
     for name in os.listdir(final.parent):  # noqa: PTH208 (a Path for each of many files takes most of the time)
         if ours(name):
             with suppress(OSError), (final.parent / name).open("rb+") as file:

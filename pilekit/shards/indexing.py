@@ -188,9 +188,10 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
         held.append(batch)
-        rows, size = sum(map(len, held)), sum(batch.nbytes for batch in held)
+        rows, size = rows + len(batch), size + batch.nbytes
         if rows >= ROWS_PER_GROUP or size >= WRITTEN_BYTES:
             # Labels of one table have one dictionary, or they would be written one by one.
             table = pa.Table.from_batches(held).unify_dictionaries()
@@ -198,5 +199,6 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             for begin in range(0, whole, ROWS_PER_GROUP):
                 yield table.slice(begin, min(ROWS_PER_GROUP, whole - begin))
             held = table.slice(whole).to_batches()
+            rows, size = rows - whole, sum(rest.nbytes for rest in held)
     if held:
         yield pa.Table.from_batches(held).unify_dictionaries()

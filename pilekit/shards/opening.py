@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal, cast
 
 from pilekit.corpus.shard import is_url, without_query
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.atomic import final_name
 from pilekit.shards.damage import ShardDamage
 from pilekit.shards.frames import FRAME_MAGIC, is_skippable
 
@@ -31,8 +32,11 @@ _SUFFIXES: dict[str, Storage] = {
 
 
 def storage_of(path: str) -> Storage:
-    """How the file is stored, by its last suffix; raises `PilekitError` for a suffix that no shard has."""
-    name = without_query(path)
+    """How the file is stored, by its last suffix; raises `PilekitError` for a suffix that no shard has.
+
+    A partial file, which its writer may read back, is stored as the one that it becomes.
+    """
+    name = final_name(without_query(path))
     for suffix, storage in _SUFFIXES.items():
         if name.endswith(suffix):
             return storage

@@ -10,7 +10,7 @@ shard is a single frame of 43 GB) is decoded where it is met. Either way zstd is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Executor, Future
 from typing import BinaryIO
 
@@ -26,12 +26,7 @@ Decoded = tuple[list[bytes], ShardDamage | None]
 
 
 def decompress_in_threads(
-    file: BinaryIO,
-    executor: Executor,
-    most: int,
-    *,
-    max_window: int,
-    advance: Callable[[int], None] | None = None,
+    file: BinaryIO, max_window: int, *, executor: Executor, most: int
 ) -> Generator[bytes, None, None]:
     """Like `decompress_frames`, with the frames decoded by `executor`, at most `most` tasks ahead of the consumer."""
     tasks: deque[Future[Decoded]] = deque()
@@ -54,7 +49,7 @@ def decompress_in_threads(
             tasks.pop().cancel()
 
     try:
-        for blocks in walk_frames(Stored(file, advance), max_window):
+        for blocks in walk_frames(Stored(file, None), max_window):
             if blocks.gather(LONGEST_BLOCKS):
                 task.append(blocks)
                 if sum(frame.count for frame in task) >= TASK_BLOCKS:

@@ -38,7 +38,7 @@ def serially(data: bytes, max_window: int = MAX_WINDOW) -> tuple[bytes, str]:
 
 def in_threads(data: bytes, threads: int = 2, max_window: int = MAX_WINDOW) -> tuple[bytes, str]:
     with ThreadPoolExecutor(threads) as executor:
-        return read(decompress_in_threads(io.BytesIO(data), executor, 2 * threads, max_window=max_window))
+        return read(decompress_in_threads(io.BytesIO(data), max_window, executor=executor, most=2 * threads))
 
 
 def sized_frame(text: bytes) -> bytes:
@@ -112,7 +112,7 @@ def test_frames_are_decoded_at_the_same_time() -> None:
 
     data = sized_frame(bytes(1 << 20)) * 8
     with Meeting(2) as executor:
-        pieces = decompress_in_threads(io.BytesIO(data), executor, 4, max_window=MAX_WINDOW)
+        pieces = decompress_in_threads(io.BytesIO(data), MAX_WINDOW, executor=executor, most=4)
         assert sum(map(len, pieces)) == 8 << 20
 
 
@@ -130,7 +130,7 @@ class Endless(io.RawIOBase):
 def test_no_more_is_read_ahead_than_the_threads_need() -> None:
     file = Endless(sized_frame(random.Random(1).randbytes(1 << 20)))
     with ThreadPoolExecutor(2) as executor:
-        pieces = decompress_in_threads(file, executor, 4, max_window=MAX_WINDOW)  # type: ignore[arg-type]
+        pieces = decompress_in_threads(file, MAX_WINDOW, executor=executor, most=4)  # type: ignore[arg-type]
         for _ in range(30):
             next(pieces)
         assert file.given <= 40
@@ -142,6 +142,6 @@ def test_a_bomb_is_decoded_piece_by_piece() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 30))
     assert len(bomb) < 1 << 16
     with ThreadPoolExecutor(2) as executor:
-        pieces = decompress_in_threads(io.BytesIO(bomb), executor, 4, max_window=MAX_WINDOW)
+        pieces = decompress_in_threads(io.BytesIO(bomb), MAX_WINDOW, executor=executor, most=4)
         assert max(len(next(pieces)) for _ in range(4)) <= 2 << 20
         pieces.close()
