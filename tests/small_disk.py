@@ -27,7 +27,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, size: int) -> Iterator[SmallDisk]:
-    """A folder at `path` for whose files there are `size` bytes together; without root, for each of them.
+    """A folder at `path` for whose files there are `size` bytes together; without root, a quarter for each of them.
 
     In both cases it is the kernel that refuses a write, of a process that runs under `limit`.
     """
@@ -38,7 +38,7 @@ def small_disk(path: Path, size: int) -> Iterator[SmallDisk]:
     except FileNotFoundError:
         mounted = False
     if not mounted:
-        yield SmallDisk(path, lambda: _limit_files(size))
+        yield SmallDisk(path, lambda: _limit_files(size // 4))
         return
     try:
         yield SmallDisk(path, None)

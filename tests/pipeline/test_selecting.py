@@ -1,0 +1,477 @@
+"""Selecting part of a corpus: against a slow reference, over failures, kills and full disks."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit import Corpus, PilekitError, corpus_stats
+from pilekit.pipeline.selecting import select_corpus
+from tests.shards import making
+from tests.small_disk import small_disk
+
+
+def shards_of(folder: Path, **contents: bytes) -> Path:
+    """A corpus of `train/<name>.jsonl.zst` files, each of one frame."""
+    (folder / "train").mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / "train" / f"{name}.jsonl.zst").write_bytes(making.zstd_frame(content))
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def shards_in(folder: Path) -> dict[str, bytes]:
+    """The decompressed bytes of every output shard."""
+    return {
+        path.relative_to(folder).as_posix(): making.unzstd(path) if path.suffix == ".zst" else path.read_bytes()
+        for path in sorted(folder.rglob("*.jsonl*"))
+    }
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Three shards: 200 documents of two subsets, 200 of one, 100 of another."""
+
+    def lines(shard: str, labels: Sequence[str], count: int) -> bytes:
+        records = (
+            making.record(f"{shard} {number} " + "x" * (number % 50), labels[number % len(labels)])
+            for number in range(count)
+        )
+        return b"".join(line + b"\n" for line in records)
+
+    return shards_of(
+        tmp_path / "data",
+        a=lines("a", ["ArXiv", "Github"], 200),
+        b=lines("b", ["Github"], 200),
+        c=lines("c", ["Enron Emails"], 100),
+    )
+
+
+conditions = st.fixed_dictionaries(
+    {},
+    optional={
+        "subsets": st.lists(st.sampled_from(["Github", "ArXiv", "Pile-CC", "Gutenberg (PG-19)"]), min_size=1),
+        "sample": st.floats(0, 1),
+        "seed": st.integers(0, 3),
+        "match": st.sampled_from(["a", "[0-9]", "^$", "(?i)PILE", "\\S"]),
+        "min_bytes": st.integers(0, 30),
+    },
+)
+
+
+def reference(data: bytes, shard: str, wanted: dict[str, Any]) -> list[tuple[bytes, str, str]]:
+    """(line, text, label) of every document selected, with nothing of pilekit."""
+    kept = []
+    lines = data.split(b"\n")
+    for number, text, label in making.slow_documents(data):
+        identity = f"{wanted.get('seed', 0)}\0{shard}\0{number}".encode()
+        if (
+            ("subsets" not in wanted or label in wanted["subsets"])
+            and xxhash.xxh3_64_intdigest(identity) < int(wanted.get("sample", 1) * 2**64)
+            and re.search(wanted.get("match", ""), text)
+            and len(text.encode()) >= wanted.get("min_bytes", 0)
+        ):
+            kept.append((lines[number], text, label))
+    return kept
+
+
+@settings(max_examples=80)
+@given(st.lists(st.lists(making.lines(), min_size=1, max_size=12), min_size=1, max_size=3), conditions, st.data())
+def test_a_selection_is_what_a_slow_reference_selects(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[list[bytes]], wanted: dict[str, Any], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("select")
+    format = data.draw(st.sampled_from(["zst", "jsonl", "parquet"]))
+    shards = {f"s{number}": b"\n".join(lines) for number, lines in enumerate(contents)}
+    shards_of(folder / "data", **shards)
+    expected = {name: reference(content, f"train/{name}.jsonl", wanted) for name, content in shards.items()}
+    out = folder / "out"
+    try:
+        selected = select_corpus(folder / "data", out, format=format, jobs=1, **wanted)
+    except PilekitError as error:
+        assert "nothing is selected" in str(error)
+        assert not any(expected.values())
+        assert not out.exists()
+        return
+    suffix = {"zst": ".jsonl.zst", "jsonl": ".jsonl", "parquet": ".parquet"}[format]
+    written = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert written == {"pilekit.json", *(f"train/{name}{suffix}" for name, kept in expected.items() if kept)}
+    assert selected.empty == tuple(f"train/{name}.jsonl" for name, kept in expected.items() if not kept)
+    for name, kept in expected.items():
+        path = out / "train" / f"{name}{suffix}"
+        if kept and format == "parquet":
+            rows = [(row["text"], row["meta"]["pile_set_name"] or "(none)") for row in pq.read_table(path).to_pylist()]
+            assert rows == [(text, label) for _, text, label in kept]
+        elif kept:
+            content = making.unzstd(path) if format == "zst" else path.read_bytes()
+            assert content == b"".join(line + b"\n" for line, _, _ in kept)
+    every = [document for kept in expected.values() for document in kept]
+    assert (selected.total.documents, selected.total.bytes) == (
+        len(every),
+        sum(len(text.encode()) for _, text, _ in every),
+    )
+    counts = {subset.name: (subset.documents, subset.bytes) for subset in selected.subsets}
+    for label in {label for _, _, label in every}:
+        sizes = [len(text.encode()) for _, text, other in every if other == label]
+        assert counts[label] == (len(sizes), sum(sizes))
+    of_subsets = {"subsets": wanted["subsets"]} if "subsets" in wanted else {}
+    read = [one for name, content in shards.items() for one in reference(content, f"train/{name}.jsonl", of_subsets)]
+    assert selected.total.read_documents == len(read)
+    assert selected.total.read_bytes == sum(len(text.encode()) for _, text, _ in read)
+
+
+@pytest.mark.parametrize("format", ["zst", "parquet", "jsonl"])
+def test_the_output_is_the_same_whatever_the_number_of_processes(tmp_path: Path, corpus: Path, format: Any) -> None:
+    one = select_corpus(corpus, tmp_path / "one", sample=0.5, format=format, jobs=1)
+    two = select_corpus(corpus, tmp_path / "two", sample=0.5, format=format, jobs=2)
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    assert one.to_json() == two.to_json()
+
+
+def test_a_selection_is_a_corpus_whose_counts_are_those_of_the_whole_with_the_same_filter(
+    tmp_path: Path, corpus: Path
+) -> None:
+    selected = select_corpus(corpus, tmp_path / "out", subsets=["github", "enron"], jobs=1)
+    assert corpus_stats(tmp_path / "out").to_json() == corpus_stats(corpus, subsets=["Github", "enron"]).to_json()
+    assert [shard.name for shard in Corpus(tmp_path / "out")] == ["train/a.jsonl", "train/b.jsonl", "train/c.jsonl"]
+    assert selected.to_json() == {
+        "documents": 400,
+        "bytes": selected.total.bytes,
+        "read": {"documents": 400, "bytes": selected.total.bytes},
+        "skipped": 0,
+        "empty": [],
+        "subsets": {
+            name: {"documents": count, "bytes": size, "read": {"documents": count, "bytes": size}}
+            for name, count, size in [(one.name, one.documents, one.bytes) for one in selected.subsets]
+        },
+    }
+    assert [(one.name, one.documents) for one in selected.subsets] == [("Github", 300), ("Enron Emails", 100)]
+
+
+def test_real_text_agrees_with_its_stats(tmp_path: Path, real_corpus: Path) -> None:
+    shards = [real_corpus / "minipile-00.jsonl.zst", real_corpus / "minipile-01.jsonl.zst"]
+    expected = corpus_stats(shards, subsets=["ArXiv"]).to_json()
+    for format in ("zst", "parquet", "jsonl"):
+        select_corpus(shards, tmp_path / format, subsets=["ArXiv"], format=format)  # type: ignore[arg-type]
+        assert corpus_stats(tmp_path / format).to_json() == expected
+    label = b'{"pile_set_name":"ArXiv"}'
+    for shard in shards:
+        lines = [line for line in making.unzstd(shard).split(b"\n") if line.replace(b" ", b"").endswith(label + b"}")]
+        assert lines
+        assert making.unzstd(tmp_path / "zst" / shard.name) == b"".join(line + b"\n" for line in lines)
+
+
+def test_parquet_in_and_lines_out(tmp_path: Path, corpus: Path) -> None:
+    """Through Parquet and back, text and label are what they were."""
+    select_corpus(corpus, tmp_path / "parquet", subsets=["Github"], format="parquet", jobs=1)
+    select_corpus(tmp_path / "parquet", tmp_path / "back", format="zst", jobs=1)
+    for path in (tmp_path / "back/train").iterdir():
+        original = making.slow_documents(making.unzstd(corpus / "train" / path.name))
+        back = making.slow_documents(making.unzstd(path))
+        assert [one[1:] for one in back] == [one[1:] for one in original if one[2] == "Github"]
+
+
+def test_run_again_there_is_nothing_to_do(tmp_path: Path, corpus: Path) -> None:
+    first = select_corpus(corpus, tmp_path / "out", sample=0.3, jobs=1)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.zst")}
+    told: list[int] = []
+    again = select_corpus(corpus, tmp_path / "out", sample=0.3, jobs=1, advance=told.append)
+    assert again == first
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert sum(told) == Corpus(corpus).size
+    (tmp_path / "out/train/b.jsonl.zst").unlink()
+    assert select_corpus(corpus, tmp_path / "out", sample=0.3, jobs=1) == first
+    assert (tmp_path / "out/train/b.jsonl.zst").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sample": 0.2}, r"sample is 0\.5 there, 0\.2 here"),
+        ({"sample": 0.5, "seed": 1}, 'seed is "0" there, "1" here'),
+        ({"sample": 0.5, "subsets": ["ArXiv"]}, r'subsets is null there, \["ArXiv"\] here'),
+        ({"sample": 0.5, "format": "jsonl"}, 'format is "zst" there, "jsonl" here'),
+        ({"sample": 0.5, "match": "x"}, 'match is null there, "x" here'),
+    ],
+)
+def test_another_selection_needs_another_folder(
+    tmp_path: Path, corpus: Path, changed: dict[str, Any], message: str
+) -> None:
+    select_corpus(corpus, tmp_path / "out", sample=0.5, jobs=1)
+    before = tree(tmp_path / "out")
+    with pytest.raises(PilekitError, match=f"out: .*{message}; name another folder with --out"):
+        select_corpus(corpus, tmp_path / "out", jobs=1, **changed)
+    shards_of(corpus, b=making.record("another") + b"\n")
+    with pytest.raises(PilekitError, match=r"train/b\.jsonl is not the same any more"):
+        select_corpus(corpus, tmp_path / "out", sample=0.5, jobs=1)
+    assert tree(tmp_path / "out") == before
+
+
+def test_no_input_is_overwritten(tmp_path: Path, corpus: Path) -> None:
+    before = tree(corpus)
+    for out in (corpus, corpus / "train"):
+        with pytest.raises(PilekitError, match="which is to be read"):
+            select_corpus(corpus, out, sample=0.5)
+    select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)  # in a folder of its own that searches pass over
+    select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)
+    assert {name: content for name, content in tree(corpus).items() if not name.startswith("part/")} == before
+
+
+def test_two_shards_for_one_file_are_refused(tmp_path: Path) -> None:
+    for name in ("00.jsonl.zst", "00.json.zst"):
+        (tmp_path / name).write_bytes(making.zstd_frame(making.record("text") + b"\n"))
+    with pytest.raises(PilekitError, match=r"00\.json\.zst and .*00\.jsonl\.zst would both be written to 00"):
+        select_corpus(tmp_path, tmp_path / "out", sample=1)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"subsets": ["Books3"]}, "there are no documents of Books3; `pilekit stats` shows which"),
+        ({"match": "nowhere"}, "none of the 500 documents read passes"),
+        ({"subsets": ["Github"], "min_bytes": 10**6}, "none of the 300 documents read passes"),
+        ({"subsets": ["Arxif"]}, 'unknown subset "Arxif".*did you mean ArXiv'),
+        ({"subsets": []}, "subsets is empty"),
+        ({"sample": 1.5}, "fraction must lie between 0 and 1"),
+        ({"match": "("}, "no regular expression"),
+        ({"format": "csv"}, "format is "),
+        ({"on_error": "ignore"}, "on_error is "),
+    ],
+)
+@pytest.mark.parametrize("existed", [False, True])
+def test_where_nothing_is_selected_nothing_is_left(
+    tmp_path: Path, corpus: Path, wanted: dict[str, Any], message: str, existed: bool
+) -> None:
+    if existed:
+        (tmp_path / "out").mkdir()
+    with pytest.raises(PilekitError, match=message):
+        select_corpus(corpus, tmp_path / "out", jobs=1, **wanted)
+    assert (tmp_path / "out").exists() == existed
+    assert not existed or not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_bad_line_fails_its_shard_the_others_are_done_and_skipping_goes_on(
+    tmp_path: Path, corpus: Path, jobs: int
+) -> None:
+    good = making.unzstd(corpus / "train/b.jsonl.zst")
+    shards_of(corpus, b=good + b'{"text": 1}\n' + making.record("last") + b"\n")
+    with pytest.raises(PilekitError, match=r"b\.jsonl\.zst, line 201: field \"text\" is a number"):
+        select_corpus(corpus, tmp_path / "out", subsets=["Github"], jobs=jobs)
+    assert set(shards_in(tmp_path / "out")) == {"train/a.jsonl.zst"}
+    made = (tmp_path / "out/train/a.jsonl.zst").stat().st_ino
+    selected = select_corpus(corpus, tmp_path / "out", subsets=["Github"], on_error="skip", jobs=jobs)
+    assert (tmp_path / "out/train/a.jsonl.zst").stat().st_ino == made
+    assert shards_in(tmp_path / "out")["train/b.jsonl.zst"] == good + making.record("last") + b"\n"
+    assert [str(bad) for bad in selected.skipped.examples] == [
+        f'{corpus / "train/b.jsonl.zst"}, line 201: field "text" is a number, not a string'
+    ]
+    # What was skipped then is an error again where none may be skipped.
+    with pytest.raises(PilekitError, match="line 201"):
+        select_corpus(corpus, tmp_path / "out", subsets=["Github"], jobs=jobs)
+
+
+def test_a_damaged_shard_is_an_error_that_names_the_place(tmp_path: Path, corpus: Path) -> None:
+    path = corpus / "train/b.jsonl.zst"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(PilekitError, match=r"b\.jsonl\.zst: is cut off.*frame 0"):
+        select_corpus(corpus, tmp_path / "out", sample=0.5, on_error="skip", jobs=1)
+    assert set(shards_in(tmp_path / "out")) == {"train/a.jsonl.zst", "train/c.jsonl.zst"}
+
+
+def test_more_labels_than_subsets_could_be_are_refused(tmp_path: Path) -> None:
+    lines = b"".join(making.record("text", f"https://example.org/{number}") + b"\n" for number in range(5000))
+    with pytest.raises(PilekitError, match="more than 4,096 different subset labels"):
+        select_corpus(shards_of(tmp_path / "data", a=lines), tmp_path / "out", sample=1, jobs=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_shards_in_memory_are_read_in_this_process(tmp_path: Path) -> None:
+    for name in ("00", "01"):
+        fsspec.filesystem("memory").pipe(
+            f"/selecting/{name}.jsonl.zst", making.zstd_frame(making.record(name, "ArXiv") + b"\n")
+        )
+    select_corpus("memory://selecting", tmp_path / "out", subsets=["ArXiv"], jobs=2)
+    assert shards_in(tmp_path / "out") == {
+        f"{name}.jsonl.zst": making.record(name, "ArXiv") + b"\n" for name in ("00", "01")
+    }
+
+
+MEMORY = """
+import resource, sys
+from pilekit.pipeline.selecting import select_corpus
+select_corpus(sys.argv[1], sys.argv[2], sample=float(sys.argv[3]), format=sys.argv[4], jobs=1)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.parametrize("format", ["zst", "parquet"])
+def test_memory_does_not_grow_with_what_is_passed_over(tmp_path: Path, format: str) -> None:
+    """Of each piece of 2 MiB a document or two is kept, and must not keep the piece."""
+    line = making.record("lorem ipsum " * 250) + b"\n"
+    frame = zstandard.compress(line * 4000)  # 12 MB of text
+    used = []
+    for frames in (2, 30):
+        data = tmp_path / f"{frames}.jsonl.zst"
+        data.write_bytes(frame * frames)
+        arguments = [sys.executable, "-c", MEMORY, str(data), str(tmp_path / f"out-{frames}"), "0.002", format]
+        used.append(int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout))
+    assert used[1] < used[0] + 100
+
+
+# Below: real processes, killed, interrupted, on a full disk.
+
+PILEKIT = "from pilekit.cli import main; main.COMMANDS.setdefault('select', ''); main.main()"
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight shards of 4 MB of text that takes a moment to compress."""
+    rng = random.Random(0)
+    folder = tmp_path_factory.mktemp("large")
+    for shard in range(8):
+        lines = (
+            making.record("".join(rng.choices("abcdefghij   \n", k=4000)), rng.choice(["ArXiv", "Github"]))
+            for _ in range(1000)
+        )
+        shards_of(folder, **{f"{shard:02}": b"".join(line + b"\n" for line in lines)})
+    return folder
+
+
+def command(large: Path, out: Path, jobs: int = 1, format: str = "zst") -> list[str]:
+    wanted = ["--sample", "0.9", "--format", format, "--jobs", str(jobs)]
+    return [sys.executable, "-c", PILEKIT, "select", str(large), "--out", str(out), *wanted]
+
+
+def whole(large: Path, tmp_path: Path, format: str = "zst") -> dict[str, bytes]:
+    subprocess.run(command(large, tmp_path / "whole", format=format), check=True, capture_output=True)
+    return tree(tmp_path / "whole")
+
+
+def stop_when(
+    arguments: list[str], moment: Callable[[], bool], stop: Callable[[subprocess.Popen[str]], None]
+) -> tuple[int, str]:
+    """Run, `stop` at the `moment`, and return exit code and stderr."""
+    with subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while process.poll() is None and not moment():
+            time.sleep(0.001)
+        stop(process)
+        _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def is_sound(out: Path, expected: dict[str, bytes]) -> bool:
+    """Whether every file under its final name is what it is to be; true if there are some but not all."""
+    found = {
+        name: content
+        for name, content in (tree(out) if out.exists() else {}).items()
+        if not name.endswith(".partial") and not name.startswith((".", "pilekit.json"))
+    }
+    for name, content in found.items():
+        assert content == expected[name]
+    return 0 < len(found) < len(expected) - 1
+
+
+@pytest.mark.parametrize(("jobs", "format"), [(1, "zst"), (2, "parquet")])
+def test_killed_and_run_again_it_ends_as_if_nothing_had_happened(
+    tmp_path: Path, large: Path, jobs: int, format: str
+) -> None:
+    expected = whole(large, tmp_path, format)
+    out = tmp_path / "out"
+    for _ in range(10):
+        code, _ = stop_when(
+            command(large, out, jobs, format),
+            lambda: any((out / "train").glob(f"*.{format}")),
+            lambda process: process.kill(),
+        )
+        if code == -signal.SIGKILL and is_sound(out, expected):
+            break
+        shutil.rmtree(out, ignore_errors=True)
+    else:
+        pytest.fail("was never killed in the middle")
+    subprocess.run(command(large, out, jobs, format), check=True, capture_output=True)
+    assert tree(out) == expected
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path, large: Path) -> None:
+    expected = whole(large, tmp_path)
+    rng = random.Random(0)
+    for number in range(25):
+        out = tmp_path / str(number)
+        for _ in range(2):
+            end = time.monotonic() + rng.uniform(0.2, 2)
+            stop_when(command(large, out, 2), lambda end=end: time.monotonic() > end, lambda process: process.kill())
+            is_sound(out, expected)
+        subprocess.run(command(large, out, 2), check=True, capture_output=True)
+        assert tree(out) == expected
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """As a terminal does: to all processes of the session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+
+
+def test_interrupted_it_leaves_no_half_files_and_goes_on(tmp_path: Path, large: Path) -> None:
+    expected = whole(large, tmp_path)
+    out = tmp_path / "out"
+    for _ in range(10):
+        code, errors = stop_when(command(large, out, 2), lambda: any((out / "train").glob("*.zst")), interrupt)
+        if code != 0 and is_sound(out, expected):
+            break
+        shutil.rmtree(out, ignore_errors=True)
+    else:
+        pytest.fail("was never interrupted in the middle")
+    assert (code, errors.strip()) == (130, "interrupted")
+    assert not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
+    subprocess.run(command(large, out, 2), check=True, capture_output=True)
+    assert tree(out) == expected
+
+
+@pytest.mark.parametrize("format", ["zst", "parquet"])
+def test_on_a_full_disk_it_says_so_in_a_line_and_goes_on_when_there_is_room(
+    tmp_path: Path, large: Path, format: str
+) -> None:
+    expected = whole(large, tmp_path, format)
+    size = 5 * max(map(len, expected.values())) // 2
+    with small_disk(tmp_path / "disk", size) as disk:
+
+        def run() -> subprocess.CompletedProcess[str]:
+            arguments = command(large, disk.path / "out", 2, format)
+            return subprocess.run(arguments, capture_output=True, text=True, check=False, preexec_fn=disk.limit)
+
+        failed = run()
+        assert failed.returncode == 1
+        assert failed.stdout == ""
+        (line,) = failed.stderr.splitlines()
+        assert re.match(r"error: .*/out/train/0\d\..*: cannot be written: ", line)
+        assert is_sound(disk.path / "out", expected)
+        assert not [name for name in tree(disk.path / "out") if name.endswith(".partial")]
+        disk.grow()
+        assert run().returncode == 0
+        assert tree(disk.path / "out") == expected
