@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import xxhash
 
+from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.damage import ShardDamage
 from pilekit.shards.opening import open_stored
@@ -29,6 +30,8 @@ class Fingerprint:
 
 def fingerprint(path: str) -> Fingerprint:
     """The fingerprint of a shard at a local path or URL; `PilekitError` if it cannot be read."""
+    if path == STANDARD_INPUT:
+        raise PilekitError("standard input (-) cannot be read again, so nothing fits it; save it to a file first")
     file, _ = open_stored(path, scattered=True)
     hash = xxhash.xxh3_128()
     try:
