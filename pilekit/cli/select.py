@@ -16,7 +16,7 @@ from pilekit.errors import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pilekit.pipeline.selecting import Format, Selected
+    from pilekit.pipeline.selecting import Format, Selected, SelectedSubset
     from pilekit.shards.reading import OnError
 
 SHOWN_BAD_LINES = 10
@@ -117,19 +117,17 @@ def _table(selected: Selected) -> Table:
 
     from pilekit.stats.table import rounded_bytes
 
-    total = selected.total
+    def cells(one: SelectedSubset) -> tuple[str, str, str]:
+        return f"{one.documents:,}", rounded_bytes(one.bytes), _percent(one.bytes, one.read_bytes)
+
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False, show_footer=True, header_style="bold")
-    table.add_column("Subset", "Total", no_wrap=True, overflow="ellipsis")
-    table.add_column("Documents", f"{total.documents:,}", justify="right", no_wrap=True)
-    table.add_column("Bytes", rounded_bytes(total.bytes), justify="right", no_wrap=True)
-    table.add_column("Of read %", _percent(total.bytes, total.read_bytes), justify="right", no_wrap=True)
+    # Not no_wrap, which its cells are: where there is no room this column gives way, and no number is cut short.
+    table.add_column("Subset", "Total")
+    for title, total in zip(("Documents", "Bytes", "Of read %"), cells(selected.total), strict=True):
+        table.add_column(title, total, justify="right", no_wrap=True)
     for subset in selected.subsets[:MOST_ROWS]:
-        table.add_row(
-            Text(visible(subset.name, LONGEST_NAME)),
-            f"{subset.documents:,}",
-            rounded_bytes(subset.bytes),
-            _percent(subset.bytes, subset.read_bytes),
-        )
+        name = Text(visible(subset.name, LONGEST_NAME), no_wrap=True, overflow="ellipsis")
+        table.add_row(name, *cells(subset))
     if len(selected.subsets) > MOST_ROWS:
         table.add_row(f"({len(selected.subsets) - MOST_ROWS:,} more)")
     return table

@@ -142,6 +142,20 @@ def test_a_hostile_label_reaches_no_terminal_and_no_file_name(tmp_path: Path) ->
     assert sorted(path.name for path in out.iterdir()) == ["00.jsonl.zst", "pilekit.json"]
 
 
+def test_in_a_narrow_terminal_names_give_way_and_numbers_stay_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = [making.record("x" * 1234, "a rather long name of a subset")] * 1111
+    (tmp_path / "00.jsonl").write_bytes(b"\n".join(lines))
+    stdout = run(tmp_path / "00.jsonl", "--sample", "1", "--out", tmp_path / "out").stdout
+    table = stdout.splitlines()[:5]
+    assert max(map(len, table)) == 40
+    assert table[0].split() == ["Subset", "Documents", "Bytes", "Of", "read", "%"]
+    for row in (table[2], table[4]):
+        assert row.split()[-4:] == ["1,111", "1.31", "MiB", "100.00"]
+
+
 def test_thousands_of_labels_make_no_table_of_thousands_of_rows(tmp_path: Path) -> None:
     lines = [making.record("x" * (1 + number), f"label {number}") for number in range(300)]
     (tmp_path / "00.jsonl").write_bytes(b"\n".join(lines))
