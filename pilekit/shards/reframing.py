@@ -34,6 +34,7 @@ from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
+from pilekit.shards.damage import ShardDamage
 from pilekit.shards.frame_writing import FRAME_BYTES, FrameWriter
 from pilekit.shards.index import INDEX_SUFFIX
 from pilekit.shards.indexing import build_index
@@ -42,7 +43,7 @@ from pilekit.shards.opening import is_parquet
 from pilekit.shards.output import Output, inputs_for, output_folder
 from pilekit.shards.parallel_frames import decompress_in_threads
 from pilekit.shards.reading import MAX_DOCUMENT_BYTES, located_errors, text_pieces
-from pilekit.shards.seek_table import MAX_FRAME_BYTES
+from pilekit.shards.seek_table import MAX_FRAME_BYTES, read_seek_table
 
 KIND = "reframed corpus"
 """The kind in the header of the folder that reframed shards are written into."""
@@ -148,10 +149,11 @@ def _reframe(
     index_path = Path(f"{path}{INDEX_SUFFIX}")
     with write_atomically(path) as file:
         frames, content_hash = _copy(shard, file, frame_bytes, level, threads, _part(advance, READING))
-        file.flush()
-        os.fsync(file.fileno())
+        _to_disk(file)
         stored = os.fstat(file.fileno()).st_size
         try:
+            if _seek_table_of(file.name, stored) != frames:
+                raise ShardDamage("has another seek table", frame=None, byte=stored)
             header = build_index(
                 Shard(shard.name, file.name, stored),
                 manifest=manifest,
@@ -161,9 +163,9 @@ def _reframe(
                 place=str(index_path),
                 content_hash=content_hash,
             ).header
-        except PilekitError as error:
-            if visible(file.name) not in str(error):
-                raise
+        except (PilekitError, ShardDamage) as error:
+            if isinstance(error, PilekitError) and visible(file.name) not in str(error):
+                raise  # of the index: it cannot be written
             raise PilekitError(
                 f"{visible(str(path))}: what was written does not read back as the text that was read ({error}); check "
                 "disk and memory, and try again"
@@ -177,9 +179,22 @@ def _reframe(
         content_hash=content_hash,
         stored_before=size,
         stored_bytes=stored,
-        frames=frames,
+        frames=len(frames),
     )
     output.note(shard.name, asdict(result), path, index_path)
+
+
+def _to_disk(file: BinaryIO) -> None:
+    """Write all of it to the disk, and out of memory, so that reading it back shows what the disk has."""
+    file.flush()
+    os.fsync(file.fileno())
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _seek_table_of(path: str, size: int) -> list[tuple[int, int]] | None:
+    with Path(path).open("rb") as file:
+        return read_seek_table(file, size)
 
 
 def _part(advance: Advance, part: float) -> Advance:
@@ -197,8 +212,8 @@ def _part(advance: Advance, part: float) -> Advance:
 
 def _copy(
     shard: Shard, file: BinaryIO, frame_bytes: int, level: int, threads: int, advance: Advance
-) -> tuple[int, str]:
-    """Write the shard's text in frames; returns their number and the text's hash."""
+) -> tuple[list[tuple[int, int]], str]:
+    """Write the shard's text in frames; returns the (stored bytes, decoded bytes) of each, and the text's hash."""
     text_hash = xxhash.xxh3_128()
     lines = 0
 
@@ -229,7 +244,7 @@ def _copy(
     finally:
         if executor is not None:
             executor.shutdown(cancel_futures=True)
-    return len(writer.frames), text_hash.hexdigest()
+    return writer.frames, text_hash.hexdigest()
 
 
 def cut_at_lines(pieces: Iterator[bytes], size: int) -> Iterator[bytes | memoryview]:
