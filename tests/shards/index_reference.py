@@ -1,0 +1,103 @@
+"""What an index must hold, found the slow and obvious way: the whole text in memory, the standard library, one loop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import xxhash
+
+from pilekit.shards.index import ShardIndex, load_index
+
+BAD_LINES = [b"{", b"[]", b'{"text": 1}', b'{"meta": {"pile_set_name": "ArXiv"}}', b"\xff\xfe", b'{"text": "a"} {}']
+
+Row = tuple[int, str, int, int]
+Place = tuple[int, int, int, int]
+
+
+@dataclass
+class Expected:
+    rows: list[Row] = field(default_factory=list)
+    bad: list[int] = field(default_factory=list)
+    """Bad lines, counted from 1."""
+    lines: int = 0
+
+
+def slow_rows(text: bytes) -> Expected:
+    """(number, subset, text bytes, text hash) of every document, and the lines that are none."""
+    expected = Expected()
+    lines = text.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    expected.lines = len(lines)
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            encoded = record["text"].encode()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            expected.bad.append(number + 1)
+            continue
+        label = record.get("meta", {}).get("pile_set_name", "(none)")
+        expected.rows.append((number, label, len(encoded), xxhash.xxh3_64_intdigest(encoded)))
+    return expected
+
+
+def slow_frames(offsets: list[int], texts: list[bytes]) -> list[Place]:
+    """(offset, text offset, line, line at) of frames of these texts that begin at these stored bytes."""
+    text = b"".join(texts)
+    begins = [0] + [place + 1 for place, byte in enumerate(text) if byte == 10]
+    if begins[-1] == len(text):
+        begins.pop()
+    places, before = [], 0
+    for offset, part in zip(offsets, texts, strict=True):
+        line = next((number for number, begin in enumerate(begins) if begin >= before), len(begins))
+        begin = begins[line] if line < len(begins) else len(text)
+        places.append((offset, before, line, min(begin - before, len(part))))
+        before += len(part)
+    return places
+
+
+def slow_marks(text: bytes, apart: int) -> list[Place]:
+    """The marks of a plain file: the first line's beginning, then always the first one `apart` or more behind."""
+    places: list[Place] = []
+    begin = 0
+    for number, line in enumerate(text.split(b"\n")):
+        if begin < len(text) and (not places or begin >= places[-1][0] + apart):
+            places.append((begin, begin, number, 0))
+        begin += len(line) + 1
+    return places
+
+
+def rows_of(index: ShardIndex) -> list[Row]:
+    table = index.columns()
+    assert table.column_names == ["number", "subset", "text_bytes", "text_hash"]
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def places_of(index: ShardIndex) -> list[Place]:
+    frames = index.frames
+    columns = (frames.offset, frames.text_offset, frames.line, frames.line_at)
+    assert {str(column.dtype) for column in columns} == {"int64"}
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def check_index(index: ShardIndex, shard: Path, text: bytes, places: list[Place]) -> None:
+    """The index, given and as it lies there, is that of the shard, whose decompressed bytes and frames are these."""
+    expected = slow_rows(text)
+    for found in (index, load_index(index.path)):
+        assert rows_of(found) == expected.rows
+        assert places_of(found) == places
+        header = found.header
+        assert (header.lines, header.documents, header.skipped) == (
+            expected.lines,
+            len(expected.rows),
+            len(expected.bad),
+        )
+        assert [line for line, _ in header.examples] == expected.bad[:100]
+        assert header.text_bytes == sum(size for _, _, size, _ in expected.rows)
+        assert header.content_bytes == len(text)
+        assert header.content_hash == xxhash.xxh3_128_hexdigest(text)
+        assert header.size == shard.stat().st_size

@@ -1,0 +1,441 @@
+"""Indexes are exact whatever the shard, built once and whole, in bounded memory, beside the shard or in the cache."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.corpus import Corpus, load_manifest, shard_of
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter, frame_lines, reading
+from pilekit.shards.index import INDEX_SUFFIX, find_index
+from pilekit.shards.indexing import build_index, index_corpus, index_of, scan_shard
+from pilekit.shards.locking import locked
+from pilekit.shards.seek_table import seek_table
+from tests.shards.index_reference import BAD_LINES, check_index, places_of, rows_of, slow_frames, slow_marks, slow_rows
+from tests.shards.making import lines, record, some_lines, unzstd, zstd_frame
+from tests.shards.reading import value_and_memory
+
+any_lines = st.lists(st.one_of(lines(), lines(), lines(), st.sampled_from([*BAD_LINES, b""])), max_size=25)
+
+
+@st.composite
+def stored_in_frames(draw: st.DrawFn, text: bytes) -> tuple[bytes, list[int], list[bytes]]:
+    """The text cut anywhere into frames of any kind, empty ones too, with skippable frames between: (stored bytes,
+    where each frame begins, its text)."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    stored, offsets = b"", []
+    for part in parts:
+        if not draw(st.integers(0, 3)):
+            stored += seek_table([(1, 1)] * draw(st.integers(0, 3)))
+        offsets.append(len(stored))
+        if draw(st.booleans()):
+            stored += zstandard.ZstdCompressor(write_checksum=True).compress(part)
+        else:
+            stored += zstd_frame(part, checksum=draw(st.booleans()))
+    if draw(st.booleans()):
+        stored += seek_table([(1, 1)])
+    return stored, offsets, parts
+
+
+@given(any_lines, st.booleans(), st.sampled_from([8, 64, 2 << 20]), st.booleans(), st.data())
+def test_whatever_the_lines_and_wherever_frames_are_cut(
+    tmp_path_factory: pytest.TempPathFactory,
+    some: list[bytes],
+    ends: bool,
+    piece_bytes: int,
+    ahead: bool,
+    data: st.DataObject,
+) -> None:
+    folder = tmp_path_factory.mktemp("indexed")
+    text = b"\n".join(some) + (b"\n" if ends else b"")
+    stored, offsets, parts = data.draw(stored_in_frames(text))
+    (folder / "a.jsonl.zst").write_bytes(stored)
+    members = b"".join(map(gzip.compress, parts))
+    (folder / "b.jsonl.gz").write_bytes(members)
+    (folder / "c.jsonl").write_bytes(text or b"\n")
+    with pytest.MonkeyPatch.context() as patch:
+        # Texts of a few hundred bytes are to come in several pieces, and to have several marks.
+        patch.setattr(reading, "PIECE_BYTES", piece_bytes)
+        patch.setattr(frame_lines, "MARK_BYTES", 50)
+        for name, content, places in (
+            ("a.jsonl.zst", text, slow_frames(offsets, parts)),
+            ("b.jsonl.gz", text, slow_frames([0], [text])),
+            ("c.jsonl", text or b"\n", slow_marks(text or b"\n", 50)),
+        ):
+            path = folder / name
+            index = build_index(shard_of(str(path)), on_error="skip", ahead=ahead)
+            assert index.path == f"{path}{INDEX_SUFFIX}"
+            check_index(index, path, content, places)
+
+
+def test_lines_longer_than_many_frames_and_pieces(tmp_path: Path) -> None:
+    sizes = [10, 3_000_000, 1, 500_000, 700_000, 2_500_000, 8_000_000, 3]
+    text = b"\n".join(record("x" * size) for size in sizes) + b"\n"
+    parts = [text[begin : begin + 300_000] for begin in range(0, len(text), 300_000)]
+    frames = [zstd_frame(part) for part in parts]
+    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(frames))
+    (tmp_path / "b.jsonl").write_bytes(text)
+    offsets = [sum(map(len, frames[:number])) for number in range(len(frames))]
+    check_index(
+        build_index(shard_of(str(tmp_path / "a.jsonl.zst"))),
+        tmp_path / "a.jsonl.zst",
+        text,
+        slow_frames(offsets, parts),
+    )
+    index = build_index(shard_of(str(tmp_path / "b.jsonl")))
+    check_index(index, tmp_path / "b.jsonl", text, slow_marks(text, 1 << 20))
+    assert len(index.frames) > 4
+
+
+@given(st.lists(st.tuples(st.one_of(st.none(), st.text(max_size=20)), st.sampled_from(["A", "B", None])), max_size=20))
+def test_parquet(tmp_path_factory: pytest.TempPathFactory, records: list[tuple[str | None, str | None]]) -> None:
+    path = tmp_path_factory.mktemp("indexed") / "a.parquet"
+    schema = pa.schema([("text", pa.string()), ("meta", pa.struct([("pile_set_name", pa.string())]))])
+    rows = [{"text": text, "meta": {"pile_set_name": label}} for text, label in records]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, row_group_size=3)
+    index = build_index(shard_of(str(path)), on_error="skip")
+    expected = [
+        (number, label or "(none)", len(text.encode()))
+        for number, (text, label) in enumerate(records)
+        if text is not None
+    ]
+    assert [row[:3] for row in rows_of(index)] == expected
+    header = index.header
+    assert (header.lines, header.skipped) == (len(records), len(records) - len(expected))
+    assert (header.storage, header.content_hash) == ("parquet", "")
+    groups = range(max(1, -(-len(records) // 3)))  # pyarrow writes an empty group for an empty table
+    assert [(offset, line, at) for offset, _, line, at in places_of(index)] == [
+        (group, 3 * group, 0) for group in groups
+    ]
+
+
+def test_the_scan_tells_bad_lines_and_stored_bytes(tmp_path: Path) -> None:
+    text = b"\n".join([record("a"), b"{", record("b"), b'{"text": 1}'])
+    pq.write_table(pa.table({"text": ["a", None, "b", None]}), tmp_path / "d.parquet")
+    (tmp_path / "a.jsonl").write_bytes(text)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text) * 2)
+    (tmp_path / "c.jsonl.zst").write_bytes(zstd_frame(text) + seek_table([(1, 1)]))
+    for path in sorted(tmp_path.iterdir()):
+        bad, stored = [], bytearray()
+        scan = scan_shard(shard_of(str(path)), on_bad=bad.append, on_stored=stored.extend)
+        rows = sum(len(batch) for batch in scan)
+        assert bytes(stored) == path.read_bytes()
+        assert [one.line for one in bad] == ([2, 4, 5, 7] if path.suffix == ".gz" else [2, 4])
+        assert scan.skipped.examples == bad
+        assert rows + len(bad) == scan.lines
+
+
+def test_bad_lines_and_damage_are_errors_and_leave_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    with ShardWriter(path) as writer:
+        writer.write_lines([record("a"), b"{", record("b")])
+    with pytest.raises(PilekitError, match=r"a\.jsonl\.zst, line 2: is not JSON"):
+        build_index(shard_of(str(path)))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.jsonl.zst"]
+    index = build_index(shard_of(str(path)), on_error="skip")
+    before = Path(index.path).read_bytes()
+    path.write_bytes(path.read_bytes()[:-60])
+    with pytest.raises(PilekitError, match="is cut off"):
+        build_index(shard_of(str(path)), on_error="skip")
+    assert Path(index.path).read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(PilekitError, match="standard input"):
+        build_index(shard_of("-"))
+    with pytest.raises(PilekitError, match="no such file"):
+        build_index(shard_of(str(tmp_path / "folder" / "b.jsonl")))
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_shard_that_changes_while_it_is_read_gets_no_index(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(some_lines(20_000)))
+
+    size = path.stat().st_size
+
+    def append(amount: int) -> None:
+        with path.open("rb+") as file:
+            file.seek(size)
+            file.write(b"\n")
+
+    with pytest.raises(PilekitError, match="was changed while it was read"):
+        build_index(shard_of(str(path)), advance=append)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_rows_are_in_groups_of_a_hundred_thousand(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    labels = [f"label {number}" for number in range(300)]
+    text = b"".join(record(str(number), labels[number * number % 300]) + b"\n" for number in range(230_000))
+    path.write_bytes(zstd_frame(text))
+    index = build_index(shard_of(str(path)))
+    assert [len(table) for table in index.row_groups()] == [100_000, 100_000, 30_000]
+    assert rows_of(index) == slow_rows(text).rows
+    assert index.columns(["text_bytes"]).column_names == ["text_bytes"]
+    # As others read it: a table of documents, its subsets as words.
+    table = pq.read_table(index.path)
+    assert table["subset"].to_pylist()[:3] == labels[0:1] + labels[1:2] + labels[4:5]
+
+
+def test_every_shard_of_a_corpus_and_those_that_fit_are_kept(tmp_path: Path) -> None:
+    for number in range(3):
+        with ShardWriter(tmp_path / f"{number}.jsonl.zst", frame_bytes=5_000) as writer:
+            writer.write_lines(some_lines(100 * (number + 1)))
+    amounts: list[int] = []
+    first = index_corpus(Corpus(tmp_path), jobs=2, advance=amounts.append)
+    assert [index.header.documents for index in first] == [100, 200, 300]
+    assert all(index.built for index in first)
+    assert sum(amounts) == Corpus(tmp_path).size
+    stamps = [Path(index.path).stat().st_mtime_ns for index in first]
+    with ShardWriter(tmp_path / "1.jsonl.zst") as writer:
+        writer.write_lines(some_lines(50))
+    amounts.clear()
+    second = index_corpus(Corpus(tmp_path), jobs=2, advance=amounts.append)
+    assert [index.built for index in second] == [False, True, False]
+    assert [index.header.documents for index in second] == [100, 50, 300]
+    assert [Path(index.path).stat().st_mtime_ns == stamp for index, stamp in zip(second, stamps, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+    assert sum(amounts) == Corpus(tmp_path).size
+    third = index_of(shard_of(str(tmp_path / "1.jsonl.zst")))
+    assert (third.built, third.header) == (False, second[1].header)
+
+
+def test_where_records_keep_text_and_label(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"content": "abc", "source": {"name": "here"}}\n')
+    (tmp_path / "other.toml").write_text('name = "other"\ntext_field = "content"\nlabel_path = "source.name"\n')
+    manifest = load_manifest(tmp_path / "other.toml")
+    index = build_index(shard_of(str(path)), manifest=manifest)
+    assert [row[:3] for row in rows_of(index)] == [(0, "here", 3)]
+    assert find_index(shard_of(str(path)), manifest) is not None
+    assert find_index(shard_of(str(path))) is None
+
+
+@pytest.fixture
+def unwritable_folder() -> Iterator[Path]:
+    """A folder in which nothing can be made: as root, for whom everything can, by becoming somebody else."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "data").mkdir()
+        (folder / "cache").mkdir()
+        (folder / "cache").chmod(0o777)
+        (folder / "data" / "a.jsonl").write_bytes(record("a") + b"\n")
+        (folder / "data").chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(user)
+
+
+def test_where_nothing_can_be_made_the_index_goes_into_the_cache(
+    unwritable_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = unwritable_folder / "cache"
+    monkeypatch.setenv("PILEKIT_CACHE", str(cache))
+    path = unwritable_folder / "data" / "a.jsonl"
+    index = build_index(shard_of(str(path)))
+    assert Path(index.path).is_relative_to(cache / "index")
+    assert Path(index.path).name == "a.jsonl.index.parquet"
+    found = find_index(shard_of(str(path)))
+    assert found is not None
+    assert found.path == index.path
+    assert [entry.name for entry in path.parent.iterdir()] == ["a.jsonl"]
+    assert [entry.name for entry in Path(index.path).parent.iterdir()] == ["a.jsonl.index.parquet"]
+    monkeypatch.chdir(path.parent)
+    assert index_of(shard_of("a.jsonl")).path == index.path
+    monkeypatch.setenv("PILEKIT_CACHE", str(unwritable_folder / "data" / "cache"))
+    with pytest.raises(PilekitError, match=r"cannot be made: Permission denied"):
+        index_of(shard_of(str(path)))
+
+
+def test_a_url_is_indexed_into_the_cache_and_found_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path))
+    url = "memory://indexed/00.jsonl.zst"
+    with fsspec.open(url, "wb") as file:
+        file.write(zstd_frame(record("from memory") + b"\n"))
+    index = index_of(shard_of(url))
+    assert Path(index.path).is_relative_to(tmp_path)
+    assert [row[:3] for row in rows_of(index_of(shard_of(url)))] == [(0, "Github", 11)]
+    with fsspec.open(url + INDEX_SUFFIX, "wb") as file:
+        file.write(Path(index.path).read_bytes())
+    beside = find_index(shard_of(url))
+    assert beside is not None
+    assert beside.path == url + INDEX_SUFFIX
+    assert rows_of(beside) == rows_of(index)
+    # A chain or a query names no place beside.
+    with fsspec.open("memory://indexed/b.jsonl", "wb") as file:
+        file.write(record("b"))
+    (built,) = index_corpus(Corpus("filecache::memory://indexed/b.jsonl"), jobs=2)
+    assert Path(built.path).parent.parent == tmp_path / "index"
+
+
+BUILD = """
+import sys
+from pilekit.corpus import shard_of
+from pilekit.shards.indexing import index_of
+import pyarrow.parquet
+print("ready", flush=True)
+print(index_of(shard_of(sys.argv[1])).built)
+"""
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_processes_that_want_one_index_one_builds_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(some_lines(20_000)))
+    with locked(Path(f"{path}{INDEX_SUFFIX}.lock")):
+        processes = [start(BUILD, path) for _ in range(3)]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        time.sleep(2)
+        assert [process.poll() for process in processes] == [None] * 3
+    results = [process.communicate() for process in processes]
+    assert sorted(out for out, _ in results) == ["False\n", "False\n", "True\n"]
+    for _, told in results:
+        assert told == f"{path}{INDEX_SUFFIX}: waiting for another process that makes it\n"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl.index.parquet"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pilekit.corpus import shard_of
+from pilekit.shards.index import load_index
+from pilekit.shards.indexing import index_of
+import pyarrow.parquet, zstandard, encodings.idna
+
+path, whole = Path(sys.argv[1]), Path(sys.argv[2]).read_bytes()
+final = Path(f"{path}.index.parquet")
+CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.truncate", "os.listdir")
+
+def build(kill_at):
+    child = os.fork()
+    if child == 0:
+        events = 0
+        def hook(event, arguments):
+            nonlocal events
+            if event in CHANGES:
+                events += 1
+                if events == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(hook)
+        index_of(shard_of(str(path)), ahead=False)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+for kill_at in range(1, 1000):
+    code = build(kill_at)
+    if final.exists():
+        assert final.read_bytes() == whole, f"killed at {kill_at}: another index"
+    if code == 0:
+        break
+    assert code == -signal.SIGKILL, code
+    again = build(0)
+    assert again == 0, again
+    assert final.read_bytes() == whole, f"again after {kill_at}: another index"
+    # Between the index and the end, only the empty file of the lock is left, which nobody needs to remove any more.
+    left = {entry.name for entry in path.parent.iterdir()} - {path.name, final.name}
+    assert left <= {f"{final.name}.lock"}, left
+    (path.parent / f"{final.name}.lock").unlink(missing_ok=True)
+    final.unlink()
+print(kill_at)
+"""
+
+
+def test_killed_at_every_file_operation(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "a.jsonl.zst"
+    with ShardWriter(path, frame_bytes=20_000) as writer:
+        writer.write_lines(some_lines(300))
+    whole = build_index(shard_of(str(path)), place=str(tmp_path / "whole"))
+    process = start(KILLED, path, whole.path)
+    out, told = process.communicate()
+    assert process.returncode == 0, told
+    assert int(out) > 5
+
+
+INDEX = """
+import sys
+from pilekit.cli import main
+main.COMMANDS["index"] = ""
+sys.argv[0] = "pilekit"
+main.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_at_any_moment(tmp_path: Path, signal_number: signal.Signals) -> None:
+    text = b"\n".join(some_lines(60_000)) + b"\n"
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(text)
+    assert start(INDEX, "index", tmp_path).wait() == 0
+    whole = {path: path.read_bytes() for path in tmp_path.glob("*.index.parquet")}
+    assert len(whole) == 2
+    moments = [0.3 + 0.1 * step for step in range(12)]
+    for moment in moments:
+        for path in whole:
+            path.unlink(missing_ok=True)
+        process = start(INDEX, "index", tmp_path, "--jobs", 2)
+        time.sleep(moment)
+        process.send_signal(signal_number)
+        code = process.wait()
+        assert code in (0, 130, 1, -signal_number)
+        for path in tmp_path.glob("*.index.parquet"):
+            assert path.read_bytes() == whole[path]
+        assert start(INDEX, "index", tmp_path).wait() == 0
+        assert {path: path.read_bytes() for path in tmp_path.glob("*.index.parquet")} == whole
+        assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("lines_in_frame", [150, 20_000])
+def test_memory_does_not_grow_with_the_shard(tmp_path: Path, lines_in_frame: int) -> None:
+    text = b"\n".join([record("word " * (1_000_000 // lines_in_frame // 5))] * lines_in_frame) + b"\n"
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstd_frame(text) * (300 if lines_in_frame < 1000 else 40))
+    script = (
+        "from pilekit.corpus import shard_of\nfrom pilekit.shards.indexing import build_index\n"
+        "value = build_index(shard_of(sys.argv[1])).header.documents"
+    )
+    documents, kilobytes = value_and_memory(script, path)
+    assert documents == lines_in_frame * (300 if lines_in_frame < 1000 else 40)
+    assert 0 < kilobytes < 90_000
+
+
+def test_real_text(real_corpus: Path, tmp_path: Path) -> None:
+    path = real_corpus / "minipile-00.jsonl.zst"
+    index = build_index(shard_of(str(path)), place=str(tmp_path / "index.parquet"))
+    text = unzstd(path)
+    check_index(index, path, text, slow_frames([0], [text]))
