@@ -58,3 +58,19 @@ def test_what_is_no_header_of_this_kind_is_refused(tmp_path: Path, text: str | N
         (tmp_path / HEADER_FILE).write_text(text)
     with pytest.raises(PilekitError, match=message):
         read_header(tmp_path, "index")
+
+
+@pytest.mark.parametrize("stored", [b'{"kind": "\xff"}', b'{"parameters":' + b"[" * 100_000])
+def test_what_no_decoder_likes_is_refused_in_a_line(tmp_path: Path, stored: bytes) -> None:
+    (tmp_path / HEADER_FILE).write_bytes(stored)
+    with pytest.raises(PilekitError, match="is not a header of pilekit"):
+        read_header(tmp_path)
+
+
+def test_what_came_of_a_job_is_kept(tmp_path: Path) -> None:
+    written = write_header(
+        tmp_path, kind="selection", parameters={}, inputs={}, finished=True, results={"00.jsonl": {"documents": 3}}
+    )
+    assert read_header(tmp_path) == written
+    assert (written.finished, written.results) == (True, {"00.jsonl": {"documents": 3}})
+    assert write_header(tmp_path, kind="run", parameters={}, inputs={}).finished is None
