@@ -27,11 +27,13 @@ _LARGEST = np.uint32(0xFFFFFFFF)
 
 
 def permutations(num_perm: int, seed: int = 1) -> tuple[UInt32, UInt32]:
-    """(a, b), uint32 [num_perm] each: the permutations that datasketch makes of this seed for `affine32`."""
-    from datasketch import MinHash
+    """(a, b), uint32 [num_perm] each: the permutations that datasketch makes of this seed for `affine32`.
 
-    a, b = MinHash(num_perm=num_perm, seed=seed, scheme="affine32").permutations
-    return np.ascontiguousarray(a, dtype=np.uint32), np.ascontiguousarray(b, dtype=np.uint32)
+    Made here, not by datasketch, whose import takes every worker process half a second.
+    """
+    generator = np.random.RandomState(seed)
+    a = generator.randint(0, 1 << 31, num_perm, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+    return a, generator.randint(0, 1 << 32, num_perm, dtype=np.uint32)
 
 
 @compiled()

@@ -91,9 +91,9 @@ def next_shingles(data: Bytes, begin: int, end: int, ngram: int, state: UInt64, 
             byte = _WORD_BYTES[data[at]]
             at += _ONE
         word = mixed(word)
-        slot += 1
+        slot += np.int64(1)
         if slot == ngram:
-            slot = 0
+            slot = np.int64(0)
         if words >= full:
             rolling -= state[5 + slot] * weight
         rolling = rolling * _PER_WORD + word
