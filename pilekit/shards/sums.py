@@ -73,7 +73,7 @@ def find_sums(root: str) -> str | None:
     """The sums file in a corpus root; None if there is none."""
     for name in SUMS_FILES:
         path = below(root, name)
-        if _exists(path):
+        if exists(path):
             return path
     return None
 
@@ -125,7 +125,7 @@ def _content(path: str) -> bytes:
     return content
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
     """Whether there is such a file; where a store does not say, there is none."""
     if not is_url(path):
         return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where a folder may not be read)

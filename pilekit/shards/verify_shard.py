@@ -1,0 +1,239 @@
+"""Verify one shard: what one pass over its stored bytes can tell, and after damage what the frames behind it tell."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pilekit.corpus import Manifest, Shard
+from pilekit.engine import Advance
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.damage import BadLine, ShardDamage
+from pilekit.shards.findings import Finding, FindingList
+from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.frames import LARGEST_HEADER, parse_frame_header
+from pilekit.shards.index import ShardIndex, index_places, load_index
+from pilekit.shards.index_scan import IndexScan, scan_shard
+from pilekit.shards.lines import LineTooLong
+from pilekit.shards.opening import open_stored, storage_of
+from pilekit.shards.seek_table import read_seek_table
+from pilekit.shards.sums import exists
+from pilekit.shards.verify_frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames
+from pilekit.shards.verify_index import IndexComparison
+from pilekit.shards.verify_labels import UnknownLabels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The SHA-256 that a shard should have, in hexadecimal, and who says so."""
+
+    sha256: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a shard after its verification.
+
+    now         its fingerprint; None for one that could not be read at all
+    sha256      of its stored bytes, in hexadecimal; None where it was not wanted
+    unguarded   what nothing was there to tell: a "cut" (seek table, index or sum), a "change" (checksums, index or sum)
+    unread      lines behind damage were not checked
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    now: Fingerprint | None = None
+    sha256: str | None = None
+    unguarded: tuple[str, ...] = ()
+    unread: bool = False
+
+
+def verify_shard(
+    shard: Shard, advance: Advance, *, manifest: Manifest, expected: Expected | None, hashed: bool, ahead: bool
+) -> Verdict:
+    """Read `shard` once and say what is wrong with it.
+
+    expected   the sum that it should have; None: it is not known
+    hashed     take its SHA-256 even if none is expected
+    ahead      decompress in a thread
+    """
+    told = 0
+
+    def tell(amount: int) -> None:
+        nonlocal told
+        told += amount
+        advance(amount)
+
+    try:
+        now = fingerprint(shard.path)
+        verdict = _Verifier(shard, now, manifest, expected, hashed).verify(tell, ahead)
+        size = now.size
+    except (PilekitError, OSError) as error:
+        verdict = Verdict([Finding(shard.name, _without_place(error, shard))])
+        size = shard.size or 0
+    except ShardDamage as unreadable:  # by the seek table's reader, or what reads beside the scan
+        verdict = Verdict([Finding(shard.name, unreadable.reason, byte=unreadable.byte)])
+        size = shard.size or 0
+    advance(max(0, size - told))
+    return verdict
+
+
+class _Verifier:
+    """A shard on its way to a verdict."""
+
+    def __init__(self, shard: Shard, now: Fingerprint, manifest: Manifest, expected: Expected | None, hashed: bool):
+        self.shard, self.now, self.manifest, self.expected = shard, now, manifest, expected
+        self.storage = storage_of(shard.path)
+        self.hash = hashlib.sha256() if hashed or expected is not None else None
+        self.hashed_bytes = 0
+        self.damage = FindingList(shard.name, "{} more frames are damaged")
+        self.whole = FindingList(shard.name, "{} more findings")
+        self.lines = FindingList(shard.name, "{} more bad lines")
+        self.labels = UnknownLabels(manifest)
+
+    def verify(self, advance: Advance, ahead: bool) -> Verdict:
+        index = self._index()
+        table = self._table()
+        comparison = None if index is None else IndexComparison(index, self.shard, self.now, self.manifest)
+        error: PilekitError | None = None
+        with scan_shard(
+            self.shard,
+            manifest=self.manifest,
+            advance=advance,
+            ahead=ahead,
+            on_bad=self._bad_line,
+            on_stored=self._stored,
+        ) as scan:
+            try:
+                for batch in scan:
+                    self.labels.see(batch)
+                    comparison = self._compare(comparison, batch)
+            except PilekitError as stopped:
+                error = stopped
+        if error is not None:
+            self._broken(error, scan, table, index)
+        elif table is not None:
+            with open_stored(self.shard.path)[0] as file:
+                compare_table(file, table, scan, self.whole)
+        if comparison is not None:
+            comparison.conclude(None if error else scan, self.whole)
+        sha256 = self._sum()
+        findings = [
+            *self.damage.findings(),
+            *self.whole.findings(),
+            *self.lines.findings(),
+            *self.labels.findings(self.shard.name),
+        ]
+        guarded = error is not None or index is not None or self.expected is not None
+        unguarded = () if guarded else self._unguarded(scan, table)
+        return Verdict(findings, self.now, sha256, unguarded, unread=error is not None)
+
+    def _index(self) -> ShardIndex | None:
+        """The index there is, whether it fits or not."""
+        for place in index_places(self.shard):
+            if exists(place):
+                try:
+                    return load_index(place)
+                except PilekitError as error:
+                    self.whole.add(f"its index {error}")
+        return None
+
+    def _table(self) -> SeekTable | None:
+        if self.storage == "zstd":
+            try:
+                with open_stored(self.shard.path)[0] as file:
+                    return read_seek_table(file, self.now.size)
+            except ShardDamage as damage:
+                self.whole.add(damage.reason, byte=damage.byte)
+        return None
+
+    def _bad_line(self, bad: BadLine) -> None:
+        self.lines.add(f"{bad.reason}; mend the line, or read with --on-error skip", line=bad.line)
+
+    def _stored(self, data: bytes) -> None:
+        if self.hash is not None:
+            self.hash.update(data)
+            self.hashed_bytes += len(data)
+
+    def _compare(self, comparison: IndexComparison | None, batch: pa.RecordBatch) -> IndexComparison | None:
+        if comparison is not None:
+            try:
+                comparison.see(batch)
+            except PilekitError as error:
+                self.whole.add(f"its index {error}")
+                return None
+        return comparison
+
+    def _broken(self, error: PilekitError, scan: IndexScan, table: SeekTable | None, index: ShardIndex | None) -> None:
+        """Note what reading stopped at, and check the frames behind it."""
+        damage, line = error.__cause__, scan.lines + 1
+        if not isinstance(damage, ShardDamage):
+            line += damage.behind if isinstance(damage, LineTooLong) else 0
+            self.damage.add(_without_place(error, self.shard, line), line=line)
+            return
+        known: list[KnownFrame] = []
+        if self.storage == "zstd":
+            fits = index is not None and index.header.size == self.now.size
+            with open_stored(self.shard.path)[0] as file:
+                known = known_frames(file, table, index if fits else None)
+        number, begin, problem = damage.frame, damage.byte, damage.reason
+        if damage.since is not None:
+            problem, begin = f"{problem} (somewhere in bytes {damage.since:,} to {damage.byte:,})", damage.since
+        begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in table)] if table else [])
+        ran_over = number is not None and 0 < number == len(scan.frames) < len(begins)
+        if number is not None and ran_over and begins[number] != damage.byte:
+            # The frame before ended where it should not: there is the damage, and this one may be whole.
+            number -= 1
+            begin, problem = known[number].offset, f"frame {number} does not end where the next begins; fetch it again"
+        if number is not None and number < len(scan.frames) and (ran_over or "checksum" in damage.reason):
+            # Only the frame's end tells: any line of it may be wrong.
+            line = int(scan.frames.line[number]) + 1
+            self.lines.forget_from(line)
+            self.labels.forget_from(line)
+        self.damage.add(problem, frame=number, line=line, byte=begin)
+        behind = number + 1 if number is not None else sum(frame.offset <= damage.byte for frame in known)
+        with open_stored(self.shard.path)[0] as file:
+            check_frames(file, known, behind, self.damage, self.whole)
+
+    def _sum(self) -> str | None:
+        """The SHA-256 of the whole file, the bytes included that were not read so far."""
+        if self.hash is None:
+            return None
+        try:
+            with open_stored(self.shard.path)[0] as file:
+                file.seek(self.hashed_bytes)
+                while piece := file.read(READ_BYTES):
+                    self.hash.update(piece)
+        except ShardDamage as damage:
+            self.damage.add(damage.reason, byte=damage.byte)
+            return None
+        found = self.hash.hexdigest()
+        if self.expected is not None and found != self.expected.sha256:
+            self.whole.add(
+                f"its SHA-256 is {found[:12]}…, {self.expected.source} says {self.expected.sha256[:12]}…; fetch it "
+                "again or, if it was changed on purpose, correct the sum"
+            )
+        return found
+
+    def _unguarded(self, scan: IndexScan, table: SeekTable | None) -> tuple[str, ...]:
+        """What would not have been noticed of a shard that was read to its end, without index and sum."""
+        cut = self.storage != "parquet" and table is None
+        change = self.storage in ("plain", "parquet")
+        if self.storage == "zstd" and len(scan.frames):
+            with open_stored(self.shard.path)[0] as file:
+                file.seek(int(scan.frames.offset[0]))
+                header = parse_frame_header(file.read(LARGEST_HEADER))
+            change = header is not None and not header.checksum
+        return ("cut",) * cut + ("change",) * change
+
+
+def _without_place(error: Exception, shard: Shard, line: int | None = None) -> str:
+    """The message of an error less the place, which stands beside it."""
+    text, path = visible(str(error)), visible(shard.path)
+    return text.removeprefix(path if line is None else f"{path}, line {line:,}").removeprefix(": ")

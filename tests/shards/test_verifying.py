@@ -1,0 +1,679 @@
+"""verify finds what is wrong, names its place, and says what it could not judge."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import pyzstd
+import zstandard
+
+from pilekit.corpus import Corpus
+from pilekit.corpus.shard import shard_of
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter, index_scan
+from pilekit.shards.findings import Finding
+from pilekit.shards.indexing import build_index
+from pilekit.shards.reading import line_blocks
+from pilekit.shards.seek_table import seek_table
+from pilekit.shards.verifying import Verification, verify_corpus
+from tests.shards.making import record, some_lines, unzstd, zstd_frame
+
+CUT = "no seek table, index or sum"
+CHANGE = "no checksums, index or sum"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("PILEKIT_CACHE", str(folder))
+    return folder
+
+
+def verify(path: Path | str, **options: object) -> Verification:
+    return verify_corpus(path, jobs=1, **options)  # type: ignore[arg-type]
+
+
+def findings(path: Path | str, **options: object) -> tuple[Finding, ...]:
+    return verify(path, **options).findings
+
+
+def only(path: Path | str, **options: object) -> Finding:
+    [finding] = findings(path, **options)
+    assert "\n" not in finding.problem
+    return finding
+
+
+def note(path: Path, what: str) -> bool:
+    return any(what in line for line in verify(path).notes)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a frame of a test's shard is: the slow way, from the library's own reading of each."""
+
+    begin: int
+    end: int
+    line: int  # of its first line, from 1
+
+
+def frames_of(data: bytes) -> list[Frame]:
+    found: list[Frame] = []
+    position, line = 0, 1
+    while data[position : position + 4] == b"\x28\xb5\x2f\xfd":
+        decoder = zstandard.ZstdDecompressor().decompressobj()
+        text = decoder.decompress(data[position:])
+        end = len(data) - len(decoder.unused_data)
+        found.append(Frame(position, end, line))
+        position, line = end, line + text.count(b"\n")
+    return found
+
+
+def write(path: Path, lines: list[bytes], frame_bytes: int = 4096) -> Path:
+    with ShardWriter(path, frame_bytes=frame_bytes) as writer:
+        writer.write_lines(lines)
+    return path
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def index(path: Path) -> Path:
+    return Path(build_index(shard_of(str(path))).path)
+
+
+def sums(path: Path, name: str = "SHA256SUMS") -> Path:
+    place = path.parent / name
+    place.write_text(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n")
+    return place
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """About 100 checksummed frames."""
+    return write(tmp_path / "corpus" / "00.jsonl.zst", some_lines(1200))
+
+
+def test_a_good_shard_is_all_right(shard: Path) -> None:
+    found = verify(shard)
+    assert found.ok
+    assert (found.findings, found.notes, found.shards, found.stored_bytes) == ((), (), 1, shard.stat().st_size)
+    index(shard)
+    sums(shard)
+    assert verify(shard).notes == (f"sums are taken from {shard.parent}/SHA256SUMS",)
+    assert verify(shard.parent).ok
+
+
+@pytest.mark.parametrize("tenth", range(10))
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_flipped_bit_in_every_tenth_is_found_in_its_frame(shard: Path, tenth: int, indexed: bool) -> None:
+    whole = shard.read_bytes()
+    frames = frames_of(whole)
+    assert len(frames) > 90
+    rng = random.Random(tenth)
+    position = rng.randrange(len(whole) * tenth // 10, min(frames[-1].end, len(whole) * (tenth + 1) // 10))
+    if indexed:
+        index(shard)
+    flip(shard, position, rng.randrange(8))
+    [number] = [number for number, frame in enumerate(frames) if frame.begin <= position < frame.end]
+    damaged = [finding for finding in findings(shard) if finding.frame is not None]
+    assert [finding.frame for finding in damaged] == [number]
+    assert damaged[0].byte == frames[number].begin
+    assert damaged[0].line == frames[number].line
+    assert "fetch it again" in damaged[0].problem
+
+
+def test_all_damaged_frames_are_found_and_only_they(shard: Path) -> None:
+    frames = frames_of(shard.read_bytes())
+    chosen = [0, 7, 8, 50, len(frames) - 1]
+    index(shard)
+    for number in chosen:
+        flip(shard, (frames[number].begin + frames[number].end) // 2)
+    found = verify(shard)
+    damaged = [finding for finding in found.findings if finding.frame is not None]
+    assert [finding.frame for finding in damaged] == chosen
+    assert [finding.line for finding in damaged] == [frames[number].line for number in chosen]
+    assert [finding.byte for finding in damaged] == [frames[number].begin for number in chosen]
+    assert any("lines behind the damage were not checked" in line for line in found.notes)
+    # Without an index the seek table tells where frames begin, but not their lines.
+    Path(f"{shard}.index.parquet").unlink()
+    damaged = list(findings(shard))
+    assert [finding.frame for finding in damaged] == chosen
+    assert [finding.line for finding in damaged] == [1, None, None, None, None]
+    # Without either, reading ends at the first.
+    shard.write_bytes(shard.read_bytes()[: frames[-1].end])
+    assert only(shard).frame == 0
+
+
+def test_of_very_many_damaged_frames_a_hundred_are_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "00.jsonl.zst", [record(f"{i}") for i in range(150)], frame_bytes=1)
+    frames = frames_of(path.read_bytes())
+    for frame in frames:
+        flip(path, frame.end - 1)
+    found = findings(path)
+    assert [finding.frame for finding in found] == [*range(100), None]
+    assert found[-1].problem == "50 more frames are damaged"
+
+
+def small(path: Path) -> Path:
+    return write(path, [record(f"document {i}", label) for i in range(9) for label in ("Github", "ArXiv")], 200)
+
+
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder for results, and no time lost with them, where a test verifies hundreds of times."""
+    monkeypatch.setenv("PILEKIT_CACHE", "/dev/null/none")
+
+
+@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.parametrize("bits", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_every_byte_of_a_small_file_matters(tmp_path: Path, bits: int) -> None:
+    path = small(tmp_path / "00.jsonl.zst")
+    whole, right = path.read_bytes(), unzstd(path)
+    frames = frames_of(whole)
+    assert len(frames) > 4
+    # What the formats say means nothing: a bit of each frame's descriptor, two of the seek table's.
+    unused = {(frame.begin + 4, 4) for frame in frames} | {(len(whole) - 5, bit) for bit in (0, 1)}
+    rng = random.Random()
+    passed = set()
+    for position, bit in [(position, bit) for position in range(len(whole)) for bit in rng.sample(range(8), bits)]:
+        path.write_bytes(whole)
+        flip(path, position, bit)
+        found = findings(path)
+        in_frame = [number for number, frame in enumerate(frames) if frame.begin <= position < frame.end]
+        if not found:
+            # Some bits may be one or the other, and the text is the same: no checksum can tell them.
+            assert unzstd(path) == right, (position, bit)
+            passed.add((position, bit))
+        elif in_frame:
+            assert (position, bit) not in unused
+            assert found[0].frame == in_frame[0], (position, bit)
+            assert found[0].byte is not None
+            assert found[0].line is not None
+            assert found[0].line >= frames[in_frame[0]].line
+        else:
+            assert (position, bit) not in unused
+            assert all(finding.byte is not None for finding in found)
+    assert len(passed) < len(whole) * bits // 50
+    # A sum tells those too.
+    path.write_bytes(whole)
+    place = sums(path)
+    for position, bit in passed | unused:
+        path.write_bytes(whole)
+        flip(path, position, bit)
+        assert str(place) in only(path).problem
+
+
+@pytest.mark.usefixtures("nothing_kept")
+@pytest.mark.parametrize("against", ["nothing", "index", "sums"])
+def test_a_cut_at_every_byte(tmp_path: Path, against: str) -> None:
+    path = small(tmp_path / "00.jsonl.zst")
+    whole = path.read_bytes()
+    frames = frames_of(whole)
+    borders = {frame.end: number for number, frame in enumerate(frames)}
+    if against != "nothing":
+        {"index": index, "sums": sums}[against](path)
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        found = verify(path)
+        if length in borders:
+            assert (against == "nothing") == found.ok, length
+            assert (against == "nothing") == any(CUT in line for line in found.notes)
+        else:
+            assert found.findings[0].byte == length
+            assert found.findings[0].line is not None
+            number = sum(border <= length for border in borders) if length else None
+            assert found.findings[0].frame == number
+        if against == "index":
+            assert any("bytes, it has" in finding.problem for finding in found.findings)
+    # An index tells at which line it ends.
+    if against == "index":
+        path.write_bytes(whole[: frames[2].end])
+        finding = only(path)
+        assert finding.line == frames[3].line
+        assert f"differ from line {frames[3].line} on" in finding.problem
+
+
+def test_other_tools_seek_tables_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl.zst"
+    text = b"".join(line + b"\n" for line in some_lines(200))
+    with pyzstd.SeekableZstdFile(path, "w", max_frame_content_size=10_000) as file:
+        file.write(text)
+    # Frames end in the middle of lines, and have no checksums.
+    found = verify(path)
+    assert found.ok
+    assert any(CHANGE in line for line in found.notes)
+    assert not any(CUT in line for line in found.notes)
+
+
+def test_a_seek_table_that_lists_other_frames(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl.zst"
+    parts = [zstd_frame(record(f"document {i}") + b"\n", checksum=True) for i in range(4)]
+    size = len(record("document 0")) + 1
+    skippable = b"\x50\x2a\x4d\x18\x04\x00\x00\x00skip"
+
+    def listing(*entries: tuple[int, int]) -> Path:
+        path.write_bytes(parts[0] + skippable + b"".join(parts[1:]) + seek_table(entries))
+        return path
+
+    stored = [len(part) for part in parts]
+    right = [(stored[0], size), (len(skippable), 0), *((length, size) for length in stored[1:])]
+    assert verify(listing(*right)).ok
+    wrong_size = only(listing(*right[:3], (stored[2], size + 1), right[4]))
+    assert (wrong_size.frame, wrong_size.line) == (2, 3)
+    assert wrong_size.byte == stored[0] + len(skippable) + stored[1]
+    assert f"{size + 1:,}" in wrong_size.problem
+    assert only(listing(*right[:2], (stored[1] - 1, size), (stored[2] + 1, size), right[4])).frame == 2
+    assert only(listing(*right[:3], (stored[2] + stored[3], 2 * size))).frame == 2
+    assert only(listing(*right[:4], (stored[3] - 9, size), (9, 0))).frame == 4
+    assert only(listing((stored[0], size), (len(skippable), 5), *right[2:])).frame == 1
+    assert only(listing((sum(stored) + len(skippable), 4 * size))).frame == 0
+    assert "add up" in only(listing(*right[:-1])).problem
+
+
+def test_bad_lines(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    lines = [record("good"), b"not json", b"", b'{"text": 5}', b'{"meta": {}}', record("good"), b"\xff", b"[]"]
+    path.write_bytes(b"\n".join(lines))
+    found = findings(path)
+    assert [(finding.line, finding.frame, finding.byte) for finding in found] == [
+        (line, None, None) for line in (2, 4, 5, 7, 8)
+    ]
+    reasons = ["not JSON", '"text" is a number', 'no "text"', "not valid UTF-8", "is a list"]
+    for finding, reason in zip(found, reasons, strict=True):
+        assert reason in finding.problem
+        assert "--on-error skip" in finding.problem
+
+
+def test_of_very_many_bad_lines_a_hundred_are_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "00.jsonl.zst", [record("good"), *[b"bad"] * 1234])
+    found = findings(path)
+    assert [finding.line for finding in found] == [*range(2, 102), None]
+    assert found[-1].problem == "1,134 more bad lines"
+
+
+def test_a_bad_line_in_any_frame_has_its_line(tmp_path: Path) -> None:
+    lines = some_lines(300)
+    rng = random.Random(0)
+    bad = sorted(rng.sample(range(300), 20))
+    for number in bad:
+        lines[number] = lines[number][:-1]
+    found = findings(write(tmp_path / "00.jsonl.zst", lines))
+    assert [finding.line for finding in found] == [number + 1 for number in bad]
+
+
+def test_labels_that_the_manifest_does_not_list(tmp_path: Path) -> None:
+    labels = ["Github", "Gitub", "ArXiv", "Gitub", "\x1b[31mred", "Gitub"]
+    lines = [record("text", label) for label in labels]
+    path = write(
+        tmp_path / "00.jsonl.zst", [b"", *lines, b'{"text": "unlabelled"}', b'{"text": "another", "meta": {}}']
+    )
+    found = findings(path)
+    assert [finding.line for finding in found] == [3, 6, 8]
+    assert '3 documents labelled "Gitub"' in found[0].problem
+    assert r'1 document labelled "\x1b[31mred"' in found[1].problem
+    assert "2 documents without label" in found[2].problem
+    assert "meta.pile_set_name" in found[2].problem
+    assert all("--manifest" in finding.problem for finding in found)
+    # A manifest without subsets takes all labels as they are.
+    (tmp_path / "own.toml").write_text('name = "own"\n')
+    assert verify_corpus(Corpus(str(path), str(tmp_path / "own.toml")), jobs=1).ok
+
+
+def test_of_very_many_labels_a_hundred_are_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "00.jsonl.zst", [record("text", f"label {i % 150}") for i in range(1500)])
+    found = findings(path)
+    assert [finding.line for finding in found] == [*range(1, 101), None]
+    assert all('10 documents labelled "label ' in finding.problem for finding in found[:100])
+    assert "500 more documents" in found[-1].problem
+
+
+def test_a_wrong_sum(shard: Path) -> None:
+    place = sums(shard, "elsewhere")
+    assert verify(shard, sums=place).ok
+    digits = hashlib.sha256(b"other").hexdigest()
+    place.write_text(f"{digits}  {shard.name}\n")
+    finding = only(shard, sums=place)
+    assert (finding.shard, finding.frame, finding.line, finding.byte) == ("00.jsonl", None, None, None)
+    assert digits[:12] in finding.problem
+    assert hashlib.sha256(shard.read_bytes()).hexdigest()[:12] in finding.problem
+    assert str(place) in finding.problem
+    assert verify(shard).ok  # it is not in the root under a name that says so
+    place.rename(shard.parent / "SHA256SUMS.txt")
+    assert "SHA256SUMS.txt" in only(shard).problem
+    sums(shard)  # SHA256SUMS goes before SHA256SUMS.txt
+    assert verify(shard).ok
+
+
+def test_what_a_sums_file_leaves_out_is_told(shard: Path) -> None:
+    write(shard.parent / "train" / "01.jsonl.zst", [record("text")])
+    sums(shard)
+    found = verify(shard.parent)
+    assert found.ok
+    assert f"train/01.jsonl: no sum in {shard.parent}/SHA256SUMS" in found.notes
+
+
+def test_a_listed_file_that_is_missing(shard: Path) -> None:
+    (shard.parent / "README").write_text("text")
+    (shard.parent / "SHA256SUMS").write_text(
+        "".join(
+            f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+            for name, content in [
+                ("00.jsonl.zst", shard.read_bytes()),
+                ("train/01.jsonl.zst", b""),
+                ("README", b""),
+                ("LICENSE", b""),
+            ]
+        )
+    )
+    found = findings(shard.parent)
+    assert [finding.shard for finding in found] == ["LICENSE", "train/01.jsonl.zst"]
+    assert all("is not there" in finding.problem for finding in found)
+    assert verify(shard).ok  # nobody asked for the others
+    assert verify(str(shard.parent / "*.zst")).ok
+    assert verify_corpus(Corpus(str(shard.parent)), jobs=1).ok
+
+
+def test_sums_of_nothing_here_are_an_error(shard: Path) -> None:
+    place = shard.parent / "sums"
+    place.write_text(f"{'0' * 64}  corpus/00.jsonl.zst\n")
+    with pytest.raises(PilekitError, match=r"names corpus/00\.jsonl\.zst, they are 00\.jsonl\.zst in"):
+        verify(shard, sums=place)
+    place.write_text("nonsense\n")
+    with pytest.raises(PilekitError, match="sums, line 1"):
+        verify(shard, sums=place)
+    with pytest.raises(PilekitError, match="no such sums file"):
+        verify(shard, sums=shard.parent / "none")
+
+
+def test_sums_of_the_manifest(tmp_path: Path) -> None:
+    path = small(tmp_path / "a.jsonl.zst")
+    plain = tmp_path / "b.jsonl"
+    plain.write_bytes(record("text") + b"\n")
+    right = {"a": hashlib.sha256(path.read_bytes()).hexdigest(), "b": hashlib.sha256(plain.read_bytes()).hexdigest()}
+
+    def manifest(digits: dict[str, str], size: int) -> Corpus:
+        file = tmp_path / "own.toml"
+        file.write_text(
+            'name = "own"\n[release]\nfiles = [\n'
+            f'{{ name = "a.jsonl.zst", bytes = {size}, sha256 = "{digits["a"]}" }},\n'
+            f'{{ name = "b.jsonl.zst", bytes = 5, sha256 = "{"0" * 64}", uncompressed_sha256 = "{digits["b"]}" }},\n]\n'
+        )
+        return Corpus(str(tmp_path), str(file))
+
+    size = path.stat().st_size
+    assert verify_corpus(manifest(right, size), use_manifest_sums=True, jobs=1).ok
+    wrong = dict.fromkeys("ab", "1" * 64)
+    found = verify_corpus(manifest(wrong, size), use_manifest_sums=True, jobs=1).findings
+    assert [finding.shard for finding in found] == ["a.jsonl", "b.jsonl"]
+    assert all("the manifest own says 111111111111" in finding.problem for finding in found)
+    # Without being told that the corpus is the manifest's, only a file of that very size is taken for the released one.
+    assert [finding.shard for finding in verify_corpus(manifest(wrong, size), jobs=1).findings] == ["a.jsonl"]
+    assert verify_corpus(manifest(wrong, size + 1), jobs=1).ok
+    # A sums file goes before the manifest.
+    sums(path)
+    assert verify_corpus(manifest(wrong, size), jobs=1).ok
+
+
+def released(path: Path, lines: list[bytes]) -> Path:
+    """As the Pile was: one frame, no checksum, no content size."""
+    path.write_bytes(zstd_frame(b"".join(line + b"\n" for line in lines)))
+    return path
+
+
+def test_a_changed_byte_of_a_released_shard_shows_against_sum_and_index_only(tmp_path: Path) -> None:
+    path = released(tmp_path / "00.jsonl.zst", some_lines(100))
+    whole, right = path.read_bytes(), unzstd(path)
+    assert note(path, CUT)
+    assert note(path, CHANGE)
+    silent = None
+    for position in range(len(whole)):
+        flip(path, position)
+        with contextlib.suppress(zstandard.ZstdError):
+            if unzstd(path) != right and verify(path).ok:
+                silent = path.read_bytes()
+                break
+        path.write_bytes(whole)
+    assert silent is not None  # there are such bytes: wrong text, and nobody knows
+    path.write_bytes(whole)
+    place = sums(path)
+    assert verify(path).ok
+    path.write_bytes(silent)
+    assert "SHA-256" in only(path).problem
+    place.unlink()
+    path.write_bytes(whole)
+    index(path)
+    assert verify(path).notes == ()
+    path.write_bytes(silent)
+    pairs = zip(right.split(b"\n"), unzstd(path).split(b"\n"), strict=True)
+    assert only(path).line == next(line for line, (here, there) in enumerate(pairs, 1) if here != there)
+
+
+def test_damage_is_hashed_to_the_end(shard: Path) -> None:
+    flip(shard, 100)
+    sums(shard)
+    [damage] = findings(shard)  # the sum is that of the damaged file
+    assert damage.frame == 0
+
+
+def test_an_index_of_another_shard(shard: Path) -> None:
+    other = write(shard.parent / "other" / "01.jsonl.zst", some_lines(1300)[100:])
+    index(other).rename(f"{shard}.index.parquet")
+    finding = only(shard)
+    assert finding.line == 1
+    assert "differ from line 1 on" in finding.problem
+    assert "pilekit index" in finding.problem
+
+
+def test_an_index_of_the_same_text_stored_otherwise(shard: Path) -> None:
+    index(shard)
+    write(shard, some_lines(1200), frame_bytes=8192)
+    finding = only(shard)
+    assert finding.line is None
+    assert "with the same documents" in finding.problem
+
+
+def test_an_index_of_a_longer_and_of_a_shorter_shard(tmp_path: Path) -> None:
+    lines = some_lines(50)
+    path = write(tmp_path / "00.jsonl.zst", lines)
+    index(path)
+    write(path, lines[:40])
+    assert only(path).line == 41
+    write(path, [*lines, record("one more")])
+    assert only(path).line == 51
+
+
+def test_an_index_with_other_labels_path(tmp_path: Path) -> None:
+    path = write(tmp_path / "00.jsonl.zst", some_lines(5))
+    index(path)
+    (tmp_path / "own.toml").write_text('name = "own"\nlabel_path = "source"\n')
+    [finding] = verify_corpus(Corpus(str(path), str(tmp_path / "own.toml")), jobs=1).findings
+    assert "label_path" in finding.problem
+    assert finding.line is None
+
+
+@pytest.mark.parametrize("column", ["number", "subset", "text_bytes", "text_hash"])
+@pytest.mark.parametrize("row", [0, 123, 1199])
+def test_an_edited_row_of_an_index(tmp_path: Path, column: str, row: int) -> None:
+    path = write(tmp_path / "00.jsonl.zst", [*some_lines(1200), b""])
+    place = index(path)
+    metadata, table = pq.read_metadata(place).metadata, pq.read_table(place)
+    values = table.column(column).to_pylist()
+    if column == "number":
+        values[row:] = [value + 1 for value in values[row:]]
+    else:
+        values[row] = "ArXiv" if column == "subset" else values[row] ^ 1
+    kind = table.schema.field(column)
+    edited = pa.array(values, pa.uint64() if column == "text_hash" else None).cast(kind.type)
+    table = table.set_column(table.schema.get_field_index(column), kind, edited)
+    with pq.ParquetWriter(place, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({key: value for key, value in metadata.items() if key.startswith(b"pilekit")})
+    finding = only(path)
+    assert finding.problem.startswith(f"its index {place} says otherwise from line {row + 1:,} on")
+    assert "pilekit index" in finding.problem
+    assert finding.line == row + 1
+
+
+def test_a_damaged_index(shard: Path) -> None:
+    place = index(shard)
+    whole = place.read_bytes()
+    rng = random.Random(0)
+    for position in rng.sample(range(len(whole)), 30):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << rng.randrange(8)
+        place.write_bytes(damaged)
+        found = findings(shard)
+        assert all(str(place) in finding.problem for finding in found), position
+        assert len(found) <= 1
+    place.write_bytes(b"no index")
+    assert "pilekit index" in only(shard).problem
+
+
+def test_an_index_in_the_cache_is_compared_too(shard: Path, cache: Path) -> None:
+    place = index(shard)
+    inside = cache / "index"
+    from pilekit.shards.index import index_places
+
+    cached = Path(index_places(shard_of(str(shard)))[-1])
+    assert inside in cached.parents
+    cached.parent.mkdir(parents=True)
+    place.rename(cached)
+    assert verify(shard).ok
+    write(shard, some_lines(7))
+    assert str(cached) in only(shard).problem
+
+
+def test_a_line_that_is_too_long_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_scan, "line_blocks", functools.partial(line_blocks, max_document_bytes=1000))
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(record("short") + b"\n" + record("long" * 300) + b"\n" + record("short"))
+    finding = only(path)
+    assert finding.line == 2
+    assert finding.problem.startswith("is longer than")
+
+
+def test_plain_and_gzip_and_empty_files(tmp_path: Path) -> None:
+    text = b"".join(line + b"\n" for line in some_lines(50))
+    (tmp_path / "a.jsonl").write_bytes(text)
+    packed = gzip.compress(text)
+    (tmp_path / "b.jsonl.gz").write_bytes(packed)
+    found = verify(tmp_path)
+    assert found.ok
+    assert [line.partition(":")[0] for line in found.notes] == ["a.jsonl, b.jsonl", "a.jsonl"]
+    (tmp_path / "b.jsonl.gz").write_bytes(packed[:-100])
+    finding = only(tmp_path)
+    assert (finding.shard, finding.frame, finding.byte) == ("b.jsonl", None, len(packed) - 100)
+    assert "cut off" in finding.problem
+    flip(tmp_path / "b.jsonl.gz", 500)
+    assert only(tmp_path).shard == "b.jsonl"
+    (tmp_path / "b.jsonl.gz").unlink()
+    for name in ("a.jsonl", "c.jsonl.gz", "d.jsonl.zst", "e.parquet"):
+        (tmp_path / name).write_bytes(b"")
+    assert [finding.shard for finding in findings(tmp_path)] == ["a.jsonl", "c.jsonl", "d.jsonl", "e.parquet"]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "00.parquet"
+    rows = [{"text": f"document {i}", "meta": {"pile_set_name": "Github"}} for i in range(2000)]
+    rows[1500]["text"] = None  # type: ignore[assignment]
+    rows[1700]["meta"] = {"pile_set_name": "unheard-of"}
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
+    found = findings(path)
+    assert [(finding.line, finding.frame) for finding in found] == [(1501, None), (1701, None)]
+    rows[1500]["text"] = "text"
+    rows[1700]["meta"] = {"pile_set_name": "ArXiv"}
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
+    assert verify(path).ok
+    assert note(path, CHANGE)
+    assert not note(path, CUT)
+    sums(path)
+    index(path)
+    assert verify(path).ok
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert any("not a whole Parquet file" in finding.problem for finding in findings(path))
+    rows[1234]["text"] = "Document 1234"
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
+    assert [finding.line for finding in findings(path)] == [1235, None]
+
+
+def test_a_shard_that_cannot_be_read_is_a_finding_and_the_others_go_on(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write(tmp_path / f"{name}.jsonl.zst", some_lines(5))
+    corpus = Corpus(str(tmp_path))
+    (tmp_path / "b.jsonl.zst").unlink()
+    flip(tmp_path / "c.jsonl.zst", 100)
+    for jobs in (1, 3):
+        found = verify_corpus(corpus, jobs=jobs).findings
+        assert [(finding.shard, finding.frame) for finding in found] == [("b.jsonl", None), ("c.jsonl", 0)]
+        assert found[0].problem == "no such file; check the path"
+
+
+def test_the_result_does_not_depend_on_jobs(tmp_path: Path) -> None:
+    for number in range(4):
+        path = write(tmp_path / f"{number}.jsonl.zst", [*some_lines(100), b"bad", record("text", f"label {number}")])
+        flip(path, 300 * number + 100)
+    results = [verify_corpus(str(tmp_path), jobs=jobs) for jobs in (1, 2, 4)]
+    assert results[0] == results[1] == results[2]
+    assert len(results[0].findings) > 3
+
+
+def test_progress_ends_at_the_size_whatever_is_wrong(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path / f"{number}.jsonl.zst", some_lines(200))
+    corpus = Corpus(str(tmp_path))
+    flip(tmp_path / "1.jsonl.zst", 100)
+    (tmp_path / "2.jsonl.zst").write_bytes((tmp_path / "2.jsonl.zst").read_bytes()[:1000])
+    (tmp_path / "3.jsonl.zst").unlink()
+    done: list[int] = []
+    verify_corpus(corpus, jobs=1, advance=done.append)
+    gone = corpus.shards[2].size - 1000  # type: ignore[operator]
+    assert corpus.size is not None
+    assert sum(done) == corpus.size - gone
+    assert all(amount >= 0 for amount in done)
+
+
+def test_remote_shards(tmp_path: Path) -> None:
+    shard = write(tmp_path / "00.jsonl.zst", some_lines(100))
+    root = f"memory://{tmp_path.name}"
+    place = sums(shard)
+    for file in (shard, place):
+        with fsspec.open(f"{root}/{file.name}", "wb") as target:
+            target.write(file.read_bytes())
+    assert verify_corpus(root).notes == (f"sums are taken from {root}/SHA256SUMS",)
+    flip(shard, 1000)
+    with fsspec.open(f"{root}/{shard.name}", "wb") as target:
+        target.write(shard.read_bytes())
+    [damage, wrong_sum] = verify_corpus(root).findings
+    assert damage.frame is not None
+    assert "SHA-256" in wrong_sum.problem
+    [damage] = verify_corpus(root, sums=sums(shard)).findings
+    with pytest.raises(PilekitError, match="local folder"):
+        verify_corpus(root, write_sums=True)
+
+
+def test_standard_input_is_refused() -> None:
+    with pytest.raises(PilekitError, match="standard input"):
+        verify("-")
+
+
+def test_real_text_is_all_right(real_corpus: Path, tmp_path: Path) -> None:
+    for number in ("00", "01"):
+        shutil.copy(real_corpus / f"minipile-{number}.jsonl.zst", tmp_path)
+    found = verify(tmp_path)
+    assert found.ok
+    assert found.shards == 2
