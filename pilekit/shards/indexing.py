@@ -34,6 +34,9 @@ __all__ = ["IndexScan", "build_index", "index_corpus", "index_of", "scan_shard"]
 
 logger = logging.getLogger(__name__)
 
+STORED_BYTES_PER_PROCESS = 64 << 20
+"""A further process is worth its start for each so many stored bytes."""
+
 WRITTEN_BYTES = 64 << 20
 """Rows are written when they take so much memory, however few: labels may be long."""
 
@@ -89,13 +92,17 @@ def index_corpus(
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; those that are there and fit are kept.
 
-    jobs      how many shards at a time, each in a process of its own; None: the usable CPUs
+    jobs      how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for shards so
+              small that starting processes would take longer
     advance   called with each further amount of stored bytes dealt with
     """
     found = [find_index(shard, corpus.manifest, tell=False) for shard in corpus.shards]
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))
+    sizes = [shard.size for shard in missing if shard.size is not None]
+    if jobs is None and len(sizes) == len(missing):
+        jobs = min(usable_cpus(), 1 + sum(sizes) // STORED_BYTES_PER_PROCESS)
     if any(shard.path.startswith("memory://") for shard in missing):
         jobs = 1  # Only this process has it.
     processes = min(usable_cpus() if jobs is None else jobs, len(missing))

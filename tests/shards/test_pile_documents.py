@@ -1,0 +1,271 @@
+"""A corpus as a list: what reading gives, by position, from any process."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, DistributedSampler
+
+from pilekit.corpus import Corpus
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter, read, read_corpus
+from pilekit.shards.index import load_index
+from pilekit.shards.indexing import index_corpus
+from pilekit.shards.pile_documents import PileDocuments
+from pilekit.shards.random_access import Document
+from tests.shards.making import LABELS, lines, record, zstd_frame
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards, stored in three ways, of several frames; 301 documents."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for number, suffix in enumerate(("zst", "gz", "zst")):
+        with ShardWriter(folder / "train" / f"{number:02}.jsonl.{suffix}", frame_bytes=1500) as writer:
+            writer.write_lines(
+                record(f"{number}.{i} " + "é" * (i % 90), LABELS[i % 3]) for i in range(100 + (number == 1))
+            )
+    return folder
+
+
+def identities(documents: Sequence[Document]) -> list[tuple[str, int]]:
+    return [(document.shard, document.number) for document in documents]
+
+
+def slow_corpus(folder: Path) -> list[tuple[str, int, str, str]]:
+    """(shard, number, text, label) of every document, by reading."""
+    found = []
+    for batch in read_corpus(Corpus(folder), on_error="skip"):
+        rows = zip(batch.numbers.tolist(), batch.texts, batch.subsets, strict=True)
+        found += [(batch.shard, *row) for row in rows]
+    return found
+
+
+def fast_corpus(documents: Sequence[Document]) -> list[tuple[str, int, str, str]]:
+    return [(document.shard, document.number, document.text, document.subset) for document in documents]
+
+
+def test_it_is_the_list_of_all_documents(corpus: Path) -> None:
+    documents, every = PileDocuments(corpus), slow_corpus(corpus)
+    assert len(documents) == len(every) == 301
+    assert fast_corpus(documents[:]) == fast_corpus(list(documents)) == every
+    for place in (0, 99, 100, 200, 201, 300, -1, -301, np.int64(5), torch.tensor(7)):
+        assert fast_corpus([documents[place]]) == [every[place]]  # type: ignore[index]
+    for part in (
+        slice(95, 105),
+        slice(None, None, -7),
+        slice(-3, None),
+        slice(5, 2),
+        slice(290, 1000),
+        slice(0, 301, 50),
+    ):
+        assert fast_corpus(documents[part]) == every[part]
+    for place in (301, -302, 10**20):
+        with pytest.raises(IndexError, match=f"there is no document {place}, there are 301"):
+            documents[place]
+    with pytest.raises(TypeError):
+        documents["0"]  # type: ignore[call-overload]
+    assert documents[0].meta == {"pile_set_name": LABELS[0]}
+    assert repr(documents).endswith(", 301 documents)")
+
+
+@given(st.lists(st.lists(lines(), min_size=1, max_size=12), min_size=1, max_size=3), st.data())
+def test_blank_and_bad_lines_and_subsets(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    for number, some in enumerate(shards):
+        bad = data.draw(st.lists(st.integers(0, len(some)), max_size=3))
+        for place in sorted(bad, reverse=True):
+            some.insert(place, data.draw(st.sampled_from([b"{", b"", b'{"text": 0}'])))
+        (folder / f"{number}.jsonl.zst").write_bytes(zstd_frame(b"\n".join(some) + b"\n"))
+    every = slow_corpus(folder)
+    subsets = data.draw(st.none() | st.lists(st.sampled_from(["ArXiv", "github", "(none)"]), min_size=1))
+    if subsets is not None:
+        exact = {"ArXiv": "ArXiv", "github": "Github", "(none)": "(none)"}
+        every = [row for row in every if row[3] in {exact[name] for name in subsets}]
+    documents = PileDocuments(folder, subsets=subsets)
+    assert len(documents) == len(every)
+    assert fast_corpus(documents[:]) == every
+    order = data.draw(st.permutations(range(len(every))))
+    assert fast_corpus([documents[place] for place in order]) == [every[place] for place in order]
+
+
+def test_bad_lines_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([record("a"), b"{\x1b[31m", b"", b'{"text": 1}', record("b")]))
+    assert [document.text for document in PileDocuments(path)] == ["a", "b"]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "a.jsonl: 2 bad lines are left out, the first is line 2: is not JSON" in told
+    assert "\x1b" not in told
+
+
+def test_subsets_in_any_spelling(corpus: Path) -> None:
+    arxiv = [row for row in slow_corpus(corpus) if row[3] == "ArXiv"]
+    for name in ("ArXiv", ["pile_arxiv"], ("arxiv", "ARXIV")):
+        assert fast_corpus(PileDocuments(corpus, subsets=name)[:]) == arxiv
+    assert len(PileDocuments(corpus, subsets=["Enron Emails"])) == 0
+    with pytest.raises(PilekitError, match="ArXiv"):
+        PileDocuments(corpus, subsets=["arxif"])
+    with pytest.raises(PilekitError, match="subsets is empty"):
+        PileDocuments(corpus, subsets=[])
+
+
+def test_data_is_what_a_corpus_is_made_of(corpus: Path) -> None:
+    shards = [corpus / "train" / "02.jsonl.zst", corpus / "train" / "00.jsonl.zst"]
+    assert identities(PileDocuments(shards)[::100]) == [("00.jsonl", 0), ("02.jsonl", 0)]
+    assert len(PileDocuments(Corpus(corpus))) == 301
+    assert len(PileDocuments(corpus, manifest="pile-uncopyrighted")) == 301
+    with pytest.raises(PilekitError, match="a Corpus has its own manifest"):
+        PileDocuments(Corpus(corpus), manifest="pile")
+    with pytest.raises(PilekitError, match="standard input"):
+        PileDocuments("-")
+
+
+def test_an_index_made_anew_meanwhile_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join([record("a"), record("b", "ArXiv"), b"", record("c", "ArXiv")]))
+    documents = PileDocuments(path, subsets=["ArXiv"])
+    path.write_bytes(b"\n".join([record("a"), record("b"), b"", record("c", "ArXiv")]))
+    PileDocuments(path)
+    with pytest.raises(PilekitError, match=r"a\.jsonl\.index\.parquet: was changed meanwhile; open the corpus again"):
+        documents[0]
+
+
+def test_a_stock_data_loader(corpus: Path) -> None:
+    documents, every = PileDocuments(corpus), slow_corpus(corpus)
+    documents[17]  # A file is open, and a frame is held, when the workers start.
+    for start in ("fork", "spawn"):
+        loader = DataLoader(documents, batch_size=8, num_workers=2, multiprocessing_context=start)
+        batches = list(loader)
+        assert isinstance(batches[0], Document)
+        assert batches[0].meta == {"pile_set_name": [LABELS[i % 3] for i in range(8)]}
+        assert batches[0].number.tolist() == list(range(8))  # type: ignore[attr-defined]
+        found = [
+            (shard, int(number), text, subset)
+            for batch in batches
+            for shard, number, text, subset in zip(batch.shard, batch.number, batch.text, batch.subset, strict=True)  # type: ignore[call-overload]
+        ]
+        assert found == every
+    shuffled = DataLoader(documents, batch_size=None, shuffle=True, num_workers=2, multiprocessing_context="fork")
+    assert Counter(identities(list(shuffled))) == Counter(row[:2] for row in every)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_distributed_sampler_with_three_replicas(corpus: Path, shuffle: bool, drop_last: bool) -> None:
+    documents, every = PileDocuments(corpus), [row[:2] for row in slow_corpus(corpus)]
+    assert len(every) % 3, "so that the replicas must be padded or cut"
+    of_replica = []
+    for rank in range(3):
+        sampler = DistributedSampler(documents, 3, rank, shuffle=shuffle, seed=4, drop_last=drop_last)  # type: ignore[var-annotated, arg-type]
+        sampler.set_epoch(2)
+        loader = DataLoader(documents, batch_size=10, sampler=sampler, num_workers=2, collate_fn=identities)
+        of_replica.append([identity for batch in loader for identity in batch])
+    share = len(every) // 3 if drop_last else math.ceil(len(every) / 3)
+    assert [len(part) for part in of_replica] == [share] * 3
+    in_order = [of_replica[place % 3][place // 3] for place in range(3 * share)]
+    if drop_last:
+        assert len(set(in_order)) == 3 * share
+        assert set(in_order) < set(every)
+    else:
+        assert Counter(in_order[: len(every)]) == Counter(every), "each document once"
+        assert in_order[len(every) :] == in_order[: 3 * share - len(every)], "the padding is the first ones again"
+    if not shuffle:
+        assert in_order[: len(every)] == every[: 3 * share]
+
+
+def read_slowly(documents: PileDocuments, places: list[int], results: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
+    results.put(identities([documents[place] for place in places]))
+
+
+def test_forked_processes_do_not_move_each_others_files(corpus: Path) -> None:
+    documents, every = PileDocuments(corpus), [row[:2] for row in slow_corpus(corpus)]
+    order = np.random.default_rng(0).permutation(len(documents)).tolist() * 3
+    documents[0]
+    fork = multiprocessing.get_context("fork")
+    results = fork.Queue()
+    children = [fork.Process(target=read_slowly, args=(documents, order, results)) for _ in range(3)]
+    for child in children:
+        child.start()
+    own = identities([documents[place] for place in order])
+    found = [results.get(timeout=60) for _ in children]
+    for child in children:
+        child.join()
+    assert [own, *found] == [[every[place] for place in order]] * 4
+
+
+def test_what_is_pickled_holds_no_text_and_opens_its_own_files(corpus: Path) -> None:
+    documents = PileDocuments(corpus, subsets=["ArXiv"])
+    unused = len(pickle.dumps(documents))
+    documents[5]
+    pickled = pickle.dumps(documents)
+    assert len(pickled) == unused
+    copy = pickle.loads(pickled)
+    assert copy[:] == documents[:]
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_files_are_bounded_and_closed(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number:02}.jsonl").write_bytes(record(f"{number}") + b"\n" + record("x") + b"\n")
+    before = open_files()
+    with PileDocuments(tmp_path) as documents:
+        assert [document.text for document in documents[::2]] == [str(number) for number in range(60)]
+        assert before < open_files() <= before + 16
+    assert open_files() == before
+    assert documents[-2].text == "59"
+    documents.close()
+    assert open_files() == before
+
+
+def test_indexes_are_made_once(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    for shard in Corpus(corpus):
+        (folder / shard.name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / Path(shard.path).name).write_bytes(Path(shard.path).read_bytes())
+    PileDocuments(folder)
+    places = sorted(folder.rglob("*.index.parquet"))
+    assert [place.name for place in places] == [
+        "00.jsonl.zst.index.parquet",
+        "01.jsonl.gz.index.parquet",
+        "02.jsonl.zst.index.parquet",
+    ]
+    made = [(place.stat().st_ino, place.stat().st_mtime_ns) for place in places]
+    assert len(PileDocuments(folder, subsets=["Github"])) == 102
+    assert [(place.stat().st_ino, place.stat().st_mtime_ns) for place in places] == made
+    assert all(not index.built for index in index_corpus(Corpus(folder)))
+    assert load_index(places[1]).header.documents == 101
+
+
+def test_real_text(real_corpus: Path) -> None:
+    paths = [real_corpus / f"minipile-0{number}.jsonl.zst" for number in range(2)]
+    with PileDocuments(paths) as documents:
+        read_one_by_one = [
+            (batch.shard, number, text)
+            for path in paths
+            for batch in read(path)
+            for number, text in zip(batch.numbers.tolist(), batch.texts, strict=True)
+        ]
+        places = np.random.default_rng(0).integers(0, len(documents), 1000).tolist()
+        found = [documents[place] for place in sorted(places)]
+        assert [(each.shard, each.number, each.text) for each in found] == [
+            read_one_by_one[place] for place in sorted(places)
+        ]
+        assert len(documents) == len(read_one_by_one)
+    arxiv = PileDocuments(paths, subsets=["arxiv"])
+    assert {document.subset for document in arxiv} == {"ArXiv"}
+    assert len(arxiv) == sum(len(batch) for batch in read_corpus(Corpus(paths), ["ArXiv"]))
