@@ -59,7 +59,7 @@ class FrameWriter:
 
     def _store(self, frame: bytes, decoded: int) -> None:
         if len(self.frames) == MAX_FRAMES:
-            raise PilekitError(f"is more than {MAX_FRAMES:,} frames; make them larger")
+            raise PilekitError(f"comes to more than {MAX_FRAMES:,} frames; make them larger (--frame)")
         self.file.write(frame)
         self.frames.append((len(frame), decoded))
 

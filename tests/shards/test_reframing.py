@@ -1,0 +1,477 @@
+"""Reframing: the same bytes of text in frames that can be sought, whatever happens on the way."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import itertools
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import pyzstd
+import xxhash
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit import Corpus, PilekitError, ShardWriter
+from pilekit.corpus import shard_of
+from pilekit.shards import read, reframing
+from pilekit.shards.frame_writing import FrameWriter
+from pilekit.shards.index import find_index
+from pilekit.shards.reframing import Reframed, cut_at_lines, reframe_corpus
+from tests.shards import making
+from tests.shards.reading import documents, value_and_memory
+from tests.small_disk import small_disk
+from tests.stopping import interrupt, is_sound, kill, stop_when, tree
+
+SKIPPABLE = b"\x5e\x2a\x4d\x18\x05\x00\x00\x00hello"
+KIB = 1 << 10
+
+
+def slow_frames(text: bytes, size: int) -> list[bytes]:
+    """The text of each frame, line by line."""
+    frames, frame = [], b""
+    for line in re.findall(rb"[^\n]*\n|[^\n]+", text):
+        frame += line
+        if len(frame) >= size:
+            frames.append(frame)
+            frame = b""
+    return [*frames, frame] if frame or not frames else frames
+
+
+def frames_of(path: Path) -> list[bytes]:
+    """The text of each frame, found through the seek table at the file's end."""
+    data = path.read_bytes()
+    count, descriptor, magic = struct.unpack("<IBI", data[-9:])
+    assert (descriptor, magic) == (0, 0x8F92EAB1)
+    table, position, frames = data[-9 - 8 * count : -9], 0, []
+    for stored, decoded in struct.iter_unpack("<II", table):
+        frame = data[position : position + stored]
+        assert zstandard.get_frame_parameters(frame).has_checksum
+        frames.append(zstandard.ZstdDecompressor().decompress(frame))
+        assert len(frames[-1]) == decoded
+        position += stored
+    assert data[position : position + 8] == struct.pack("<II", 0x184D2A5E, 8 * count + 9)
+    assert len(data) == position + 8 + 8 * count + 9
+    return frames
+
+
+def reframe(source: Path, out: Path, **options: int) -> Reframed:
+    (reframed,) = reframe_corpus(Corpus(source), out, **options)
+    return reframed
+
+
+# What is written.
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> bytes:
+    """Decompressed bytes of any shard: records, blank and bad lines, long lines, with or without a last newline."""
+    line = st.one_of(
+        making.lines(),
+        st.just(b""),
+        st.binary(max_size=40).map(lambda junk: junk.replace(b"\n", b"")),
+        st.integers(1, 20_000).map(lambda length: making.record("x" * length)),
+    )
+    text = b"\n".join(draw(st.lists(line, max_size=30)))
+    return text + draw(st.sampled_from([b"", b"\n"]))
+
+
+@given(st.binary(max_size=200).map(lambda text: text.replace(b"\x00", b"\n")), st.integers(1, 50), st.data())
+def test_text_is_cut_at_the_first_line_end_that_makes_a_frame(text: bytes, size: int, data: st.DataObject) -> None:
+    borders = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)) | {0, len(text)})
+    pieces = [text[begin:end] for begin, end in itertools.pairwise(borders)]
+    found = [bytes(part) for part in cut_at_lines(iter(pieces), size)]
+    assert found == (slow_frames(text, size) if text else [])
+
+
+@settings(max_examples=30)
+@given(contents(), st.sampled_from([4 * KIB, 10_000]), st.sampled_from(["zstd", "gzip", "plain"]), st.data())
+def test_every_byte_stays(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes, size: int, storage: str, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    if storage == "plain" and text:
+        source = folder / "a.jsonl"
+        source.write_bytes(text)
+    elif storage == "gzip":
+        source = folder / "a.jsonl.gz"
+        source.write_bytes(gzip.compress(text))
+    else:
+        borders = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)) | {0, len(text)})
+        parts = [text[begin:end] for begin, end in itertools.pairwise(borders)] or [text]
+        source = folder / "a.jsonl.zst"
+        checksum = data.draw(st.booleans())
+        source.write_bytes(SKIPPABLE.join(making.zstd_frame(part, checksum) for part in parts) + SKIPPABLE)
+    reframed = reframe(source, folder / "out", frame_bytes=size)
+
+    path = folder / "out" / "a.jsonl.zst"
+    assert frames_of(path) == slow_frames(text, size)
+    assert making.unzstd(path) == text
+    expected = documents(reader := read(source, on_error="skip"))
+    assert documents(read(path, on_error="skip")) == expected
+    assert reframed == Reframed(
+        shard="a.jsonl",
+        documents=len(expected),
+        bad_lines=reader.skipped.count,
+        text_bytes=sum(len(found.encode()) for _, found, _ in expected),
+        content_bytes=len(text),
+        content_hash=xxhash.xxh3_128_hexdigest(text),
+        stored_before=source.stat().st_size,
+        stored_bytes=path.stat().st_size,
+        frames=len(slow_frames(text, size)),
+    )
+    index = find_index(shard_of(str(path)))
+    assert index is not None
+    assert index.path == f"{path}.index.parquet"
+    assert [tuple(row.values()) for row in index.columns(["number", "subset"]).to_pylist()] == [
+        (number, subset) for number, _, subset in expected
+    ]
+
+
+def test_lines_written_by_the_writer_give_the_same_bytes(tmp_path: Path) -> None:
+    lines = making.some_lines(9000)
+    for name, options in (("a", {}), ("b", {"frame_bytes": 5000, "level": 5})):
+        source, written = tmp_path / name / "a.jsonl", tmp_path / name / "a.jsonl.zst"
+        with ShardWriter(source) as plain, ShardWriter(written, **options) as writer:
+            plain.write_lines(lines)
+            writer.write_lines(lines)
+        reframe(source, tmp_path / name / "out", **options)
+        assert (tmp_path / name / "out" / "a.jsonl.zst").read_bytes() == written.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards of 5 MB of text each, in one frame, in many, and plain."""
+    folder = tmp_path_factory.mktemp("corpus")
+    texts = [b"".join(line + b"\n" for line in making.some_lines(15_000 + 7 * shard)) for shard in range(3)]
+    (folder / "train").mkdir()
+    (folder / "train" / "00.jsonl.zst").write_bytes(making.zstd_frame(texts[0]))
+    parts = [texts[1][begin : begin + 300_000] for begin in range(0, len(texts[1]), 300_000)]
+    (folder / "train" / "01.jsonl.zst").write_bytes(b"".join(map(making.zstd_frame, parts)))
+    (folder / "val.jsonl").write_bytes(texts[2])
+    return folder
+
+
+def test_the_bytes_do_not_depend_on_threads_or_processes(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    for number, (cpus, jobs) in enumerate([(1, 1), (2, 1), (4, 1), (4, 2), (2, None)]):
+        monkeypatch.setattr(reframing, "usable_cpus", lambda cpus=cpus: cpus)
+        reframe_corpus(Corpus(corpus), tmp_path / str(number), jobs=jobs, frame_bytes=200_000)
+        written.append(tree(tmp_path / str(number)))
+    names = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
+    assert sorted(written[0]) == sorted(["pilekit.json", *names, *(f"{name}.index.parquet" for name in names)])
+    assert all(other == written[0] for other in written[1:])
+
+
+def test_what_is_reframed_can_be_reframed(corpus: Path, tmp_path: Path) -> None:
+    first = reframe_corpus(Corpus(corpus), tmp_path / "small", frame_bytes=4 * KIB)
+    second = reframe_corpus(Corpus(tmp_path / "small"), tmp_path / "large", jobs=1)
+    assert [shard.content_hash for shard in second] == [shard.content_hash for shard in first]
+    reframe_corpus(Corpus(corpus), tmp_path / "direct")
+    for path in (tmp_path / "direct").rglob("*.zst"):
+        assert path.read_bytes() == (tmp_path / "large" / path.relative_to(tmp_path / "direct")).read_bytes()
+
+
+# Other tools.
+
+
+def test_other_tools_read_what_is_written(corpus: Path, tmp_path: Path) -> None:
+    text = making.unzstd(corpus / "train" / "00.jsonl.zst")
+    path = tmp_path / "out" / "00.jsonl.zst"
+    reframe(corpus / "train" / "00.jsonl.zst", tmp_path / "out", frame_bytes=100_000)
+    assert pyzstd.decompress(path.read_bytes()) == text
+    rng = random.Random(0)
+    with pyzstd.SeekableZstdFile(path, "r") as file:
+        assert pyzstd.SeekableZstdFile.is_seekable_format_file(path)
+        for _ in range(100):
+            begin, length = rng.randrange(len(text)), rng.randrange(300_000)
+            file.seek(begin)
+            assert file.read(length) == text[begin : begin + length]
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="the zstd command is not installed")
+def test_the_zstd_command_reads_what_is_written(corpus: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out" / "val.jsonl.zst"
+    reframe(corpus / "val.jsonl", tmp_path / "out")
+    subprocess.run(["zstd", "-tq", str(path)], check=True)
+    unzstd = subprocess.run(["zstd", "-dcq", str(path)], check=True, capture_output=True)
+    assert unzstd.stdout == (corpus / "val.jsonl").read_bytes()
+
+
+def test_what_another_tool_wrote_is_reframed(corpus: Path, tmp_path: Path) -> None:
+    text = (corpus / "val.jsonl").read_bytes()
+    source = tmp_path / "val.jsonl.zst"
+    with pyzstd.SeekableZstdFile(source, "w", max_frame_content_size=150_001) as file:
+        file.write(text)
+    reframe(source, tmp_path / "out")
+    assert making.unzstd(tmp_path / "out" / "val.jsonl.zst") == text
+
+
+# What is wrong with the input.
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_damage_is_told_as_by_read_and_nothing_is_written(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: int
+) -> None:
+    monkeypatch.setattr(reframing, "usable_cpus", lambda: cpus)
+    data = (corpus / "train" / "01.jsonl.zst").read_bytes()
+    damaged = tmp_path / "01.jsonl.zst"
+    for wrong in (data[:-100], data[: len(data) // 2] + b"\0" * 50 + data[len(data) // 2 + 50 :], data + b"tail"):
+        damaged.write_bytes(wrong)
+        with pytest.raises(PilekitError) as expected:
+            list(read(damaged))
+        with pytest.raises(PilekitError) as raised:
+            reframe(damaged, tmp_path / "out")
+        assert str(raised.value) == str(expected.value)
+        assert re.search(r"frame \d+.* line \d", str(raised.value))
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_line_that_no_reader_takes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(b"{}\n{}\n" + b"x" * 5_000_000 + b"\n{}\n")
+    reframe(source, tmp_path / "taken")
+    monkeypatch.setattr(reframing, "MAX_DOCUMENT_BYTES", 4_999_999)
+    with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is longer than"):
+        reframe(source, tmp_path / "refused")
+
+
+def test_a_failing_shard_is_named_and_the_others_are_finished(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "in")
+    whole = (tmp_path / "in" / "train" / "01.jsonl.zst").read_bytes()
+    (tmp_path / "in" / "train" / "01.jsonl.zst").write_bytes(whole[:-10])
+    with pytest.raises(PilekitError, match=r"01\.jsonl\.zst: is cut off"):
+        reframe_corpus(Corpus(tmp_path / "in"), tmp_path / "out", jobs=2)
+    done = {name for name in tree(tmp_path / "out") if name.endswith((".zst", ".index.parquet"))}
+    assert done == {f"{name}.zst{end}" for name in ("train/00.jsonl", "val.jsonl") for end in ("", ".index.parquet")}
+
+
+def test_what_cannot_be_reframed(corpus: Path, tmp_path: Path) -> None:
+    for source, why in [("-", "standard input"), (tmp_path / "a.parquet", "Parquet")]:
+        (tmp_path / "a.parquet").touch()
+        with pytest.raises(PilekitError, match=rf"{why}.*select --format zst"):
+            reframe_corpus(Corpus(source), tmp_path / "out")
+    for options in ({"frame_bytes": 4095}, {"frame_bytes": (1 << 30) + 1}, {"level": 0}, {"level": 23}):
+        with pytest.raises(PilekitError, match="not "):
+            reframe_corpus(Corpus(corpus), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_input_is_never_overwritten(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "in")
+    before = tree(tmp_path / "in")
+    for out in ("in", "in/train"):
+        with pytest.raises(PilekitError, match="--out"):
+            reframe_corpus(Corpus(tmp_path / "in"), tmp_path / out)
+    assert tree(tmp_path / "in") == before
+    # Beside the shards it is fine: a folder of ours is not searched.
+    reframe_corpus(Corpus(tmp_path / "in"), tmp_path / "in" / "out")
+    assert len(Corpus(tmp_path / "in")) == 3
+
+
+# Reading back.
+
+
+def damage_on_disk(monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]) -> list[str]:
+    """A disk that stores something else than it was given: as soon as a shard is on it. Lists what it changed."""
+    changed: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if re.search(r"\.zst\.[0-9a-f]{8}\.partial$", path.name) and str(path) not in changed:
+            changed.append(str(path))
+            path.write_bytes(change(path.read_bytes()))
+        else:
+            os.fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return changed
+
+
+def flipped(share: float) -> Callable[[bytes], bytes]:
+    def flip(data: bytes) -> bytes:
+        at = int(share * (len(data) - 1))
+        return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+
+    return flip
+
+
+def other_text(data: bytes) -> bytes:
+    """A whole shard, as it was but for one character of one document."""
+    text = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+    assert text.count(b"document 77 ") == 1
+    file = io.BytesIO()
+    writer = FrameWriter(file, level=3)
+    for frame in slow_frames(text.replace(b"document 77 ", b"document 78 "), 1 << 20):
+        writer.write(frame)
+    writer.finish()
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(pytest.param(flipped(share), id=f"bit at {share}") for share in (0, 0.1, 0.5, 0.9, 0.99999, 1)),
+        pytest.param(lambda data: data[:-30] + bytes([data[-30] ^ 1]) + data[-29:], id="bit in the seek table"),
+        pytest.param(lambda data: data[: len(data) // 2], id="cut off"),
+        pytest.param(lambda data: data + data, id="twice"),
+        pytest.param(other_text, id="other text"),
+    ],
+)
+def test_what_the_disk_has_not_kept_is_not_published(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]
+) -> None:
+    changed = damage_on_disk(monkeypatch, change)
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: what was written does not read back"):
+        reframe(corpus / "train" / "00.jsonl.zst", tmp_path / "out")
+    assert len(changed) == 1
+    assert not (tmp_path / "out").exists()
+
+
+# Below: real processes, killed, interrupted, on a full disk.
+
+PILEKIT = "from pilekit.cli import main; main.COMMANDS.setdefault('reframe', ''); main.main()"
+
+
+def command(source: Path, out: Path, jobs: int = 1) -> list[str]:
+    options = ["--level", "12", "--frame", "256KiB", "--jobs", str(jobs)]  # slow, so that there is something to stop
+    return [sys.executable, "-c", PILEKIT, "reframe", str(source), "--out", str(out), *options]
+
+
+@pytest.fixture(scope="module")
+def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What an undisturbed run leaves."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    subprocess.run(command(corpus, out), check=True, capture_output=True)
+    return tree(out)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("pattern", ["train/*.zst.*.partial", "train/*.index.parquet", "train/*.zst"])
+def test_killed_and_run_again_it_ends_as_if_nothing_had_happened(
+    corpus: Path, whole: dict[str, bytes], tmp_path: Path, jobs: int, pattern: str
+) -> None:
+    out = tmp_path / "out"
+    code, _ = stop_when(command(corpus, out, jobs), lambda: any(out.glob(pattern)), kill)
+    assert code == -signal.SIGKILL
+    is_sound(out, whole)
+    subprocess.run(command(corpus, out, jobs), check=True, capture_output=True)
+    assert tree(out) == whole
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(corpus: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    rng = random.Random(0)
+    in_the_middle = 0
+    for number in range(12):
+        out = tmp_path / str(number)
+        for _ in range(2):
+            end = time.monotonic() + rng.uniform(0.2, 3)
+            stop_when(command(corpus, out, 2), lambda end=end: time.monotonic() > end, kill)
+            in_the_middle += is_sound(out, whole)
+        subprocess.run(command(corpus, out, 2), check=True, capture_output=True)
+        assert tree(out) == whole
+    assert in_the_middle
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_interrupted_it_leaves_no_half_files_and_goes_on(
+    corpus: Path, whole: dict[str, bytes], tmp_path: Path, jobs: int
+) -> None:
+    out = tmp_path / "out"
+    code, errors = stop_when(command(corpus, out, jobs), lambda: any(out.glob("train/*.zst")), interrupt)
+    assert (code, errors.strip()) == (130, "interrupted")
+    assert is_sound(out, whole)
+    assert jobs > 1 or not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
+    subprocess.run(command(corpus, out, jobs), check=True, capture_output=True)
+    assert tree(out) == whole
+
+
+@pytest.mark.parametrize("room", [0.2, 0.95, 1.5])
+def test_on_a_full_disk_it_says_so_in_a_line_and_goes_on_when_there_is_room(
+    corpus: Path, whole: dict[str, bytes], tmp_path: Path, room: float
+) -> None:
+    size = int(room * len(whole["train/00.jsonl.zst"]))
+    with small_disk(tmp_path / "disk", size) as disk:
+        out = disk.path / "out"
+
+        def run() -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                command(corpus, out), capture_output=True, text=True, check=False, preexec_fn=disk.limit
+            )
+
+        failed = run()
+        assert (failed.returncode, failed.stdout) == (1, "")
+        (line,) = failed.stderr.splitlines()
+        assert re.match(r"error: .*/out/.*: cannot be written: ", line)
+        is_sound(out, whole)
+        assert not [name for name in tree(disk.path) if name.endswith((".partial", ".lock"))]
+        disk.grow()
+        assert run().returncode == 0
+        assert tree(out) == whole
+
+
+def test_a_disk_that_is_found_full_late(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems say so only when they are told to write for good."""
+
+    def full(descriptor: int) -> None:
+        if ".zst." in Path(f"/proc/self/fd/{descriptor}").readlink().name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(PilekitError, match=r"val\.jsonl\.zst: cannot be written: No space left"):
+        reframe(corpus / "val.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# Memory, and real text.
+
+MEMORY = """
+from pilekit import Corpus
+from pilekit.shards import reframing
+import shutil
+reframing.usable_cpus = lambda: 4
+(shard,) = reframing.reframe_corpus(Corpus(sys.argv[1]), sys.argv[1] + ".out")
+value = shard.content_bytes
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
+    lines = b"".join(line + b"\n" for line in making.some_lines(15_000))
+    used = []
+    for times in (4, 40):
+        for name, storage in (("one", making.zstd_frame(lines * times)), ("many", making.zstd_frame(lines) * times)):
+            source = tmp_path / f"{name}-{times}.jsonl.zst"
+            source.write_bytes(storage)
+            content, kib = value_and_memory(MEMORY, source)
+            assert content == len(lines) * times
+            used.append(kib)
+    assert max(used) < 250_000
+    assert max(used[2:]) < max(used[:2]) + 60_000
+
+
+@pytest.mark.slow
+def test_real_text_is_at_most_three_percent_larger(real_corpus: Path, tmp_path: Path) -> None:
+    sources = [real_corpus / f"minipile-0{number}.jsonl.zst" for number in (0, 1)]
+    for reframed, source in zip(reframe_corpus(Corpus(sources), tmp_path / "out"), sources, strict=True):
+        text = making.unzstd(source)
+        assert making.unzstd(tmp_path / "out" / source.name) == text
+        assert reframed.content_hash == xxhash.xxh3_128_hexdigest(text)
+        assert reframed.stored_bytes <= 1.03 * reframed.stored_before

@@ -1,0 +1,53 @@
+"""Real processes, stopped in the middle of their work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """What every file below `folder` holds."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def stop_when(
+    arguments: list[str], moment: Callable[[], bool], stop: Callable[[subprocess.Popen[str]], None]
+) -> tuple[int, str]:
+    """Run a command, `stop` it at the `moment`, and return its exit code and stderr."""
+    with subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while process.poll() is None and not moment():
+            time.sleep(0.001)
+        stop(process)
+        _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Without a chance to clean up, and its worker processes notice only afterwards."""
+    process.kill()
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """Ctrl-C, as a terminal sends it: to all processes of the session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+
+
+def is_sound(folder: Path, expected: dict[str, bytes]) -> bool:
+    """Whether every output file under its final name is what it is to be; true if there are some but not all."""
+    found = {
+        name: content
+        for name, content in (tree(folder) if folder.exists() else {}).items()
+        if not name.endswith((".partial", ".lock")) and not name.startswith((".", "pilekit.json"))
+    }
+    for name, content in found.items():
+        assert content == expected[name]
+    return 0 < len(found) < len(expected) - 1
