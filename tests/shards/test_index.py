@@ -1,0 +1,330 @@
+"""An index is taken only where it fits; a damaged or made-up one is an error, never a wrong answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+import zstandard
+
+from pilekit.corpus import Shard, load_manifest, shard_of
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter
+from pilekit.shards.index import INDEX_SUFFIX, ShardIndex, find_index, index_places, load_index
+from pilekit.shards.indexing import build_index
+from tests.shards.index_reference import places_of, rows_of
+from tests.shards.making import LABELS, record
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """A shard of five frames, 40 lines, two of them bad; with its index."""
+    path = tmp_path / "a.jsonl.zst"
+    with ShardWriter(path, frame_bytes=400) as writer:
+        writer.write_lines([b"{", *(record(f"text {i}", LABELS[i % 3]) for i in range(38)), b"[]"])
+    assert len(build_index(shard_of(str(path)), on_error="skip").frames) > 4
+    return path
+
+
+def index_path(shard: Path) -> Path:
+    return Path(f"{shard}{INDEX_SUFFIX}")
+
+
+def everything(index: ShardIndex) -> object:
+    return index.header, places_of(index), rows_of(index)
+
+
+def test_one_that_fits_is_found(shard: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = find_index(shard_of(str(shard)))
+    assert found is not None
+    assert everything(found) == everything(load_index(index_path(shard)))
+    assert not found.built
+    assert not caplog.records
+
+
+def test_it_is_a_plain_table_to_others(shard: Path) -> None:
+    table = pq.read_table(index_path(shard))
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "number": "int64",
+        "subset": "dictionary<values=string, indices=int32, ordered=0>",
+        "text_bytes": "int64",
+        "text_hash": "uint64",
+    }
+    assert table["number"].to_pylist() == list(range(1, 39))
+    assert table["subset"].to_pylist() == [LABELS[i % 3] for i in range(38)]
+
+
+def rewrite(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes() + b"\x50\x2a\x4d\x18\0\0\0\0")
+
+
+def same_size(shard: Path) -> None:
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [(rewrite, r"of a shard of [\d,]+ bytes, it has [\d,]+ now"), (same_size, "but other bytes")]
+)
+def test_one_of_another_file_is_passed_over(
+    shard: Path, change: Callable[[Path], None], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(shard)
+    assert find_index(shard_of(str(shard))) is None
+    (told,) = caplog.messages
+    assert str(index_path(shard)) in told
+    assert "pilekit index" in told
+    assert re.search(why, told)
+
+
+@pytest.mark.parametrize("field", ["text_field", "label_path"])
+def test_one_of_other_fields_is_passed_over(shard: Path, field: str, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = shard.parent / "other.toml"
+    manifest.write_text(f'name = "other"\n{field} = "other"\n')
+    assert find_index(shard_of(str(shard)), load_manifest(manifest)) is None
+    assert field in caplog.text
+
+
+def test_one_in_the_cache_is_taken_where_the_one_beside_does_not_fit(
+    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
+    beside, cached = index_places(shard_of(str(shard)))
+    assert beside == str(index_path(shard))
+    Path(cached).parent.mkdir(parents=True)
+    shutil.move(beside, cached)
+    Path(beside).write_bytes(b"garbage")
+    found = find_index(shard_of(str(shard)))
+    assert found is not None
+    assert found.path == cached
+    assert not caplog.records, "nothing is missing, so nothing is told"
+    Path(cached).unlink()
+    assert find_index(shard_of(str(shard))) is None
+    assert "is not an index" in caplog.text
+
+
+def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path))
+    assert index_places(shard_of("-")) == []
+    for path, beside in (
+        ("a.jsonl", True),
+        ("/folder/b.jsonl.zst", True),
+        ("https://host/c.jsonl.zst", True),
+        ("https://host/d.jsonl.zst?token=secret", False),
+        ("zip://e.jsonl::file.zip", False),
+        ("https://host/..", True),
+    ):
+        places = index_places(Shard("x", path))
+        assert places[:-1] == ([path + INDEX_SUFFIX] if beside else [])
+        folder = Path(places[-1]).parent
+        assert folder.parent == tmp_path / "index"
+        assert Path(places[-1]).name.endswith(INDEX_SUFFIX)
+        assert "secret" not in places[-1]
+    monkeypatch.chdir(tmp_path)
+    assert index_places(shard_of("a.jsonl"))[-1] == index_places(shard_of(str(tmp_path / "a.jsonl")))[-1]
+
+
+def test_every_flipped_bit_is_found_or_changes_nothing(shard: Path) -> None:
+    path = index_path(shard)
+    data = path.read_bytes()
+    expected = everything(load_index(path))
+    found = 0
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << (place % 8)
+        path.write_bytes(bytes(flipped))
+        try:
+            assert everything(load_index(path)) == expected, f"byte {place}"
+        except PilekitError as error:
+            assert str(error).startswith(f"{path}: ")
+            assert "\n" not in str(error)
+            found += 1
+    assert found > len(data) // 2
+
+
+def test_every_shorter_file_is_an_error(shard: Path) -> None:
+    path = index_path(shard)
+    data = path.read_bytes()
+    for size in range(0, len(data), 7):
+        path.write_bytes(data[:size])
+        with pytest.raises(PilekitError, match="is not an index"):
+            load_index(path)
+
+
+Header = dict[str, Any]
+
+
+def forge(
+    path: Path,
+    header: Callable[[Header], object] = lambda header: None,
+    frames: Callable[[np.ndarray[Any, Any]], object] = lambda frames: None,
+    table: Callable[[pa.Table], pa.Table] = lambda table: table,
+    metadata: Callable[[dict[bytes, bytes]], object] = lambda metadata: None,
+    **options: Any,
+) -> None:
+    """Write the index again, as somebody with bad intentions would: changed, with right sums."""
+    values = pq.read_metadata(path).metadata
+    rows = table(pq.read_table(path))
+    decoded = json.loads(values[b"pilekit"])
+    packed = zstandard.ZstdDecompressor().decompress(base64.b64decode(values[b"pilekit.frames"]))
+    columns = np.cumsum(np.frombuffer(packed, "<i8").reshape(4, -1), axis=1)
+    header(decoded)
+    columns = changed if (changed := frames(columns)) is not None else columns  # type: ignore[assignment]
+    made = {b"pilekit": json.dumps(decoded).encode()}
+    differences = np.diff(columns, prepend=0).astype("<i8").tobytes()
+    made[b"pilekit.frames"] = base64.b64encode(zstandard.compress(differences))
+    metadata(made)
+    if len(made) == 2:
+        made[b"pilekit.sum"] = xxhash.xxh3_64_hexdigest(made[b"pilekit"] + b"\n" + made[b"pilekit.frames"]).encode()
+    with pq.ParquetWriter(path, rows.schema) as writer:
+        writer.write_table(rows, **options)
+        writer.add_key_value_metadata(made)
+
+
+def set_to(row: int, column: int, value: int) -> Callable[[np.ndarray[Any, Any]], None]:
+    def change(frames: np.ndarray[Any, Any]) -> None:
+        frames[row, column] = value
+
+    return change
+
+
+HUGE = 2**63 - 1
+
+
+def overflowing(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Offsets whose differences overflow to be positive."""
+    frames[0, 1:3] = HUGE, -HUGE - 1
+    return frames[:, :3]
+
+
+def test_a_forged_one_that_says_the_same_is_the_same(shard: Path) -> None:
+    before = everything(load_index(index_path(shard)))
+    forge(index_path(shard))
+    assert everything(load_index(index_path(shard))) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"header": lambda header: header.update(documents=37)},
+        {"header": lambda header: header.update(documents=-1)},
+        {"header": lambda header: header.update(lines=39)},
+        {"header": lambda header: header.update(lines=2**70)},
+        {"header": lambda header: header.update(size="12")},
+        {"header": lambda header: header.update(storage="tar")},
+        {"header": lambda header: header.update(skipped=0)},
+        {"header": lambda header: header.update(examples=[])},
+        {"header": lambda header: header.update(size=10)},
+        {"header": lambda header: header.update(content_bytes=10)},
+        {"header": lambda header: header.pop("sample")},
+        {"frames": set_to(0, 0, -1)},
+        {"frames": set_to(0, 1, 0)},
+        {"frames": set_to(0, 1, HUGE)},
+        {"frames": overflowing},
+        {"frames": set_to(1, 0, 1)},
+        {"frames": set_to(1, 1, -5)},
+        {"frames": set_to(1, -1, HUGE)},
+        {"frames": set_to(2, 0, 3)},
+        {"frames": set_to(2, 1, HUGE)},
+        {"frames": set_to(2, 2, 0)},
+        {"frames": set_to(3, 1, -1)},
+        {"frames": set_to(3, 1, 10_000)},
+        {"frames": lambda frames: frames[:, :0]},
+        {"frames": lambda frames: frames[:, :-1].reshape(-1)[:-1].reshape(1, -1)},
+        {"metadata": lambda made: made.pop(b"pilekit")},
+        {"metadata": lambda made: made.pop(b"pilekit.frames")},
+        {"metadata": lambda made: made.update({b"pilekit.sum": b"0" * 16})},
+        {"metadata": lambda made: made.update({b"pilekit.frames": b"!!!!"})},
+        {"metadata": lambda made: made.update({b"pilekit.frames": base64.b64encode(b"garbage")})},
+        {"metadata": lambda made: made.update({b"pilekit": b"[1]"})},
+        {"metadata": lambda made: made.update({b"pilekit": b"\xff"})},
+        {"table": lambda table: table.slice(1)},
+        {"table": lambda table: table.drop(["text_hash"])},
+        {"table": lambda table: table.append_column("more", table["number"])},
+        {"table": lambda table: table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))},
+        {"table": lambda table: table.set_column(0, "number", table["number"].cast("int32"))},
+        {"table": lambda table: table.set_column(1, "subset", table["subset"].cast("string"))},
+        {"table": lambda table: table.take(pa.array(range(37, -1, -1)))},
+        {"table": lambda table: replaced(table, "number", [40, *range(2, 39)])},
+        {"table": lambda table: replaced(table, "number", [*range(1, 38), 40])},
+        {"table": lambda table: replaced(table, "number", [-1, *range(2, 39)])},
+        {"table": lambda table: replaced(table, "text_bytes", [-1] * 38)},
+        {"table": lambda table: replaced(table, "number", [5, *range(1, 38)]), "row_group_size": 1},
+    ],
+)
+def test_a_forged_one_is_an_error(shard: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    path = index_path(shard)
+    forge(path, **change)
+    with pytest.raises(PilekitError) as raised:
+        everything(load_index(path))
+    message = str(raised.value)
+    assert message.startswith(f"{path}: is ")
+    assert "\n" not in message
+    assert "`pilekit index`" in message
+
+
+def replaced(table: pa.Table, name: str, values: list[int]) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+
+
+def test_a_forged_one_is_passed_over(shard: Path, caplog: pytest.LogCaptureFixture) -> None:
+    forge(index_path(shard), frames=overflowing)
+    assert find_index(shard_of(str(shard))) is None
+    assert "is damaged" in caplog.text
+
+
+def test_frames_that_unpack_to_gigabytes_are_refused_before_they_do(shard: Path) -> None:
+    bomb = zstandard.ZstdCompressor(level=1).compressobj(size=300 << 20)
+    packed = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(300)) + bomb.flush()
+    assert len(packed) < 1 << 20
+    for data in (packed, packed[:1000]):
+        text = base64.b64encode(data)
+        forge(index_path(shard), metadata=lambda made, text=text: made.update({b"pilekit.frames": text}))  # type: ignore[misc]
+        with pytest.raises(PilekitError, match="impossible"):
+            load_index(index_path(shard))
+
+
+def test_groups_of_too_many_rows_are_refused_before_they_are_read(shard: Path) -> None:
+    number = pa.array(np.arange(100_001))
+    columns = [
+        number,
+        pa.array(["A"] * len(number)).dictionary_encode(),
+        pa.array(np.zeros(len(number), dtype=np.int64)),
+        pa.array(np.zeros(len(number), dtype=np.uint64)),
+    ]
+    forge(
+        index_path(shard),
+        header=lambda header: header.update(documents=len(number), lines=len(number) + 2),
+        table=lambda table: pa.table(columns, schema=table.schema),
+    )
+    with pytest.raises(PilekitError, match="row groups"):
+        load_index(index_path(shard))
+
+
+def test_a_later_format_says_which_pilekit_is_needed(shard: Path) -> None:
+    forge(index_path(shard), header=lambda header: header.update(format=2))
+    with pytest.raises(PilekitError, match=r"is an index of format 2, this pilekit .* reads format 1"):
+        load_index(index_path(shard))
+
+
+def test_what_is_no_index_at_all(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"")
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 is how it begins, and it ends with PAR1")
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "c.parquet")
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(PilekitError, match="is not an index"):
+            load_index(path)
+    with pytest.raises(PilekitError, match="no such file"):
+        load_index(tmp_path / "d.parquet")

@@ -1,0 +1,88 @@
+"""One process at a time, whatever happens to the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pilekit.errors import PilekitError
+from pilekit.shards.locking import locked
+
+COUNT = """
+import sys
+from pathlib import Path
+from pilekit.shards.locking import locked
+folder = Path(sys.argv[1])
+for _ in range(40):
+    with locked(folder / "lock"):
+        count = int((folder / "count").read_text())
+        (folder / "count").write_text("")
+        (folder / "count").write_text(str(count + 1))
+"""
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pilekit.shards.locking import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_processes_take_turns_although_each_removes_the_file(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    processes = [subprocess.Popen([sys.executable, "-c", COUNT, str(tmp_path)]) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert (tmp_path / "count").read_text() == "160"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["count"]
+
+
+def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(PilekitError, match="lock: another process holds this lock"), locked(path, wait=False):
+        pass
+    process.kill()
+    process.wait()
+    assert path.exists()
+    with locked(path, wait=False):
+        pass
+    assert not path.exists()
+
+
+def test_whoever_waits_says_so_once(tmp_path: Path) -> None:
+    path, told, held = tmp_path / "lock", threading.Semaphore(0), []
+
+    def wait() -> None:
+        with locked(path, waiting=told.release):
+            held.append(True)
+
+    with locked(path):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert told.acquire(timeout=60)
+        assert not told.acquire(timeout=0.3)
+        assert not held
+    thread.join(60)
+    assert held
+
+
+def test_an_error_lets_go(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mine"), locked(tmp_path / "lock"):
+        raise ValueError("mine")
+    with locked(tmp_path / "lock", wait=False):
+        pass
+
+
+def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "lock", tmp_path):
+        with pytest.raises(PilekitError, match="cannot be made"), locked(path):
+            pass
