@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+from click.testing import CliRunner, Result
+
+from pilekit import PilekitError
+from pilekit.cli.reframe import command
+from tests.shards import making
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    lines = [b"bad", *making.some_lines(3000)]
+    (folder / "00.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines)))
+    (folder / "[b]01.jsonl").write_bytes(making.record("é€") + b"\n\n")
+    return folder
+
+
+def run(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_json_says_what_was_read_and_written(corpus: Path, tmp_path: Path) -> None:
+    result = run(corpus, "--out", tmp_path / "out", "--frame", "100KiB", "--json")
+    found: list[dict[str, Any]] = json.loads(result.stdout)["shards"]
+    assert result.stderr == ""
+    assert [shard["shard"] for shard in found] == ["00.jsonl", "[b]01.jsonl"]
+    text = making.unzstd(corpus / "00.jsonl.zst")
+    assert found[0] == {
+        "shard": "00.jsonl",
+        "documents": 3000,
+        "bad_lines": 1,
+        "text_bytes": sum(len(json.loads(line)["text"]) for line in text.split(b"\n")[1:]),
+        "content_bytes": len(text),
+        "content_hash": xxhash.xxh3_128_hexdigest(text),
+        "stored_before": (corpus / "00.jsonl.zst").stat().st_size,
+        "stored_bytes": (tmp_path / "out" / "00.jsonl.zst").stat().st_size,
+        "frames": len(text) // (100 << 10) + 1,
+    }
+    assert run(corpus, "--out", tmp_path / "out", "--frame", "102400", "--json").stdout == result.stdout
+
+
+def test_the_table_has_a_row_for_each_shard_and_the_total(corpus: Path, tmp_path: Path) -> None:
+    result = run(corpus, "--out", tmp_path / "out")
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows[0] == ["Shard", "Documents", "Text", "Before", "After", "%", "Frames", "Bad", "lines"]
+    assert rows[2][:2] == ["00.jsonl", "3,000"]
+    assert rows[3][:4] == ["[b]01.jsonl", "1", "5", "B"]
+    assert rows[2][-1] == "1"
+    assert rows[3][-1] == "0"
+    assert rows[5][:2] == ["Total", "3,001"]
+    assert rows[5][-1] == "1"
+    assert result.stdout.splitlines()[-1] == f"2 shards in {tmp_path / 'out'}"
+
+
+def test_one_shard_has_no_total_and_good_lines_no_column(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(making.record("abc") + b"\n")
+    result = run(tmp_path / "a.jsonl", "--out", tmp_path / "out")
+    assert "Total" not in result.stdout
+    assert "Bad" not in result.stdout
+    assert result.stdout.splitlines()[-1] == f"1 shard in {tmp_path / 'out'}"
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--frame", "2KiB"], ["--frame", "2GiB"], ["--frame", "much"], ["--level", "23"], ["--jobs", "0"]]
+)
+def test_wrong_usage(corpus: Path, tmp_path: Path, wrong: list[str]) -> None:
+    result = run(corpus, "--out", tmp_path / "out", *wrong)
+    assert result.exit_code == 2
+    assert wrong[0] in result.stderr
+    assert not (tmp_path / "out").exists()
+    assert run(corpus).exit_code == 2
+
+
+def test_a_folder_of_other_settings_is_refused(corpus: Path, tmp_path: Path) -> None:
+    run(corpus, "--out", tmp_path / "out")
+    with pytest.raises(PilekitError, match="level is 3 there, 4 here"):
+        run(corpus, "--out", tmp_path / "out", "--level", "4")
+    with pytest.raises(PilekitError, match="frame_bytes is 1048576 there, 4096 here"):
+        run(corpus, "--out", tmp_path / "out", "--frame", "4K")
