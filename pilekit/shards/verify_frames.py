@@ -41,6 +41,25 @@ def known_frames(file: BinaryIO, table: SeekTable | None, index: ShardIndex | No
     ]
 
 
+def locate(damage: ShardDamage, begins: list[int], read: int) -> tuple[int | None, int, str, bool]:
+    """What stopped reading: (frame, its first suspect byte, what is wrong, whether all lines of the frame are suspect).
+
+    begins   where frames begin, as far as that is known, and behind them where the last one ends
+    read     how many frames reading came to
+    """
+    number = damage.frame
+    if damage.since is not None:
+        what = f"{damage.reason} (it lies in bytes {damage.since:,} to {damage.byte:,})"
+        return number, damage.since, what, number is not None and "checksum" in damage.reason
+    if number is None:
+        return None, damage.byte, damage.reason, False
+    if 0 < number == read < len(begins) and begins[number] != damage.byte:
+        number -= 1  # No frame was where none should be: the one before ended there, and is the damaged one.
+    elif not (number + 1 < len(begins) and damage.byte > begins[number + 1]):
+        return number, damage.byte, damage.reason, False
+    return number, begins[number], f"frame {number} does not end where the next one begins; fetch it again", True
+
+
 def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: FindingList, other: FindingList) -> None:
     """Decode each of the frames from number `first` on by itself; adds what is damaged, and what has another size."""
     for number, frame in enumerate(frames[first:], first):

@@ -19,7 +19,7 @@ from pilekit.shards.lines import LineTooLong
 from pilekit.shards.opening import open_stored, storage_of
 from pilekit.shards.seek_table import read_seek_table
 from pilekit.shards.sums import exists
-from pilekit.shards.verify_frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames
+from pilekit.shards.verify_frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames, locate
 from pilekit.shards.verify_index import IndexComparison
 from pilekit.shards.verify_labels import UnknownLabels
 
@@ -182,17 +182,9 @@ class _Verifier:
             fits = index is not None and index.header.size == self.now.size
             with open_stored(self.shard.path)[0] as file:
                 known = known_frames(file, table, index if fits else None)
-        number, begin, problem = damage.frame, damage.byte, damage.reason
-        if damage.since is not None:
-            problem, begin = f"{problem} (somewhere in bytes {damage.since:,} to {damage.byte:,})", damage.since
         begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in table)] if table else [])
-        ran_over = number is not None and 0 < number == len(scan.frames) < len(begins)
-        if number is not None and ran_over and begins[number] != damage.byte:
-            # The frame before ended where it should not: there is the damage, and this one may be whole.
-            number -= 1
-            begin, problem = known[number].offset, f"frame {number} does not end where the next begins; fetch it again"
-        if number is not None and number < len(scan.frames) and (ran_over or "checksum" in damage.reason):
-            # Only the frame's end tells: any line of it may be wrong.
+        number, begin, problem, all_suspect = locate(damage, begins, len(scan.frames) if known else 0)
+        if number is not None and all_suspect:
             line = int(scan.frames.line[number]) + 1
             self.lines.forget_from(line)
             self.labels.forget_from(line)

@@ -183,7 +183,8 @@ def _verdicts(
             jobs = min(jobs, 1 + corpus.size // STORED_BYTES_PER_PROCESS)
     if any(shard.path.startswith("memory://") for shard in corpus.shards):
         jobs = 1  # Only this process has it.
-    question = [os.path.abspath(corpus.root), tasks, corpus.manifest, hashed]  # noqa: PTH100 (as it was named)
+    asked = [(task.shard.name, task.shard.path, task.expected) for task in tasks]
+    question = [os.path.abspath(corpus.root), asked, corpus.manifest, hashed]  # noqa: PTH100 (as it was named)
     with verify_progress(question) as progress:
         kept = {name: msgspec.convert(result, Verdict) for name, result in progress.kept(corpus.shards).items()}
         if kept:
