@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.shards.damage import ShardDamage
-from pilekit.shards.frames import PIECE_BYTES, decompress_frames, parse_frame_header
+from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at, decompress_frames, parse_frame_header
 from pilekit.shards.seek_table import seek_table
 from tests.shards.making import some_lines, zstd_frame
 
@@ -153,3 +153,42 @@ def test_advance_is_told_every_stored_byte() -> None:
     for _ in decompress_frames(io.BytesIO(stored), max_window=WINDOW, advance=told.append):
         pass
     assert sum(told) == len(stored)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), st.booleans()), min_size=1, max_size=8))
+def test_every_frame_tells_where_it_begins_and_can_be_decoded_alone(parts: list[tuple[bytes, bool]]) -> None:
+    stored, begins = b"", []
+    for data, skippable in parts:
+        if skippable:
+            stored += seek_table([(1, 1)])
+        begins.append(len(stored))
+        stored += zstd_frame(data, checksum=True)
+    told: list[tuple[int, int, int]] = []
+    decoded = b""
+    pieces = decompress_frames(io.BytesIO(stored), on_frame=lambda number, at: told.append((number, at, len(decoded))))
+    for piece in pieces:
+        decoded += piece
+    before = [sum(len(data) for data, _ in parts[:number]) for number in range(len(parts))]
+    assert told == list(zip(range(len(parts)), begins, before, strict=True))
+    for number, (data, _) in enumerate(parts):
+        alone = decompress_frame_at(io.BytesIO(stored), begins[number], number=number)
+        assert b"".join(alone) == data
+
+
+def test_a_frame_alone_tells_its_damage_with_its_place() -> None:
+    first, second = zstd_frame(TEXT[:50_000]), zstd_frame(TEXT, checksum=True)
+    for damaged, reason, byte in (
+        (first + second[:-1], "is cut off: frame 7 has no end", len(first) + len(second) - 1),
+        (first + second[:-1] + bytes([second[-1] ^ 1]), "frame 7 is damaged", len(first) + len(second)),
+        (first, "no frame begins where one should", len(first)),
+        (first + b"garbage" + second, "no frame begins where one should", len(first)),
+    ):
+        with pytest.raises(ShardDamage) as raised:
+            list(decompress_frame_at(io.BytesIO(damaged), len(first), number=7))
+        assert reason in raised.value.reason
+        assert (raised.value.frame, raised.value.byte) == (7, byte)
+    wide = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
+    stream = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    frame = stream.compress(TEXT) + stream.flush()
+    with pytest.raises(ShardDamage, match="needs a window of 128 MiB"):
+        list(decompress_frame_at(io.BytesIO(frame), 0, number=0, max_window=1 << 26))

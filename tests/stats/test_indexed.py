@@ -1,0 +1,157 @@
+"""Counting from an index is counting: equal to the last bit of the JSON, whatever the options."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.corpus import Corpus, shard_of
+from pilekit.engine import local
+from pilekit.errors import PilekitError
+from pilekit.shards.index import INDEX_SUFFIX, index_places
+from pilekit.shards.indexing import build_index, index_corpus
+from pilekit.stats import corpus_stats, summary
+from tests.shards.index_reference import BAD_LINES
+from tests.shards.making import LABELS, lines, record, zstd_frame
+
+OPTIONS = [
+    {"copies": copies, "subsets": subsets, "on_error": on_error}
+    for copies in (False, True)
+    for subsets in (None, ["ArXiv"], ["Github", "Gutenberg (PG-19)", "(none)"])
+    for on_error in ("raise", "skip")
+]
+
+
+def told(corpus: Corpus, **options: object) -> str:
+    """All that is told of a corpus, or the one line of its error."""
+    try:
+        stats = corpus_stats(corpus, **options)  # type: ignore[arg-type]
+    except PilekitError as error:
+        return str(error)
+    lengths = [subset.lengths.tolist() for subset in (*stats.subsets, stats.total)]
+    return json.dumps([stats.to_json(), list(map(str, stats.skipped.examples)), lengths])
+
+
+def never(*arguments: object, **options: object) -> object:
+    raise AssertionError("a shard was read, or a process started, although an index tells all")
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.one_of(lines(), lines(), lines()), min_size=1, max_size=20), min_size=1, max_size=3))
+def test_counts_of_good_shards(tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]]) -> None:
+    folder = tmp_path_factory.mktemp("counted")
+    for number, some in enumerate(shards):
+        (folder / f"{number}.jsonl.zst").write_bytes(zstd_frame(b"\n".join(some)))
+    corpus = Corpus(folder)
+    before = [told(corpus, **options) for options in OPTIONS]
+    index_corpus(corpus, jobs=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary, "read", never)
+        patch.setattr(local, "_in_processes", never)
+        assert [told(corpus, jobs=2, **options) for options in OPTIONS] == before
+
+
+@settings(max_examples=25)
+@given(st.lists(st.one_of(lines(), st.sampled_from([*BAD_LINES, b""])), min_size=1, max_size=20))
+def test_counts_of_bad_ones(tmp_path_factory: pytest.TempPathFactory, some: list[bytes]) -> None:
+    folder = tmp_path_factory.mktemp("counted")
+    (folder / "a.jsonl").write_bytes(b"\n".join(some) + b"\n")
+    (folder / "b.jsonl").write_bytes(record("good") + b"\n")
+    corpus = Corpus(folder)
+    before = [told(corpus, **options) for options in OPTIONS]
+    index_corpus(corpus, on_error="skip", jobs=1)
+    assert [told(corpus, **options) for options in OPTIONS] == before
+    Path(f"{folder / 'b.jsonl'}{INDEX_SUFFIX}").unlink()
+    assert [told(corpus, **options) for options in OPTIONS] == before, "one from an index, one read"
+
+
+def test_more_bad_lines_than_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"bad\n" * 250 + record("good"))
+    before = told(Corpus(path), on_error="skip")
+    build_index(shard_of(str(path)), on_error="skip")
+    monkeypatch.setattr(summary, "read", never)
+    assert told(Corpus(path), on_error="skip") == before
+    assert json.loads(before)[0]["skipped"] == 250
+
+
+def test_many_labels_and_many_groups_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    text = b"".join(record(str(i % 40_000), f"label {i * i % 257}") + b"\n" for i in range(130_000))
+    path.write_bytes(zstd_frame(text))
+    options = [{}, {"copies": True}, {"subsets": ["label 4", "label 25"], "copies": True}]
+    manifest = tmp_path / "any.toml"
+    manifest.write_text('name = "any"\n')
+    corpus = Corpus(path, manifest)
+    before = [told(corpus, **one) for one in options]
+    build_index(shard_of(str(path)))
+    monkeypatch.setattr(summary, "read", never)
+    assert [told(corpus, **one) for one in options] == before
+
+
+def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet"
+    rows = [{"text": "é" * i, "meta": {"pile_set_name": LABELS[i % 5]}} for i in range(50)]
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
+    before = [told(Corpus(path), **options) for options in OPTIONS]
+    build_index(shard_of(str(path)))
+    monkeypatch.setattr(summary, "read", never)
+    assert [told(Corpus(path), **options) for options in OPTIONS] == before
+
+
+def test_an_index_that_does_not_fit_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(record("one"))
+    build_index(shard_of(str(path)))
+    path.write_bytes(record("one") + b"\n" + record("two"))
+    assert corpus_stats(path).total.documents == 2
+    assert "index not used" in caplog.text
+
+
+def test_a_damaged_index_says_how_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(record(str(i)) + b"\n" for i in range(1000)))
+    index = Path(build_index(shard_of(str(path))).path)
+    data = bytearray(index.read_bytes())
+    column = pq.read_metadata(index).row_group(0).column(2)  # which is not looked at before it is counted
+    data[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    index.write_bytes(data)
+    with pytest.raises(PilekitError, match=r"index\.parquet: is damaged .* `pilekit index`"):
+        corpus_stats(path)
+
+
+def test_progress_reports_every_stored_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(record("some words"))
+    build_index(shard_of(str(path)))
+    amounts: list[int] = []
+    corpus_stats(path, advance=amounts.append)
+    assert sum(amounts) == path.stat().st_size
+
+
+def test_without_an_index_arrow_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(record("some words"))
+    script = (
+        "import sys; from pilekit.stats import corpus_stats; corpus_stats(sys.argv[1]); print('pyarrow' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
+    assert result.stdout == "False\n"
+
+
+def test_real_text(real_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path))
+    corpus = Corpus([real_corpus / f"minipile-{number:02}.jsonl.zst" for number in range(2)])
+    before = [told(corpus, **options) for options in OPTIONS]
+    for shard in corpus.shards:
+        build_index(shard, place=index_places(shard)[-1])  # The last place is in the cache.
+    monkeypatch.setattr(summary, "read", never)
+    assert [told(corpus, **options) for options in OPTIONS] == before
