@@ -83,7 +83,7 @@ def serving(folder: Path, *, ranges: bool = True) -> Iterator[WebServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         told.url = f"http://127.0.0.1:{server.server_port}/"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield told
         finally:

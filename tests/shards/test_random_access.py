@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import load_manifest, shard_of
+from pilekit.corpus import Corpus, load_manifest, shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter, frame_lines, held_frames, lines_by_number, read, rows_by_number
 from pilekit.shards.fingerprint import fingerprint
@@ -28,6 +28,7 @@ from pilekit.shards.frames import READ_BYTES
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.indexing import index_of
 from pilekit.shards.random_access import Document, DocumentReader, read_documents
+from pilekit.shards.reframing import reframe_corpus
 from tests.shards.making import lines, record, some_lines, zstd_frame
 from tests.shards.reading import value_and_memory
 from tests.web_server import serving
@@ -455,13 +456,13 @@ value = sum(len(document.text) for document in read_documents(sys.argv[1], [199,
 
 
 def test_real_text(real_corpus: Path, tmp_path: Path) -> None:
-    released, framed = real_corpus / "minipile-00.jsonl.zst", tmp_path / "minipile-00.jsonl.zst"
-    every: list[Document] = []
-    with ShardWriter(framed) as writer:
-        for batch in read(released):
-            writer.write(batch)
-            for line, number in zip(batch.raw_lines(), batch.numbers.tolist(), strict=True):
-                every.append(slow_document(bytes(line), number, "minipile-00.jsonl"))
+    released = real_corpus / "minipile-00.jsonl.zst"
+    reframe_corpus(Corpus(released), tmp_path / "reframed")
+    every = [
+        slow_document(bytes(line), number, "minipile-00.jsonl")
+        for batch in read(released)
+        for line, number in zip(batch.raw_lines(), batch.numbers.tolist(), strict=True)
+    ]
     asked = np.random.default_rng(5).integers(0, len(every), 1000).tolist()
-    for path in (framed, released):
+    for path in (tmp_path / "reframed" / released.name, released):
         assert list(read_documents(path, asked)) == [every[number] for number in asked]
