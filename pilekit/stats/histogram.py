@@ -24,11 +24,9 @@ RELATIVE_ERROR = 1 / (2 * BINS_PER_DOUBLING)
 def bin_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The bin of each size; int64 of any shape, sizes >= 0."""
     sizes = np.minimum(sizes, LARGEST)
-    # frexp gives the number of bits of a size; it is exact, because sizes fit a float64's 53 bits.
-    bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
-    shift = np.maximum(bits - 7, 0)
-    bins: npt.NDArray[np.int64] = shift * BINS_PER_DOUBLING + (sizes >> shift)
-    return bins
+    # A float64 keeps the power of two and the next six bits side by side: that is the bin, but for its beginning.
+    leading = sizes.astype(np.float64).view(np.int64) >> (52 - 6)
+    return np.where(sizes < BINS_PER_DOUBLING, sizes, leading - (1023 + 5) * BINS_PER_DOUBLING)
 
 
 BINS = int(bin_of(np.array([LARGEST]))[0]) + 1
