@@ -88,13 +88,14 @@ class IndexComparison:
 
     def _compare(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         differs = np.zeros(len(batch), dtype=bool)
         for name in ("number", "text_bytes", "text_hash"):
             differs |= batch.column(name).to_numpy() != rows.column(name).to_numpy()
         # As text: equal labels may have other numbers in each of the two dictionaries.
-        there = rows.column("subset").cast(pa.string()).combine_chunks()
-        differs |= np.array(batch.column("subset").cast(pa.string()).to_pylist()) != np.array(there.to_pylist())
+        here, there = (pa.chunked_array(part).cast(pa.string()) for part in ([batch["subset"]], rows["subset"].chunks))
+        differs |= pc.not_equal(here, there).to_numpy()
         if differs.any():
             first = int(differs.argmax())
             self.differs_at = min(batch.column("number")[first].as_py(), rows.column("number")[first].as_py())

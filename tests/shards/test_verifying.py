@@ -28,6 +28,7 @@ from pilekit.shards.reading import line_blocks
 from pilekit.shards.seek_table import seek_table
 from pilekit.shards.verifying import Verification, verify_corpus
 from tests.shards.making import record, some_lines, unzstd, zstd_frame
+from tests.shards.reading import value_and_memory
 
 CUT = "no seek table, index or sum"
 CHANGE = "no checksums, index or sum"
@@ -677,3 +678,23 @@ def test_real_text_is_all_right(real_corpus: Path, tmp_path: Path) -> None:
     found = verify(tmp_path)
     assert found.ok
     assert found.shards == 2
+
+
+@pytest.mark.slow
+def test_memory_does_not_depend_on_the_size(tmp_path: Path) -> None:
+    memory = []
+    for repeats in (20_000, 400_000):
+        path = tmp_path / f"{repeats}.jsonl.zst"
+        with ShardWriter(path) as writer:
+            for _ in range(0, repeats, 1000):
+                writer.write_lines([record("x" * 1000, label) for label in ("ArXiv", "Github") for _ in range(500)])
+        index(path)
+        sums(path, f"{repeats}")
+        script = f"""
+from pilekit.shards.verifying import verify_corpus
+value = int(verify_corpus(sys.argv[1], sums="{tmp_path}/{repeats}", jobs=1).ok)
+"""
+        ok, grown = value_and_memory(script, path)
+        assert ok
+        memory.append(grown)
+    assert memory[1] < memory[0] + (50 << 10)
