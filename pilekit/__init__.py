@@ -1,4 +1,4 @@
-"""pilekit: read, count, deduplicate, stream, train on and evaluate Pile-format corpora.
+"""pilekit: read, trust, count, cut, deduplicate, stream, train on and evaluate Pile-format corpora.
 
 The public names below load on first use, so `import pilekit` costs milliseconds and pulls in no torch: a command that
 only counts documents must not wait seconds for a deep-learning library.
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from pilekit.evaluate.bits_per_byte import bits_per_byte
     from pilekit.evaluate.result import BitsPerByte, Score
     from pilekit.pipeline import Match, MinBytes, Pipeline, Sample, Select, Write, document_filter, document_map
+    from pilekit.pipeline.selecting import select_corpus
     from pilekit.shards import ShardWriter, read, read_corpus
+    from pilekit.shards.indexing import index_corpus
+    from pilekit.shards.pile_documents import PileDocuments
+    from pilekit.shards.random_access import Document, read_documents
+    from pilekit.shards.reframing import reframe_corpus
+    from pilekit.shards.verifying import verify_corpus
     from pilekit.stats import corpus_stats
     from pilekit.stream import Pack, PileStream
     from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, train_tokenizer
@@ -46,9 +52,16 @@ _HOME = {
     "Write": "pilekit.pipeline",
     "document_filter": "pilekit.pipeline",
     "document_map": "pilekit.pipeline",
+    "select_corpus": "pilekit.pipeline.selecting",
     "ShardWriter": "pilekit.shards",
     "read": "pilekit.shards",
     "read_corpus": "pilekit.shards",
+    "index_corpus": "pilekit.shards.indexing",
+    "PileDocuments": "pilekit.shards.pile_documents",
+    "Document": "pilekit.shards.random_access",
+    "read_documents": "pilekit.shards.random_access",
+    "reframe_corpus": "pilekit.shards.reframing",
+    "verify_corpus": "pilekit.shards.verifying",
     "corpus_stats": "pilekit.stats",
     "Pack": "pilekit.stream",
     "PileStream": "pilekit.stream",
@@ -64,11 +77,13 @@ _HOME = {
 __all__ = [
     "BitsPerByte",
     "Corpus",
+    "Document",
     "DocumentBatch",
     "Manifest",
     "Match",
     "MinBytes",
     "Pack",
+    "PileDocuments",
     "PileStream",
     "PilekitError",
     "Pipeline",
@@ -87,14 +102,19 @@ __all__ = [
     "corpus_stats",
     "document_filter",
     "document_map",
+    "index_corpus",
     "load_config",
     "load_manifest",
     "load_tokenizer",
     "map_shards",
     "read",
     "read_corpus",
+    "read_documents",
+    "reframe_corpus",
     "resolve_subsets",
+    "select_corpus",
     "train_tokenizer",
+    "verify_corpus",
 ]
 
 

@@ -48,14 +48,17 @@ min_lr = 1e-4
 """
 
 
-def run(*arguments: str) -> None:
-    """Print `$ pilekit ARGUMENTS` and run it, its output going where ours goes."""
+def run(*arguments: str, expected: int = 0) -> None:
+    """Print `$ pilekit ARGUMENTS` and run it, its output going where ours goes; it must end with exit code `expected`.
+
+    Raises PilekitError if it does not.
+    """
     click.echo(f"\n$ {visible(shlex.join(('pilekit', *arguments)))}")
     sys.stdout.flush()
     # -P: as with the installed command, a file in the current folder is no module of ours.
     code = subprocess.call([sys.executable, "-P", "-m", "pilekit.cli.main", *arguments])
-    if code:
-        raise PilekitError(f"the demo stopped: `pilekit {arguments[0]}` ended with exit code {code}")
+    if code != expected:
+        raise PilekitError(f"the demo stopped: `pilekit {arguments[0]}` ended with exit code {code}, not {expected}")
 
 
 @click.command()
@@ -70,9 +73,10 @@ def command(out: Path) -> None:
     """Make a small corpus from what Python ships and run everything on it.
 
     Four training shards, a validation and a test shard: standard-library source, docstrings, the language reference and
-    generated arithmetic. Then a tokenizer is trained on them, they are counted and streamed as packed batches, and a
-    small model is trained for a minute and scored in bits per byte, before and after. Takes two to three minutes and no
-    network; run again, it keeps the corpus and the models that are there.
+    generated arithmetic. They are written anew in frames that can be sought, and verified, as is a copy with one wrong
+    bit. Then a tokenizer is trained on them, they are counted and streamed as packed batches, and a small model is
+    trained for a minute and scored in bits per byte, before and after. Takes two to three minutes and no network; run
+    again, it keeps the corpus and the models that are there.
 
     \b
     Example:
@@ -86,6 +90,11 @@ def command(out: Path) -> None:
     click.echo(
         f"{visible(str(corpus))}: {'made from' if made else 'kept; it holds'} text that this Python brought along"
     )
+    reframed, damaged = out / "reframed", out / "damaged" / "00.jsonl.zst"
+    run("reframe", f"{corpus}", "--out", f"{reframed}")
+    run("verify", f"{reframed}", "--manifest", "demo")
+    _damage(reframed / "train" / damaged.name, damaged)
+    run("verify", f"{damaged}", "--manifest", "demo", expected=1)
     run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)
@@ -99,6 +108,16 @@ def command(out: Path) -> None:
         run("bpb", f"{out / name / 'model'}", *held_out, "--out", f"{out / name / 'bpb'}")
     _compare(out / "before" / "bpb" / "result.json", out / "after" / "bpb" / "result.json")
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")
+
+
+def _damage(shard: Path, copy: Path) -> None:
+    """Write a copy of `shard` whose middle byte has one bit wrong, as a bad disk or a bad line leaves it."""
+    stored = bytearray(shard.read_bytes())
+    middle = len(stored) // 2
+    stored[middle] ^= 1
+    with write_atomically(copy) as file:
+        file.write(stored)
+    click.echo(f"\n{visible(str(copy))}: a copy of {visible(str(shard))} with one bit of byte {middle:,} flipped")
 
 
 def _compare(before: Path, after: Path) -> None:

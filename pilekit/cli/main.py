@@ -20,6 +20,11 @@ from pilekit.errors import PilekitError, visible
 
 COMMANDS = {
     "stats": "Count documents, bytes and tokens per subset.",
+    "index": "Index shards: random access, and counts in an instant.",
+    "show": "Print one document of a shard.",
+    "verify": "Check frames, lines, labels and sums; say where they are wrong.",
+    "reframe": "Write shards anew in checksummed frames that can be sought.",
+    "select": "Write part of a corpus: subsets, a sample, a match.",
     "stream": "Pack raw shards into training batches and show a few.",
     "train": "Train a language model straight from raw shards.",
     "bpb": "Score a model in bits per byte, per subset.",
@@ -61,11 +66,13 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="pilekit")
 @click.option("--debug", is_flag=True, help="Show the whole traceback when something fails.")
 def pilekit(debug: bool) -> None:
-    """Read, count, stream and train on Pile-format corpora (*.jsonl.zst); score models in bits per byte.
+    """Read, trust, cut, stream and train on Pile-format corpora (*.jsonl.zst); score models in bits per byte.
 
     \b
     Example:
       pilekit stats 00.jsonl.zst
+      pilekit verify data/ --sums SHA256SUMS
+      pilekit select data/ --subsets ArXiv,GitHub --out papers-and-code
       pilekit stream 00.jsonl.zst --tokenizer 20B_tokenizer.json
       pilekit train run.toml
       pilekit bpb runs/run/model val.jsonl.zst

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pilekit.errors import PilekitError
 from tests.assemble.test_sources import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
-COMMANDS = ["train-tokenizer", "stats", "stream", "train", "bpb", "train", "bpb"]
+COMMANDS = ["reframe", "verify", "verify", "train-tokenizer", "stats", "stream", "train", "bpb", "train", "bpb"]
 
 
 @pytest.fixture
@@ -35,7 +36,9 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         commands.append(command)
         if command[4] == "bpb":
             score({"before": 2.0, "after": 1.5}[Path(command[5]).parent.name], Path(command[-1]))
-        return 0
+        if command[4] == "reframe":
+            shutil.copytree(command[5], command[-1], dirs_exist_ok=True)
+        return int("damaged" in command[5])
 
     source = library(tmp_path / "library")
     monkeypatch.setattr(demo, "demo_corpus", lambda out: demo_corpus(out, arithmetic_bytes=50_000, library=source))
@@ -73,6 +76,9 @@ def test_what_it_prints_is_what_it_runs(quick: list[list[str]]) -> None:
         assert typed.stdout.splitlines() == command[4:]
         assert command[:4] == PILEKIT
     assert Path("a demo/corpus/train/03.jsonl.zst").is_file()
+    whole, damaged = (Path(f"a demo/{name}/00.jsonl.zst").read_bytes() for name in ("reframed/train", "damaged"))
+    wrong = [one ^ other for one, other in zip(whole, damaged, strict=True) if one != other]
+    assert [byte.bit_count() for byte in wrong] == [1]
 
 
 def test_run_again_it_keeps_its_corpus(quick: list[list[str]]) -> None:
@@ -101,7 +107,15 @@ def test_it_stops_at_the_first_command_that_fails(quick: list[list[str]], monkey
     monkeypatch.setattr(demo.subprocess, "call", lambda command: 1)
     result = CliRunner().invoke(demo.command)
     assert isinstance(result.exception, PilekitError)
-    assert "`pilekit train-tokenizer` ended with exit code 1" in str(result.exception)
+    assert "`pilekit reframe` ended with exit code 1" in str(result.exception)
+    assert "$ pilekit verify" not in result.stdout
+
+
+def test_it_stops_where_the_damage_is_not_found(quick: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    call = demo.subprocess.call
+    monkeypatch.setattr(demo.subprocess, "call", lambda command: 0 * call(command))
+    result = CliRunner().invoke(demo.command)
+    assert "`pilekit verify` ended with exit code 0, not 1" in str(result.exception)
     assert "$ pilekit stats" not in result.stdout
 
 
@@ -130,7 +144,8 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
         assert f"\n$ pilekit {command} " in output
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
         assert subset in output
-    made = {"corpus", "tokenizer.json", "stats.png", "train.toml", "before", "after"}
+    assert re.search(r"^00\.jsonl +\d+ .*frame \d+ is damaged", output, re.MULTILINE)
+    made = {"corpus", "reframed", "damaged", "tokenizer.json", "stats.png", "train.toml", "before", "after"}
     assert {path.name for path in (tmp_path / "fresh").iterdir()} == made
 
     # A corpus lies below this folder, but what pilekit wrote is never taken for a corpus by accident.
