@@ -134,10 +134,10 @@ def find_index(shard: Shard, manifest: Manifest | None = None, *, tell: bool = T
             continue
         try:
             index = load_index(place)
+            now = now or fingerprint(shard.path)
         except PilekitError as error:
             passed_over.append(str(error))
             continue
-        now = now or fingerprint(shard.path)
         why = misfit(index.header, now, manifest)
         if why is None:
             return index
@@ -173,7 +173,7 @@ def _check_rows(table: pa.Table, first: int, lines: int) -> int:
     if "text_bytes" in table.column_names and bool(np.any(table["text_bytes"].to_numpy() < 0)):
         raise ValueError("it has texts of impossible sizes")
     if "number" in table.column_names and len(numbers := table["number"].to_numpy()):
-        if numbers[0] < first or numbers[-1] >= lines or bool(np.any(np.diff(numbers) <= 0)):
+        if numbers[0] < first or numbers[-1] >= lines or bool(np.any(numbers[1:] <= numbers[:-1])):
             raise ValueError("its document numbers do not increase")
         first = int(numbers[-1]) + 1
     return first

@@ -23,7 +23,8 @@ from pilekit.shards import ShardWriter
 from pilekit.shards.index import INDEX_SUFFIX, ShardIndex, find_index, index_places, load_index
 from pilekit.shards.indexing import build_index
 from tests.shards.index_reference import places_of, rows_of
-from tests.shards.making import LABELS, record
+from tests.shards.making import LABELS, record, some_lines
+from tests.web_server import serving
 
 
 @pytest.fixture
@@ -259,6 +260,7 @@ def test_a_forged_one_that_says_the_same_is_the_same(shard: Path) -> None:
         {"table": lambda table: replaced(table, "number", [40, *range(2, 39)])},
         {"table": lambda table: replaced(table, "number", [*range(1, 38), 40])},
         {"table": lambda table: replaced(table, "number", [-1, *range(2, 39)])},
+        {"table": lambda table: replaced(table, "number", [1, -HUGE - 1, -1, *range(4, 39)])},
         {"table": lambda table: replaced(table, "text_bytes", [-1] * 38)},
         {"table": lambda table: replaced(table, "number", [5, *range(1, 38)]), "row_group_size": 1},
     ],
@@ -285,15 +287,15 @@ def test_a_forged_one_is_passed_over(shard: Path, caplog: pytest.LogCaptureFixtu
     assert "is damaged" in caplog.text
 
 
-def test_frames_that_unpack_to_gigabytes_are_refused_before_they_do(shard: Path) -> None:
-    bomb = zstandard.ZstdCompressor(level=1).compressobj(size=300 << 20)
-    packed = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(300)) + bomb.flush()
-    assert len(packed) < 1 << 20
-    for data in (packed, packed[:1000]):
-        text = base64.b64encode(data)
-        forge(index_path(shard), metadata=lambda made, text=text: made.update({b"pilekit.frames": text}))  # type: ignore[misc]
-        with pytest.raises(PilekitError, match="impossible"):
-            load_index(index_path(shard))
+@pytest.mark.parametrize("kept", [None, 1000])
+def test_frames_that_unpack_to_gigabytes_are_refused_before_they_do(shard: Path, kept: int | None) -> None:
+    bomb = zstandard.ZstdCompressor(level=1).compressobj(size=1 << 30)
+    packed = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(1 << 10)) + bomb.flush()
+    text = base64.b64encode(packed[:kept])
+    assert len(text) < 1 << 20
+    forge(index_path(shard), metadata=lambda made: made.update({b"pilekit.frames": text}))
+    with pytest.raises(PilekitError, match="impossible"):
+        load_index(index_path(shard))
 
 
 def test_groups_of_too_many_rows_are_refused_before_they_are_read(shard: Path) -> None:
@@ -328,3 +330,26 @@ def test_what_is_no_index_at_all(tmp_path: Path) -> None:
             load_index(path)
     with pytest.raises(PilekitError, match="no such file"):
         load_index(tmp_path / "d.parquet")
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_from_a_web_server(shard: Path, ranges: bool, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
+    with ShardWriter(shard) as writer:
+        writer.write_lines(some_lines(5000))
+    build_index(shard_of(str(shard)))
+    with serving(shard.parent, ranges=ranges) as server:
+        url = server.url + shard.name
+        found = find_index(shard_of(url))
+        if ranges:
+            assert found is not None
+            assert everything(found) == everything(load_index(index_path(shard)))
+            assert not caplog.records
+        else:
+            # Such a server cannot be asked for the pieces of a fingerprint: why the shard will be read is told.
+            assert found is None
+            assert "index not used" in caplog.text
+        index_path(shard).unlink()
+        caplog.clear()
+        assert find_index(shard_of(url)) is None
+        assert not caplog.records
