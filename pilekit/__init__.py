@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pilekit.shards import ShardWriter, read, read_corpus
     from pilekit.shards.indexing import index_corpus
     from pilekit.shards.pile_documents import PileDocuments
-    from pilekit.shards.random_access import Document, read_documents
+    from pilekit.shards.random_access import StoredDocument, read_documents
     from pilekit.shards.reframing import reframe_corpus
     from pilekit.shards.verifying import verify_corpus
     from pilekit.stats import corpus_stats
@@ -58,7 +58,7 @@ _HOME = {
     "read_corpus": "pilekit.shards",
     "index_corpus": "pilekit.shards.indexing",
     "PileDocuments": "pilekit.shards.pile_documents",
-    "Document": "pilekit.shards.random_access",
+    "StoredDocument": "pilekit.shards.random_access",
     "read_documents": "pilekit.shards.random_access",
     "reframe_corpus": "pilekit.shards.reframing",
     "verify_corpus": "pilekit.shards.verifying",
@@ -77,7 +77,6 @@ _HOME = {
 __all__ = [
     "BitsPerByte",
     "Corpus",
-    "Document",
     "DocumentBatch",
     "Manifest",
     "Match",
@@ -92,6 +91,7 @@ __all__ = [
     "Select",
     "Shard",
     "ShardWriter",
+    "StoredDocument",
     "TokenBatch",
     "Tokenize",
     "Tokenizer",

@@ -28,7 +28,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.held_frames import HeldFrames
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.indexing import index_corpus
-from pilekit.shards.random_access import Document, DocumentReader
+from pilekit.shards.random_access import DocumentReader, StoredDocument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,7 @@ class PileDocuments:
     subsets    only documents of these subsets, by any of their names; None: all
     manifest   what the corpus is, as `Corpus` takes it; the Pile's by default. A `Corpus` has its own
 
-    `documents[i]` is a `Document`, `documents[i:j]` a list of them. Uses the shards' indexes; missing ones are made,
+    `documents[i]` is a `StoredDocument`, `documents[i:j]` a list of them. Uses the shards' indexes; missing ones are made,
     for which those shards are read once. Bad lines are left out, which is told in a warning; damage in a frame is a
     `PilekitError` when a document in it is asked for.
 
@@ -89,10 +89,10 @@ class PileDocuments:
         return int(self._ends[-1])
 
     @overload
-    def __getitem__(self, position: int) -> Document: ...
+    def __getitem__(self, position: int) -> StoredDocument: ...
     @overload
-    def __getitem__(self, position: slice) -> list[Document]: ...
-    def __getitem__(self, position: int | slice) -> Document | list[Document]:
+    def __getitem__(self, position: slice) -> list[StoredDocument]: ...
+    def __getitem__(self, position: int | slice) -> StoredDocument | list[StoredDocument]:
         if isinstance(position, slice):
             return self.__getitems__(range(*position.indices(len(self))))
         place = self._place(position)
@@ -101,7 +101,7 @@ class PileDocuments:
         numbers = self._numbers_of(shard)
         return self._reader(shard).document(number if numbers is None else int(numbers[number]))
 
-    def __getitems__(self, positions: Sequence[int]) -> list[Document]:
+    def __getitems__(self, positions: Sequence[int]) -> list[StoredDocument]:
         """The documents at these positions, in their order; torch fetches whole batches by this name.
 
         Read in the corpus's order, so that each frame is decoded once.
@@ -110,7 +110,7 @@ class PileDocuments:
         found = {place: self[place] for place in sorted(set(places))}
         return [found[place] for place in places]
 
-    def __iter__(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[StoredDocument]:
         return (self[place] for place in range(len(self)))
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from pilekit.shards.reading import record_format
 from pilekit.shards.records import BadRecord, document_of
 
 
-class Document(NamedTuple):
+class StoredDocument(NamedTuple):
     """One document.
 
     text     what its record says
@@ -47,7 +47,7 @@ class Document(NamedTuple):
 
 def read_documents(
     shard: str | Path | Shard, numbers: Iterable[int], *, manifest: Manifest | None = None
-) -> Iterator[Document]:
+) -> Iterator[StoredDocument]:
     """Yield the documents of these numbers, in the order given; numbers may repeat.
 
     shard      a path, a URL, or a `Shard` of a `Corpus`
@@ -61,7 +61,7 @@ def read_documents(
     # Lines that are no documents matter only if they are asked for.
     index = index_of(shard, manifest=manifest, on_error="skip")
 
-    def documents() -> Iterator[Document]:
+    def documents() -> Iterator[StoredDocument]:
         with closing(DocumentReader(shard, index, manifest=manifest)) as reader:
             yield from reader.read(numbers)
 
@@ -113,7 +113,7 @@ class DocumentReader:
         """Close the shard's file."""
         self._records.close()
 
-    def document(self, number: int) -> Document:
+    def document(self, number: int) -> StoredDocument:
         """The document of this number; `PilekitError` if it is none."""
         number = self._known(number)
         try:
@@ -127,9 +127,9 @@ class DocumentReader:
         meta = record.get("meta")
         if not isinstance(meta, dict):
             meta = {key: value for key, value in record.items() if key != self.format.text_field}
-        return Document(text, meta, subset, number, self.shard.name)
+        return StoredDocument(text, meta, subset, number, self.shard.name)
 
-    def read(self, numbers: Iterable[int]) -> Iterator[Document]:
+    def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
         """Yield the documents of these numbers, in their order."""
         asked = map(self._known, numbers)
         for number in asked:
@@ -138,11 +138,11 @@ class DocumentReader:
             else:
                 yield self.document(number)
 
-    def _in_turn(self, numbers: list[int]) -> Iterator[Document]:
+    def _in_turn(self, numbers: list[int]) -> Iterator[StoredDocument]:
         """The same, where some lie in frames that are gone through: in increasing order, which need not be theirs."""
         times = Counter(number for number in numbers if not self._records.is_near(number))
         ahead = iter(sorted(times))
-        waiting: dict[int, Document] = {}
+        waiting: dict[int, StoredDocument] = {}
         for number in numbers:
             if number not in times:
                 yield self.document(number)

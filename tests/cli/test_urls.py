@@ -24,7 +24,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter
 from pilekit.shards.index import find_index
 from pilekit.shards.pile_documents import PileDocuments
-from pilekit.shards.random_access import Document, read_documents
+from pilekit.shards.random_access import StoredDocument, read_documents
 from tests.shards.making import LABELS, record, some_lines, zstd_frame
 from tests.web_server import serving
 
@@ -243,7 +243,7 @@ def test_only_what_is_needed_is_fetched(folder: Path) -> None:
         assert server.sent <= 16 * (16 << 10), "the fingerprint"
 
 
-def identities(documents: list[Document]) -> list[tuple[str, int]]:
+def identities(documents: list[StoredDocument]) -> list[tuple[str, int]]:
     return [(document.shard, document.number) for document in documents]
 
 

@@ -22,7 +22,7 @@ from pilekit.shards import ShardWriter, read, read_corpus
 from pilekit.shards.index import load_index
 from pilekit.shards.indexing import index_corpus
 from pilekit.shards.pile_documents import PileDocuments
-from pilekit.shards.random_access import Document
+from pilekit.shards.random_access import StoredDocument
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
 
@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def identities(documents: Sequence[Document]) -> list[tuple[str, int]]:
+def identities(documents: Sequence[StoredDocument]) -> list[tuple[str, int]]:
     return [(document.shard, document.number) for document in documents]
 
 
@@ -51,7 +51,7 @@ def slow_corpus(folder: Path) -> list[tuple[str, int, str, str]]:
     return found
 
 
-def fast_corpus(documents: Sequence[Document]) -> list[tuple[str, int, str, str]]:
+def fast_corpus(documents: Sequence[StoredDocument]) -> list[tuple[str, int, str, str]]:
     return [(document.shard, document.number, document.text, document.subset) for document in documents]
 
 
@@ -148,7 +148,7 @@ def test_a_stock_data_loader(corpus: Path) -> None:
     for start in ("fork", "spawn"):
         loader = DataLoader(documents, batch_size=8, num_workers=2, multiprocessing_context=start)
         batches = list(loader)
-        assert isinstance(batches[0], Document)
+        assert isinstance(batches[0], StoredDocument)
         assert batches[0].meta == {"pile_set_name": [LABELS[i % 3] for i in range(8)]}
         assert batches[0].number.tolist() == list(range(8))  # type: ignore[attr-defined]
         found = [

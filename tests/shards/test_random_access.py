@@ -27,7 +27,7 @@ from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.frames import READ_BYTES
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.indexing import index_of
-from pilekit.shards.random_access import Document, DocumentReader, read_documents
+from pilekit.shards.random_access import DocumentReader, StoredDocument, read_documents
 from pilekit.shards.reframing import reframe_corpus
 from tests.shards.making import lines, record, some_lines, zstd_frame
 from tests.shards.reading import value_and_memory
@@ -48,12 +48,12 @@ def hold() -> Iterator[Hold]:
         yield hold
 
 
-def slow_document(line: bytes, number: int, shard: str) -> Document:
+def slow_document(line: bytes, number: int, shard: str) -> StoredDocument:
     """What the standard library makes of a line."""
     record = json.loads(line)
     subset = record.get("meta", {}).get("pile_set_name", "(none)")
     meta = record["meta"] if "meta" in record else {key: value for key, value in record.items() if key != "text"}
-    return Document(record["text"], meta, subset, number, shard)
+    return StoredDocument(record["text"], meta, subset, number, shard)
 
 
 def long_lines(count: int) -> list[bytes]:
@@ -137,7 +137,7 @@ def test_what_is_no_document_says_why(tmp_path: Path) -> None:
     assert "has no document -1: numbers begin at 0" in refused(path, -1)
     with pytest.raises(PilekitError, match="a document's number is an integer, not '7'"):
         list(read_documents(path, ["7"]))  # type: ignore[list-item]
-    assert list(read_documents(path, [7])) == [Document("b", {}, "(none)", 7, "a.jsonl")]
+    assert list(read_documents(path, [7])) == [StoredDocument("b", {}, "(none)", 7, "a.jsonl")]
 
 
 def test_a_shard_without_lines(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_where_text_and_label_are_is_the_manifests_to_say(tmp_path: Path) -> Non
     about.write_text('name = "other"\ntext_field = "content"\nlabel_path = "source.name"\n')
     (document,) = read_documents(path, [0], manifest=load_manifest(about))
     fields = {"source": {"name": "web"}, "meta": "no object", "url": None}
-    assert document == Document("a", fields, "web", 0, "a.jsonl")
+    assert document == StoredDocument("a", fields, "web", 0, "a.jsonl")
 
 
 def test_each_frame_is_decoded_once_and_only_where_it_is_needed(
@@ -421,7 +421,7 @@ def test_parquet(tmp_path: Path, hold: Hold, held: int) -> None:
     pq.write_table(pa.table({"text": texts, "meta.pile_set_name": labels, "other": others}), flat, row_group_size=77)
     asked = [999, 0, 129, 130, 130, 131, 5, 500, 4]
     expected = [
-        Document(rows[i]["text"], rows[i]["meta"], rows[i]["meta"]["pile_set_name"] or "(none)", i, "a.parquet")
+        StoredDocument(rows[i]["text"], rows[i]["meta"], rows[i]["meta"]["pile_set_name"] or "(none)", i, "a.parquet")
         for i in asked
     ]
     assert list(read_documents(nested, asked)) == expected
