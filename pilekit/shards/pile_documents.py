@@ -47,9 +47,9 @@ class PileDocuments:
     subsets    only documents of these subsets, by any of their names; None: all
     manifest   what the corpus is, as `Corpus` takes it; the Pile's by default. A `Corpus` has its own
 
-    `documents[i]` is a `StoredDocument`, `documents[i:j]` a list of them. Uses the shards' indexes; missing ones are made,
-    for which those shards are read once. Bad lines are left out, which is told in a warning; damage in a frame is a
-    `PilekitError` when a document in it is asked for.
+    `documents[i]` is a `StoredDocument`, `documents[i:j]` a list of them. Uses the shards' indexes; missing ones are
+    made, for which those shards are read once. Bad lines are left out, which is told in a warning; damage in a frame is
+    a `PilekitError` when a document in it is asked for.
 
     A stock `DataLoader` takes it, however it starts its workers: it can be pickled, and each process opens its own
     files. `default_collate` joins documents whose `meta` have the same fields; others need a `collate_fn`. Threads must
