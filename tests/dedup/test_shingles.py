@@ -1,0 +1,138 @@
+"""Shingle hashes against sets of tuples of bytes: as many, as many in common, wherever pieces and buffers end."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pilekit.dedup import shingles as kernels
+from pilekit.dedup.shingles import PIECE_BYTES, begin_document, common, jaccard, next_shingles, shingle_set
+from tests.dedup import reference
+
+# What decides where words end: every byte that is next to a class of word bytes, their cases, and beyond ASCII.
+EDGES = "/09:@AZ[^_`az{\x7f\x00 \n\t-é\x80ÿŁ日𝄞"
+NGRAMS = st.integers(1, 8)
+
+
+def utf8(text: str) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def texts(alphabet: str, most: int = 60) -> st.SearchStrategy[str]:
+    return st.text(st.sampled_from(alphabet), max_size=most)
+
+
+ADVERSARIAL = st.one_of(
+    texts(EDGES),
+    texts("ab "),  # few words, so that n-grams repeat
+    texts("aA \u0130\u212a"),  # whose lower case is ASCII, to Unicode but not here
+    texts("-. \n", 20),  # no words
+    st.text(max_size=60),
+    st.lists(st.sampled_from(["a", "b", "A", "longer_than_eight_bytes", "eight888", "ünï", "."]), max_size=40).map(
+        " ".join
+    ),
+)
+
+
+@given(st.lists(ADVERSARIAL, min_size=2, max_size=5), NGRAMS)
+@example(["", "", " ", "\0", "\0\0", "a", "A", "a.", "ab", "a b", "b a"], 5)
+@example(["a" * n for n in range(1, 20)], 1)
+@example(["a" * n + "b" for n in range(20)], 2)
+def test_sets_are_as_large_and_share_as_much_as_the_reference_s(documents: list[str], ngram: int) -> None:
+    sets = [shingle_set(utf8(text), ngram) for text in documents]
+    expected = [reference.shingles(text, ngram) for text in documents]
+    for found, wanted in zip(sets, expected, strict=True):
+        assert len(found) == len(wanted)
+        assert (found[1:] > found[:-1]).all()
+    for one, other in combinations(range(len(documents)), 2):
+        assert common(sets[one], sets[other]) == len(expected[one] & expected[other])
+        assert jaccard(sets[one], sets[other]) == reference.jaccard(expected[one], expected[other])
+
+
+@pytest.mark.parametrize("byte", range(0x80))
+def test_every_ascii_character_divides_words_or_is_part_of_one(byte: int) -> None:
+    documents = [f"left{chr(byte)}right", "left right", f"{chr(byte)} {chr(byte)}", chr(byte), chr(byte ^ 0x20)]
+    sets = [shingle_set(utf8(text), 2) for text in documents]
+    expected = [reference.shingles(text, 2) for text in documents]
+    for one, other in combinations(range(len(documents)), 2):
+        assert common(sets[one], sets[other]) == len(expected[one] & expected[other])
+
+
+@pytest.mark.parametrize("character", ["\x80", "ÿ", "é", "É", "\u2028", "日", "𝄞", "\U0010ffff"])
+def test_characters_beyond_ascii_are_parts_of_words_and_have_no_case(character: str) -> None:
+    one, joined, other_case = (
+        shingle_set(utf8(text), 1) for text in (f"a{character}b", f"a b{character}", f"a{character.swapcase()}b")
+    )
+    assert len(one) == 1
+    assert len(joined) == 2
+    assert common(one, other_case) == (character.swapcase() == character)
+
+
+def lengths_around(*borders: int) -> list[int]:
+    return [border + by for border in borders for by in (-9, -8, -7, -1, 0, 1, 7, 8, 9)]
+
+
+@pytest.mark.parametrize("length", lengths_around(64, 128, PIECE_BYTES, 2 * PIECE_BYTES))
+@pytest.mark.parametrize("ending", ["", " ", "x", " x", "  "])
+def test_words_and_gaps_that_cross_the_border_of_a_block_or_piece(length: int, ending: str) -> None:
+    word = "w" * length
+    for text in (word + ending, "a " + word + ending, " " * length + ending, "a" + " " * length + "b" + ending):
+        for ngram in (1, 2):
+            assert len(shingle_set(utf8(text), ngram)) == len(reference.shingles(text, ngram))
+    # The same words are the same shingles wherever they stand.
+    moved = shingle_set(utf8("b." * 9 + word + " end"), 2)
+    assert common(moved, shingle_set(utf8("a b " + word + "  end."), 2)) == 2
+
+
+@given(
+    ADVERSARIAL,
+    st.integers(1, 30).filter(lambda size: size > 0),
+    NGRAMS,
+    st.text(max_size=12),
+    st.text(max_size=12),
+)
+def test_a_buffer_of_any_size_gives_the_same_shingles_and_nothing_around_the_document_matters(
+    text: str, size: int, ngram: int, before: str, behind: str
+) -> None:
+    whole = utf8(before + text + behind)
+    begin = len(before.encode())
+    end = begin + len(text.encode())
+    state, buffer = np.zeros(5 + ngram, dtype=np.uint64), np.zeros(size, dtype=np.uint64)
+    begin_document(state, begin, ngram)
+    found: list[int] = []
+    count = size
+    while count == size:
+        count = next_shingles(whole, begin, end, ngram, state, buffer)
+        found += buffer[:count].tolist()
+    assert sorted(set(found)) == shingle_set(utf8(text), ngram).tolist()
+    words = len(reference.words(text))
+    assert len(found) == max(1, words - ngram + 1)
+
+
+def test_a_long_document_of_many_pieces() -> None:
+    generator = np.random.default_rng(0)
+    words = [f"{chr(97 + i % 26)}{i**3}" for i in range(3000)]
+    text = "".join(
+        words[i] + " .\n-"[int(j) :][: int(j) % 3 + 1]
+        for i, j in zip(generator.integers(0, 3000, 60_000), generator.integers(0, 4, 60_000), strict=True)
+    )
+    assert len(text) > 50 * PIECE_BYTES
+    for ngram in (1, 2, 5):
+        assert len(shingle_set(utf8(text), ngram)) == len(reference.shingles(text, ngram))
+
+
+def test_hashes_of_half_a_million_shingles_differ_in_every_part() -> None:
+    """A hash that lost bits would show: in 64 bits no two are the same, in any 32 of them 29 pairs or so."""
+    text = " ".join(map(str, range(500_000)))
+    for ngram in (1, 5):
+        found = shingle_set(utf8(text), ngram)
+        assert len(found) == 500_000 - ngram + 1
+        for shift in (0, 16, 32):
+            part = (found >> np.uint64(shift)).astype(np.uint32)
+            assert 5 < len(found) - len(np.unique(part)) < 80
+    assert kernels.NGRAM == 5
