@@ -11,6 +11,7 @@ import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.progress import byte_progress
+from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pilekit.pipeline.selecting import Format, Selected, SelectedSubset
     from pilekit.shards.reading import OnError
 
-SHOWN_BAD_LINES = 10
 LONGEST_NAME = 40
 MOST_ROWS = 200
 
@@ -93,10 +93,7 @@ def command(
             jobs=jobs,
             advance=advance,
         )
-    for bad in selected.skipped.examples[:SHOWN_BAD_LINES]:
-        click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
-    if selected.skipped.count > SHOWN_BAD_LINES:
-        click.echo(f"skipped: {selected.skipped.count - SHOWN_BAD_LINES:,} lines more", err=True)
+    tell_skipped(selected.skipped)
     if as_json:
         click.echo(json.dumps(selected.to_json(), indent=2))
         return

@@ -135,9 +135,9 @@ def _lock_place(shard: Shard, places: list[str], held: ExitStack) -> str:
             # With `wait` a lock that fails is one that cannot be made.
             held.enter_context(locked(Path(f"{place}.lock"), waiting=waiting))
             return place
-        except PilekitError:
+        except PilekitError as error:
             if place == places[-1]:
-                raise
+                raise PilekitError(f"{error}; $PILEKIT_CACHE can name another folder for indexes") from error
     raise AssertionError("the last place is returned or raises")
 
 

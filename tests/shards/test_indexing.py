@@ -266,7 +266,7 @@ def test_where_nothing_can_be_made_the_index_goes_into_the_cache(
     monkeypatch.chdir(path.parent)
     assert index_of(shard_of("a.jsonl")).path == index.path
     monkeypatch.setenv("PILEKIT_CACHE", str(unwritable_folder / "data" / "cache"))
-    with pytest.raises(PilekitError, match=r"cannot be made: Permission denied"):
+    with pytest.raises(PilekitError, match=r"cannot be made: Permission denied; \$PILEKIT_CACHE"):
         index_of(shard_of(str(path)))
 
 
