@@ -6,15 +6,12 @@ Signatures take most of the time and no GIL, so a thread makes those of one batc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -22,8 +19,8 @@ import xxhash
 from pilekit import __version__
 from pilekit.corpus import Manifest, Shard, resolve_subsets
 from pilekit.dedup.bands import Bands
-from pilekit.dedup.minhash import band_keys, permutations, signatures
-from pilekit.dedup.shingles import UInt64
+from pilekit.dedup.minhash import Int64, band_keys, permutations, signatures
+from pilekit.dedup.shingles import Bytes, UInt64
 from pilekit.dedup.sketch_file import (
     FORMAT,
     ROWS_PER_GROUP,
@@ -36,7 +33,7 @@ from pilekit.dedup.sketch_file import (
     sketch_schema,
     sketch_writer,
 )
-from pilekit.documents import MAX_SUBSETS, DocumentBatch
+from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
@@ -44,10 +41,14 @@ from pilekit.shards.damage import BadLine
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.reading import OnError, read, record_format
 from pilekit.shards.records import bad_line_error
+from pilekit.stats.counting import Counts
 
 __all__ = ["ShardSketch", "SketchHeader", "key_column", "load_sketch", "sketch_shard"]
 
 MAX_LINES = 1 << 32
+"""Document numbers are written in 32 bits."""
+MAX_THREADS = 2
+"""For signatures: two keep up with the reading of one shard on any machine."""
 
 
 def sketch_shard(
@@ -92,24 +93,24 @@ def sketch_shard(
         return _taken(load_sketch(place), made_of, shard, on_error)
 
     threads = usable_cpus() if threads is None else threads
-    selected = None if made_of["subsets"] is None else frozenset(made_of["subsets"])
-    counts = _Counts()
+    counts = Counts()
     with write_atomically(place) as file, sketch_writer(file, bands.bands) as writer:
         with read(shard, None, on_error, manifest=manifest, advance=advance, ahead=threads > 1) as reader:
-            chosen = counts.counted(reader, selected)
-            rows = _RowGroups(writer, bands.bands)
-            for batch, keys in _with_keys(chosen, bands, ngram, seed, threads):
-                rows.add(batch, keys)
+            texts = _Texts(reader, counts, made_of["subsets"])
+            rows = _RowGroups(writer, bands.bands, counts)
+            for some, keys in _with_keys(texts, bands, ngram, seed, threads):
+                rows.add(some, keys)
             rows.flush()
         if fingerprint(shard.path) != now:
             raise PilekitError(f"{visible(shard.path)}: was changed while it was read; run again")
+        documents = counts.lengths.sum(axis=1).tolist()
         header = SketchHeader(
             format=FORMAT,
             pilekit=__version__,
-            lines=counts.lines,
+            lines=texts.lines,
             skipped=reader.skipped.count,
             examples=[(bad.line, bad.reason) for bad in reader.skipped.examples],
-            counts=dict(sorted(counts.counts.items())),
+            counts={label: (documents[row], int(counts.bytes[row])) for label, row in sorted(counts.groups.items())},
             **made_of,
         )
         writer.add_key_value_metadata(header_metadata(header))
@@ -131,51 +132,67 @@ def _taken(sketch: ShardSketch, made_of: dict[str, Any], shard: Shard, on_error:
     return sketch
 
 
-@dataclass
-class _Counts:
-    """Documents and bytes of each subset, and one more than the last document's number."""
+class _Batch(NamedTuple):
+    """Selected documents of a shard; what the sketch has of them but their keys.
 
-    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    lines: int = 0
+    numbers, labels   document numbers, and rows of `Counts`; int64, [documents]
+    data, offsets     the UTF-8 of all texts, and where each begins, int64 [documents + 1]
+    hashes            xxh3_128 of each text, high half and low half; uint64 [2, documents]
+    """
 
-    def counted(self, batches: Iterator[DocumentBatch], selected: frozenset[str] | None) -> Iterator[DocumentBatch]:
-        """Count all documents and yield the selected ones, in batches that are not empty."""
-        for batch in batches:
+    numbers: Int64
+    labels: Int64
+    data: Bytes
+    offsets: Int64
+    hashes: UInt64
+
+
+class _Texts:
+    """Counts all documents of a shard and yields the selected ones; `lines` is one more than the last one's number."""
+
+    def __init__(self, batches: Iterable[DocumentBatch], counts: Counts, selected: list[str] | None):
+        self.lines = 0
+        self._batches, self._counts = batches, counts
+        self._selected = None if selected is None else frozenset(selected)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        for batch in self._batches:
             self.lines = int(batch.numbers[-1]) + 1
             if self.lines > MAX_LINES:
                 raise PilekitError(f"{visible(batch.shard)}: has more than {MAX_LINES:,} lines; split it")
-            for label, size in zip(batch.subsets, batch.text_bytes().tolist(), strict=True):
-                documents, total = self.counts.get(label, (0, 0))
-                self.counts[label] = documents + 1, total + size
-            if len(self.counts) > MAX_SUBSETS:
-                raise PilekitError(
-                    f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where "
-                    "records keep their subset, and give it with --manifest"
-                )
-            if selected is not None:
-                batch = batch.where([label in selected for label in batch.subsets])
-            if len(batch):
-                yield batch
+            # Encoded one by one: a third of what an Arrow column takes, which would be hashed in slices as well.
+            texts = list(map(str.encode, batch.texts))
+            labels = self._counts.rows(batch.subsets)
+            self._counts.add(labels, np.fromiter(map(len, texts), np.int64, len(texts)))
+            numbers = batch.numbers
+            if self._selected is not None:
+                chosen = [i for i, label in enumerate(batch.subsets) if label in self._selected]
+                texts, labels, numbers = [texts[i] for i in chosen], labels[chosen], numbers[chosen]
+            if texts:
+                offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+                digests = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, texts)), dtype=">u8")
+                hashes = digests.reshape(-1, 2).T.astype(np.uint64)
+                yield _Batch(numbers, labels, np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, hashes)
 
 
 def _with_keys(
-    batches: Iterator[DocumentBatch], bands: Bands, ngram: int, seed: int, threads: int
-) -> Iterator[tuple[DocumentBatch, UInt64]]:
+    texts: Iterable[_Batch], bands: Bands, ngram: int, seed: int, threads: int
+) -> Iterator[tuple[_Batch, UInt64]]:
     """Each batch with its band keys, uint64 [bands, documents]."""
     a, b = permutations(bands.num_perm, seed)
 
-    def keys(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> UInt64:
-        return band_keys(signatures(data, offsets, ngram, a, b), bands.bands, bands.rows)
+    def keys(batch: _Batch) -> UInt64:
+        return band_keys(signatures(batch.data, batch.offsets, ngram, a, b), bands.bands, bands.rows)
 
-    if threads <= 1:  # A thread of its own would only get into the way.
-        for batch in batches:
-            yield batch, keys(*batch.utf8())
+    if threads <= 1:  # A thread would only get into the way.
+        yield from ((batch, keys(batch)) for batch in texts)
         return
-    waiting: deque[tuple[DocumentBatch, Future[UInt64]]] = deque()
-    with ThreadPoolExecutor(threads - 1) as pool:
-        for batch in batches:
-            waiting.append((batch, pool.submit(keys, *batch.utf8())))
-            if len(waiting) > threads:
+    waiting: deque[tuple[_Batch, Future[UInt64]]] = deque()
+    workers = min(threads - 1, MAX_THREADS)
+    with ThreadPoolExecutor(workers) as pool:
+        for batch in texts:
+            waiting.append((batch, pool.submit(keys, batch)))
+            if len(waiting) > workers + 1:
                 done, future = waiting.popleft()
                 yield done, future.result()
         for done, future in waiting:
@@ -185,43 +202,39 @@ def _with_keys(
 class _RowGroups:
     """Gathers rows and writes them in groups of the same size, so that a sketch does not depend on batches."""
 
-    def __init__(self, writer: pq.ParquetWriter, bands: int):
-        self._writer, self._schema = writer, sketch_schema(bands)
+    def __init__(self, writer: pq.ParquetWriter, bands: int, counts: Counts):
+        self._writer, self._schema, self._groups = writer, sketch_schema(bands), counts.groups
         self._numbers = np.empty(ROWS_PER_GROUP, dtype=np.uint32)
         self._sizes = np.empty(ROWS_PER_GROUP, dtype=np.uint32)
-        self._labels: list[str] = []
-        self._words = np.empty((2 + bands, ROWS_PER_GROUP), dtype=np.uint64)
+        self._labels = np.empty(ROWS_PER_GROUP, dtype=np.int32)
+        self._hashes = np.empty((2 + bands, ROWS_PER_GROUP), dtype=np.uint64)
+        self._held = 0
 
-    def add(self, batch: DocumentBatch, keys: UInt64) -> None:
+    def add(self, batch: _Batch, keys: UInt64) -> None:
         """Take documents and their band keys, uint64 [bands, documents]."""
-        data, offsets = batch.utf8()
-        words = np.concatenate([_text_hashes(data, offsets), keys])
+        sizes = np.diff(batch.offsets)
         done = 0
-        while done < len(batch):
-            first = len(self._labels)
-            taken = min(len(batch) - done, ROWS_PER_GROUP - first)
-            here, there = slice(first, first + taken), slice(done, done + taken)
-            self._numbers[here] = batch.numbers[there]
-            self._sizes[here] = np.diff(offsets[done : done + taken + 1])
-            self._words[:, here] = words[:, there]
-            self._labels += batch.subsets[there]
+        while done < len(sizes):
+            taken = min(len(sizes) - done, ROWS_PER_GROUP - self._held)
+            here, there = slice(self._held, self._held + taken), slice(done, done + taken)
+            self._numbers[here], self._sizes[here] = batch.numbers[there], sizes[there]
+            self._labels[here] = batch.labels[there]
+            self._hashes[:2, here], self._hashes[2:, here] = batch.hashes[:, there], keys[:, there]
             done += taken
-            if len(self._labels) == ROWS_PER_GROUP:
+            self._held += taken
+            if self._held == ROWS_PER_GROUP:
                 self.flush()
 
     def flush(self) -> None:
         """Write what is held as one row group."""
-        count = len(self._labels)
-        if count:
-            labels = pa.array(self._labels, pa.string()).dictionary_encode()
-            columns = [self._numbers[:count], self._sizes[:count], labels, *self._words[:, :count]]
+        held = self._held
+        if held:
+            labels = pa.array(self._labels[:held]).dictionary_encode()
+            names = list(self._groups)
+            labels = pa.DictionaryArray.from_arrays(
+                labels.indices, pa.array([names[row] for row in labels.dictionary.to_pylist()], pa.string())
+            )
+            columns = [self._numbers[:held], self._sizes[:held], labels, *self._hashes[:, :held]]
             table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=self._schema)
             self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
-            self._labels = []
-
-
-def _text_hashes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> UInt64:
-    """The xxh3_128 of each text, high half and low half, uint64 [2, documents]."""
-    view, ends = data.data, offsets.tolist()
-    digests = b"".join([xxhash.xxh3_128_digest(view[begin:end]) for begin, end in pairwise(ends)])
-    return np.frombuffer(digests, dtype=">u8").reshape(-1, 2).T.astype(np.uint64)
+            self._held = 0
