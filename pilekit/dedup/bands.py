@@ -49,16 +49,11 @@ def choose_bands(threshold: float, num_perm: int, recall: float = RECALL) -> Ban
     if num_perm < 1:
         raise PilekitError(f"num_perm must be at least 1, not {num_perm}")
     for rows in range(num_perm, 0, -1):
-        needed = _needed(threshold, rows, recall)
-        if needed <= math.ceil(num_perm / rows):
-            return Bands(max(needed, num_perm // rows), rows)
+        for bands in (num_perm // rows, math.ceil(num_perm / rows)):
+            chosen = Bands(bands, rows)
+            if chosen.probability(threshold) >= recall:
+                return chosen
     raise PilekitError(
-        f"{num_perm} permutations cannot find pairs of similarity {threshold} with a probability of {recall}; "
-        f"use at least {_needed(threshold, 1, recall)}, or a higher threshold"
+        f"{num_perm} permutations cannot find pairs of similarity {threshold} with a probability of {recall}; use "
+        "more of them, or a higher threshold"
     )
-
-
-def _needed(similarity: float, rows: int, recall: float) -> int:
-    """How many bands find a pair of this similarity with a probability of `recall`."""
-    agree = similarity**rows
-    return 1 if agree >= recall else math.ceil(math.log1p(-recall) / math.log1p(-agree))
