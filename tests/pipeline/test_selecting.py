@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
@@ -10,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from pilekit import Corpus, PilekitError, corpus_stats
 from pilekit.pipeline.selecting import select_corpus
 from tests.shards import making
 from tests.small_disk import small_disk
+from tests.stopping import interrupt, is_sound, kill, stop_when, tree
 
 
 def shards_of(folder: Path, **contents: bytes) -> Path:
@@ -35,10 +34,6 @@ def shards_of(folder: Path, **contents: bytes) -> Path:
     for name, content in contents.items():
         (folder / "train" / f"{name}.jsonl.zst").write_bytes(making.zstd_frame(content))
     return folder
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def shards_in(folder: Path) -> dict[str, bytes]:
@@ -370,32 +365,6 @@ def whole(large: Path, tmp_path: Path, format: str = "zst") -> dict[str, bytes]:
     return tree(tmp_path / "whole")
 
 
-def stop_when(
-    arguments: list[str], moment: Callable[[], bool], stop: Callable[[subprocess.Popen[str]], None]
-) -> tuple[int, str]:
-    """Run, `stop` at the `moment`, and return exit code and stderr."""
-    with subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        while process.poll() is None and not moment():
-            time.sleep(0.001)
-        stop(process)
-        _, errors = process.communicate(timeout=60)
-    return process.returncode, errors
-
-
-def is_sound(out: Path, expected: dict[str, bytes]) -> bool:
-    """Whether every file under its final name is what it is to be; true if there are some but not all."""
-    found = {
-        name: content
-        for name, content in (tree(out) if out.exists() else {}).items()
-        if not name.endswith(".partial") and not name.startswith((".", "pilekit.json"))
-    }
-    for name, content in found.items():
-        assert content == expected[name]
-    return 0 < len(found) < len(expected) - 1
-
-
 @pytest.mark.parametrize(("jobs", "format"), [(1, "zst"), (2, "parquet")])
 def test_killed_and_run_again_it_ends_as_if_nothing_had_happened(
     tmp_path: Path, large: Path, jobs: int, format: str
@@ -406,7 +375,7 @@ def test_killed_and_run_again_it_ends_as_if_nothing_had_happened(
         code, _ = stop_when(
             command(large, out, jobs, format),
             lambda: any((out / "train").glob(f"*.{format}")),
-            lambda process: process.kill(),
+            kill,
         )
         if code == -signal.SIGKILL and is_sound(out, expected):
             break
@@ -425,16 +394,10 @@ def test_killed_at_random_moments(tmp_path: Path, large: Path) -> None:
         out = tmp_path / str(number)
         for _ in range(2):
             end = time.monotonic() + rng.uniform(0.2, 2)
-            stop_when(command(large, out, 2), lambda end=end: time.monotonic() > end, lambda process: process.kill())
+            stop_when(command(large, out, 2), lambda end=end: time.monotonic() > end, kill)
             is_sound(out, expected)
         subprocess.run(command(large, out, 2), check=True, capture_output=True)
         assert tree(out) == expected
-
-
-def interrupt(process: subprocess.Popen[str]) -> None:
-    """As a terminal does: to all processes of the session."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
 
 
 def test_interrupted_it_leaves_no_half_files_and_goes_on(tmp_path: Path, large: Path) -> None:

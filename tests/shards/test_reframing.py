@@ -358,12 +358,10 @@ def test_what_the_disk_has_not_kept_is_not_published(
 
 # Below: real processes, killed, interrupted, on a full disk.
 
-PILEKIT = "from pilekit.cli import main; main.COMMANDS.setdefault('reframe', ''); main.main()"
-
 
 def command(source: Path, out: Path, jobs: int = 1) -> list[str]:
     options = ["--level", "12", "--frame", "256KiB", "--jobs", str(jobs)]  # slow, so that there is something to stop
-    return [sys.executable, "-c", PILEKIT, "reframe", str(source), "--out", str(out), *options]
+    return [sys.executable, "-m", "pilekit.cli.main", "reframe", str(source), "--out", str(out), *options]
 
 
 @pytest.fixture(scope="module")
