@@ -25,6 +25,7 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.damage import LISTED_BAD_LINES
 
 FORMAT = 1
 SUFFIX = ".parquet"
@@ -179,6 +180,8 @@ def load_sketch(path: str | Path) -> ShardSketch:
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if sum(groups) != sketch.documents or any(not 0 < rows <= ROWS_PER_GROUP for rows in groups):
         raise _damaged(path, ValueError("it has another number of documents than it says"))
+    if len(header.examples) != min(header.skipped, LISTED_BAD_LINES):
+        raise _damaged(path, ValueError("it lists more or fewer bad lines than there are"))
     return sketch
 
 

@@ -1,0 +1,309 @@
+"""Sketches: a row for each selected document, all documents counted, and no way to take a wrong one for right."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.corpus import Manifest, shard_of
+from pilekit.dedup import sketch_file
+from pilekit.dedup.bands import Bands
+from pilekit.dedup.minhash import band_keys, permutations, signatures
+from pilekit.dedup.sketch import ShardSketch, key_column, load_sketch, sketch_shard
+from pilekit.errors import PilekitError
+from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
+
+BANDS = Bands(5, 3)
+KEYS = [key_column(band) for band in range(BANDS.bands)]
+COLUMNS = ["number", "text_bytes", "subset", "hash_high", "hash_low", *KEYS]
+
+
+def sketch(path: Path, folder: Path, **settings: Any) -> ShardSketch:
+    arguments: dict[str, Any] = {
+        "bands": BANDS,
+        "ngram": 3,
+        "seed": 1,
+        "subsets": None,
+        "manifest": None,
+        "on_error": "raise",
+        "folder": folder,
+        "advance": lambda amount: None,
+        **settings,
+    }
+    return sketch_shard(shard_of(str(path)), **arguments)
+
+
+def rows_of(sketch: ShardSketch) -> list[tuple[Any, ...]]:
+    rows = []
+    for chunk in sketch.chunks(COLUMNS):
+        columns = {name: chunk[name].tolist() for name in COLUMNS}
+        columns["subset"] = [sketch.subset_names[place] for place in columns["subset"]]
+        rows += list(zip(*columns.values(), strict=True))
+    return rows
+
+
+def expected_row(number: int, text: str, label: str, ngram: int = 3, seed: int = 1) -> tuple[Any, ...]:
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    signature = signatures(data, np.array([0, len(data)]), ngram, *permutations(BANDS.num_perm, seed))
+    keys = band_keys(signature, BANDS.bands, BANDS.rows)[:, 0].tolist()
+    high, low = divmod(xxhash.xxh3_128_intdigest(text.encode()), 2**64)
+    return number, len(data), label, high, low, *keys
+
+
+@given(st.lists(lines(), max_size=12), st.sampled_from([None, LABELS[:1], ["(none)", *LABELS[1:4]]]), st.integers(1, 3))
+def test_rows_and_counts_of_any_shard(
+    tmp_path_factory: pytest.TempPathFactory, content: list[bytes], subsets: list[str] | None, threads: int
+) -> None:
+    folder = tmp_path_factory.mktemp("sketch")
+    data = b"\n".join([*content, b"", record("last", "ArXiv")])
+    path = folder / "00.jsonl"
+    path.write_bytes(data)
+    manifest = Manifest(name="test")  # It lists no subsets, so names stay as they are.
+    made = sketch(path, folder, subsets=subsets, manifest=manifest, threads=threads)
+    documents = slow_documents(data)
+    chosen = [document for document in documents if subsets is None or document[2] in subsets]
+    assert rows_of(made) == [expected_row(*document) for document in chosen]
+    assert made.documents == len(chosen)
+    header = made.header
+    assert header.lines == documents[-1][0] + 1
+    assert header.subsets == (None if subsets is None else sorted(subsets))
+    counted = Counter(label for _, _, label in documents)
+    assert header.counts == {
+        label: (counted[label], sum(len(text.encode()) for _, text, of in documents if of == label))
+        for label in sorted(counted)
+    }
+    assert list(header.counts) == sorted(counted)
+    assert load_sketch(made.path) == made
+
+
+def test_names_of_subsets_are_resolved_and_their_order_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(b"\n".join(record(label, label) for label in LABELS[:4]))
+    one = sketch(path, tmp_path / "one", subsets=["GitHub", "arxiv"])
+    other = sketch(path, tmp_path / "other", subsets=["ArXiv", "Github", "arxiv"])
+    assert one.header.subsets == ["ArXiv", "Github"]
+    assert [row[2] for row in rows_of(one)] == ["Github", "ArXiv"]
+    assert Path(one.path).read_bytes() == Path(other.path).read_bytes()
+
+
+def many_lines() -> list[bytes]:
+    """Of three row groups, short, of a few labels that do not all occur in each; and long ones between."""
+    documents = [record(f"t{i} " * (i % 4), f"label {i // 30_000}{'abc'[i % 3]}") for i in range(140_000)]
+    documents[1000:1000] = some_lines(300)
+    documents[80_000] = record("word " * 700_000)
+    return documents
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shard") / "00.jsonl"
+    path.write_bytes(b"\n".join(many_lines()) + b"\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(shard: Path, tmp_path_factory: pytest.TempPathFactory) -> ShardSketch:
+    return sketch(shard, tmp_path_factory.mktemp("made"))
+
+
+def test_threads_change_nothing(shard: Path, made: ShardSketch, tmp_path: Path) -> None:
+    for threads in (1, 3):
+        again = sketch(shard, tmp_path / str(threads), threads=threads)
+        assert Path(again.path).read_bytes() == Path(made.path).read_bytes()
+
+
+@pytest.mark.parametrize("storage", ["frames", "gzip", "parquet"])
+def test_batches_change_nothing_but_the_fingerprint(
+    shard: Path, made: ShardSketch, tmp_path: Path, storage: str
+) -> None:
+    """Other storage, other pieces: the tables are equal, row group by row group, dictionaries included."""
+    content = many_lines()
+    if storage == "frames":
+        path = tmp_path / "00.jsonl.zst"
+        path.write_bytes(b"".join(zstd_frame(b"\n".join(content[i : i + 999]) + b"\n") for i in range(0, 141_000, 999)))
+    elif storage == "gzip":
+        path = tmp_path / "00.jsonl.gz"
+        path.write_bytes(gzip.compress(shard.read_bytes(), 1))
+    else:
+        path = tmp_path / "00.jsonl.parquet"
+        records = [json.loads(line) for line in content]
+        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=50_000)
+    other = sketch(path, tmp_path)
+    with pq.ParquetFile(made.path) as one, pq.ParquetFile(other.path) as two:
+        assert one.metadata.num_row_groups == two.metadata.num_row_groups == 3
+        for group in range(3):
+            assert one.read_row_group(group).equals(two.read_row_group(group))
+            there, here = (
+                file.read_row_group(group)["subset"].combine_chunks().dictionary.to_pylist() for file in (one, two)
+            )
+            assert there == here
+    for name in ("lines", "counts", "subsets", "skipped"):
+        assert getattr(other.header, name) == getattr(made.header, name)
+
+
+def test_chunks_are_row_groups_of_the_columns_asked_for(made: ShardSketch) -> None:
+    chunks = list(made.chunks(["key_001", "number"]))
+    assert [len(chunk["number"]) for chunk in chunks] == [65_536, 65_536, 140_300 - 2 * 65_536]
+    assert all(list(chunk) == ["key_001", "number"] for chunk in chunks)
+    assert np.concatenate([chunk["number"] for chunk in chunks]).tolist() == list(range(140_300))
+    types = {name: column.dtype for name, column in next(made.chunks(COLUMNS)).items()}
+    assert types == {
+        "number": np.uint32,
+        "text_bytes": np.uint32,
+        "subset": np.int32,
+        **dict.fromkeys(["hash_high", "hash_low", *KEYS], np.uint64),
+    }
+
+
+def test_other_tools_read_it_as_a_table(made: ShardSketch) -> None:
+    table = pq.read_table(made.path)
+    assert table.column_names == COLUMNS
+    assert table["subset"][100_000].as_py().startswith("label 3")
+
+
+def test_bad_lines_are_an_error_or_counted(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(b"\n".join([record("one"), b"{", b"", record("two"), b'{"text": 1}']))
+    with pytest.raises(PilekitError, match=r"00.jsonl, line 2: is not JSON"):
+        sketch(path, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+    made = sketch(path, tmp_path / "out", on_error="skip")
+    assert (made.header.skipped, made.header.lines) == (2, 4)
+    assert [line for line, _ in made.header.examples] == [2, 5]
+    assert [row[0] for row in rows_of(made)] == [0, 3]
+    # Taken again, it is what reading would give.
+    assert sketch(path, tmp_path / "out", on_error="skip") == made
+    with pytest.raises(PilekitError, match=r"00.jsonl, line 2: is not JSON"):
+        sketch(path, tmp_path / "out")
+
+
+def test_bad_lines_of_other_subsets_are_not_passed_in_silence(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(b"\n".join([record("one"), b'{"text": 1, "meta": {"pile_set_name": "ArXiv"}}']))
+    with pytest.raises(PilekitError, match="line 2"):
+        sketch(path, tmp_path, subsets=["Github"])
+
+
+def test_a_shard_without_documents(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(b"\n\n")
+    made = sketch(path, tmp_path)
+    assert (made.documents, made.header.lines, made.header.counts) == (0, 0, {})
+    assert rows_of(made) == []
+    assert load_sketch(made.path) == made
+
+
+def test_a_damaged_shard_leaves_nothing(shard: Path, tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl.zst"
+    path.write_bytes(zstd_frame(shard.read_bytes())[:-1000])
+    for threads in (1, 2):
+        with pytest.raises(PilekitError, match=r"00.jsonl.zst: .* line "):
+            sketch(path, tmp_path / "out", threads=threads)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_more_labels_than_subsets_can_be(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(b"\n".join(record("text", f"https://{i}") for i in range(5000)))
+    with pytest.raises(PilekitError, match="different subset labels"):
+        sketch(path, tmp_path)
+
+
+def test_progress_is_told_whether_it_is_made_or_taken(shard: Path, made: ShardSketch, tmp_path: Path) -> None:
+    for folder in (tmp_path, Path(made.path).parent):
+        told: list[int] = []
+        sketch(shard, folder, advance=told.append)
+        assert sum(told) == shard.stat().st_size
+
+
+def test_a_sketch_that_fits_is_taken_without_reading_the_shard(shard: Path, made: ShardSketch) -> None:
+    before = Path(made.path).stat()
+    assert sketch(shard, Path(made.path).parent) == made
+    after = Path(made.path).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"bands": Bands(5, 4)}, "num_perm 15, now it is 20"),
+        ({"bands": Bands(3, 5)}, "bands 5, now it is 3"),
+        ({"ngram": 5}, "ngram 3, now it is 5"),
+        ({"seed": 2}, "seed 1, now it is 2"),
+        ({"subsets": ["ArXiv"]}, "subsets None, now it is"),
+        ({"manifest": Manifest(name="test", text_field="body")}, "text_field text, now it is body"),
+        (
+            {"manifest": Manifest(name="test", label_path="meta.label")},
+            "label_path meta.pile_set_name, now it is meta.label",
+        ),
+    ],
+)
+def test_a_sketch_made_of_anything_else_is_refused(
+    shard: Path, made: ShardSketch, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(PilekitError, match=named) as refused:
+        sketch(shard, Path(made.path).parent, **settings)
+    assert str(refused.value).startswith(made.path)
+
+
+def test_a_sketch_of_a_shard_that_was_changed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(record("one"))
+    sketch(path, tmp_path)
+    path.write_bytes(record("two"))
+    with pytest.raises(PilekitError, match="was made with sample"):
+        sketch(path, tmp_path)
+    path.write_bytes(record("three"))
+    with pytest.raises(PilekitError, match="was made with size"):
+        sketch(path, tmp_path)
+
+
+def test_what_is_no_sketch_is_named(tmp_path: Path, made: ShardSketch, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PilekitError, match="there is no such sketch"):
+        load_sketch(tmp_path / "missing.parquet")
+    (tmp_path / "text").write_text("no Parquet")
+    pq.write_table(pa.table({"number": [1]}), tmp_path / "table")
+    for name in ("text", "table"):
+        with pytest.raises(PilekitError, match=f"{name}: is not a sketch"):
+            load_sketch(tmp_path / name)
+    monkeypatch.setattr(sketch_file, "FORMAT", 2)
+    with pytest.raises(PilekitError, match="is a sketch of format 1"):
+        load_sketch(made.path)
+
+
+def test_damage_anywhere_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(b"\n".join(some_lines(40)))
+    made = sketch(path, tmp_path)
+    rows, content = rows_of(made), Path(made.path).read_bytes()
+    damaged = tmp_path / "damaged.parquet"
+    refused = 0
+    for place in damaged_places(content):
+        damaged.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+        try:
+            found = load_sketch(damaged)
+            assert (found.header, rows_of(found)) == (made.header, rows)
+        except PilekitError as error:
+            assert str(error).startswith(str(damaged))
+            refused += 1
+    assert refused > 200
+    for size in (0, 4, 100, len(content) // 2, len(content) - 1):
+        damaged.write_bytes(content[:size])
+        with pytest.raises(PilekitError, match="is not a sketch"):
+            load_sketch(damaged)
+
+
+def damaged_places(content: bytes) -> Sequence[int]:
+    return range(0, len(content), max(1, len(content) // 400))
