@@ -85,7 +85,7 @@ def test_repetitions_do_not_pile_up_on_disk(tmp_path: Path) -> None:
             rows.add(table)
             most = max(most, rows.spilled_rows)
         assert sum(chunk.shape[1] for chunk in rows.chunks()) == 3000
-    assert 3000 <= most <= 5 * 3000
+    assert 3000 <= most <= 3 * 3000
 
 
 def test_what_fits_into_memory_stays_there(tmp_path: Path) -> None:
