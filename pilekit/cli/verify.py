@@ -41,9 +41,9 @@ def command(
 ) -> None:
     """Check that shards are whole and right.
 
-    Frames must be complete and their checksums right, every line a document, labels those of the manifest; SHA-256 sums
-    and indexes must agree with the shards, if there are any. Exit code 1 if anything is wrong. A run that was stopped
-    goes on when run again.
+    Frames must be complete and their checksums right, every line a document, labels those of the manifest. Where there
+    are SHA-256 sums (a sums file, or in a manifest that is named) and indexes, the shards must agree with them. Exit
+    code 1 if anything is wrong. A run that was stopped goes on when run again.
 
     \b
     Example:

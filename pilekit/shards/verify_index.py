@@ -109,6 +109,7 @@ class IndexComparison:
             "content_bytes": (header.content_bytes, scan.content_bytes),
             "content_hash": (header.content_hash, scan.content_hash),
             "skipped": (header.skipped, scan.skipped.count),
+            "examples": (header.examples, [(bad.line, bad.reason) for bad in scan.skipped.examples]),
         }
         others = [name for name, (there, here) in figures.items() if there != here]
         here = scan.frames

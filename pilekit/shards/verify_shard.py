@@ -74,12 +74,13 @@ def verify_shard(
         now = fingerprint(shard.path)
         verdict = _Verifier(shard, now, manifest, expected, hashed).verify(tell, ahead)
         size = now.size
-    except (PilekitError, OSError) as error:
-        verdict = Verdict([Finding(shard.name, _without_place(error, shard))])
-        size = shard.size or 0
-    except ShardDamage as unreadable:  # by the seek table's reader, or what reads beside the scan
-        verdict = Verdict([Finding(shard.name, unreadable.reason, byte=unreadable.byte)])
-        size = shard.size or 0
+    except (PilekitError, ShardDamage, OSError) as error:
+        damage = error if isinstance(error, ShardDamage) else error.__cause__
+        if isinstance(damage, ShardDamage):
+            finding = Finding(shard.name, damage.reason, byte=damage.byte)
+        else:
+            finding = Finding(shard.name, _without_place(error, shard))
+        verdict, size = Verdict([finding]), shard.size or 0
     advance(max(0, size - told))
     return verdict
 

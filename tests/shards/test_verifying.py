@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import gzip
 import hashlib
+import io
+import os
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fsspec
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +28,7 @@ from pilekit.corpus.shard import shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter, index_scan
 from pilekit.shards.findings import Finding
+from pilekit.shards.index_metadata import index_metadata
 from pilekit.shards.indexing import build_index
 from pilekit.shards.reading import line_blocks
 from pilekit.shards.seek_table import seek_table
@@ -159,6 +165,65 @@ def test_all_damaged_frames_are_found_and_only_they(shard: Path) -> None:
     assert only(shard).frame == 0
 
 
+def test_a_frame_that_seems_to_go_on_to_the_end_is_not_cut_off(shard: Path) -> None:
+    frames = frames_of(shard.read_bytes())
+    last = frames[-2]
+    header = zstandard.frame_header_size(shard.read_bytes()[last.begin : last.end])
+    flip(shard, last.begin + header + 2)  # its block is 8 KiB longer than it was
+    finding = only(shard)
+    assert (finding.frame, finding.line, finding.byte) == (len(frames) - 2, last.line, last.begin)
+    assert "cut off" not in finding.problem
+
+
+def test_no_line_of_a_damaged_frame_is_judged(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl.zst"
+    lines = some_lines(12_000)
+    lines[3] = lines[7000] = b"bad"
+    lines[4] = lines[7001] = record("text", "unheard-of")
+    lines[7002] = record("text", "unheard-of too")
+    parts = [b"".join(line + b"\n" for line in part) for part in (lines[:5000], lines[5000:11_000], lines[11_000:])]
+    assert len(parts[1]) > 3 * (1 << 20) // 2
+    path.write_bytes(b"".join(zstd_frame(part, checksum=True) for part in parts))
+    frames = frames_of(path.read_bytes())
+    flip(path, frames[1].end - 1)  # the checksum: the decoder has given out all lines before it sees it
+    found = findings(path)
+    assert [(finding.frame, finding.line) for finding in found] == [(1, 5001), (None, 4), (None, 5)]
+    assert found[0].byte == frames[1].begin
+    assert "1 document labelled" in found[2].problem or "2 documents labelled" in found[2].problem
+
+
+class Failing(io.BytesIO):
+    """A file on a disk, one of whose bytes cannot be read."""
+
+    bad = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        begin = self.tell()
+        data = super().read(size)
+        if begin <= self.bad < begin + len(data):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return data
+
+
+def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "00.jsonl.zst", some_lines(15_000), frame_bytes=100_000)
+    whole, really_open = path.read_bytes(), Path.open
+    frames = frames_of(whole)
+    monkeypatch.setattr(
+        Path, "open", lambda self, *how, **more: Failing(whole) if self == path else really_open(self, *how, **more)
+    )
+    monkeypatch.setattr(Failing, "bad", len(whole) * 7 // 10)
+    assert (1 << 20) + 100_000 < Failing.bad < len(whole) - 200_000
+    found = findings(path)
+    assert all("cannot be read further" in finding.problem for finding in found)
+    assert found[0].byte == 1 << 20  # the disk is read by the MiB
+    unreadable = [number for number, frame in enumerate(frames) if 1 << 20 < frame.begin <= Failing.bad]
+    assert [finding.frame for finding in found] == [None, *unreadable]
+    # A piece of the fingerprint cannot be read.
+    monkeypatch.setattr(Failing, "bad", 5)
+    assert (only(path).frame, only(path).byte) == (None, 0)
+
+
 def test_of_very_many_damaged_frames_a_hundred_are_listed(tmp_path: Path) -> None:
     path = write(tmp_path / "00.jsonl.zst", [record(f"{i}") for i in range(150)], frame_bytes=1)
     frames = frames_of(path.read_bytes())
@@ -190,7 +255,9 @@ def test_every_byte_of_a_small_file_matters(tmp_path: Path, bits: int) -> None:
     unused = {(frame.begin + 4, 4) for frame in frames} | {(len(whole) - 5, bit) for bit in (0, 1)}
     rng = random.Random()
     passed = set()
-    for position, bit in [(position, bit) for position in range(len(whole)) for bit in rng.sample(range(8), bits)]:
+    flipped = {(position, bit) for position in range(len(whole)) for bit in rng.sample(range(8), bits)}
+    # Without its checksum flag a frame ends four bytes early, where no other begins.
+    for position, bit in sorted(flipped | {(frame.begin + 4, 2) for frame in frames}):
         path.write_bytes(whole)
         flip(path, position, bit)
         found = findings(path)
@@ -282,6 +349,11 @@ def test_a_seek_table_that_lists_other_frames(tmp_path: Path) -> None:
     assert only(listing(*right[:4], (stored[3] - 9, size), (9, 0))).frame == 4
     assert only(listing((stored[0], size), (len(skippable), 5), *right[2:])).frame == 1
     assert only(listing((sum(stored) + len(skippable), 4 * size))).frame == 0
+    # Behind damage, where frames are checked one by one.
+    flip(listing(*right[:4], (stored[3], size + 1)), stored[0] - 1)
+    damaged, wrong_size = findings(path)
+    assert (damaged.frame, wrong_size.frame) == (0, 3)
+    assert f"{size + 1:,}" in wrong_size.problem
     assert "add up" in only(listing(*right[:-1])).problem
 
 
@@ -339,6 +411,11 @@ def test_of_very_many_labels_a_hundred_are_listed(tmp_path: Path) -> None:
     found = findings(path)
     assert [finding.line for finding in found] == [*range(1, 101), None]
     assert all('10 documents labelled "label ' in finding.problem for finding in found[:100])
+    # From batch to batch.
+    lines = some_lines(9000)
+    lines[::1000] = [record("text", "unheard-of")] * 9
+    finding = only(write(tmp_path / "long" / "00.jsonl.zst", lines))
+    assert (finding.line, '9 documents labelled "unheard-of"' in finding.problem) == (1, True)
     assert "500 more documents" in found[-1].problem
 
 
@@ -463,6 +540,14 @@ def test_a_changed_byte_of_a_released_shard_shows_against_sum_and_index_only(tmp
     assert only(path).line == next(line for line, (here, there) in enumerate(pairs, 1) if here != there)
 
 
+def test_checksums_are_looked_for_in_frames_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl.zst"
+    skippable = b"\x50\x2a\x4d\x18\x04\x00\x00\x00skip"
+    for checksum in (True, False):
+        path.write_bytes(skippable + zstd_frame(record("text"), checksum=checksum))
+        assert note(path, CHANGE) != checksum
+
+
 def test_damage_is_hashed_to_the_end(shard: Path) -> None:
     flip(shard, 100)
     sums(shard)
@@ -527,6 +612,26 @@ def test_an_edited_row_of_an_index(tmp_path: Path, column: str, row: int) -> Non
     assert finding.problem.startswith(f"its index {place} says otherwise from line {row + 1:,} on")
     assert "pilekit index" in finding.problem
     assert finding.line == row + 1
+
+
+@pytest.mark.parametrize(
+    "figure", ["lines", "text_bytes", "content_bytes", "content_hash", "skipped", "examples", "frames"]
+)
+def test_an_edited_figure_of_an_index(tmp_path: Path, figure: str) -> None:
+    path = write(tmp_path / "00.jsonl.zst", [*some_lines(100), b"", *[b"bad"] * 150])
+    place = build_index(shard_of(str(path)), on_error="skip")
+    header, frames, table = place.header, place.frames, place.columns()
+    if figure == "frames":
+        frames = replace(frames, line_at=frames.line_at + np.arange(len(frames)))
+    else:
+        value = {"content_hash": "0" * 32, "examples": [(102, "another"), *header.examples[1:]]}
+        header = msgspec.structs.replace(header, **{figure: value.get(figure) or getattr(header, figure) + 1})
+    with pq.ParquetWriter(place.path, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(index_metadata(header, frames))
+    wrong, bad, *_ = findings(path)
+    assert f"says otherwise of the whole shard ({figure})" in wrong.problem
+    assert (wrong.line, bad.line) == (None, 102)
 
 
 def test_a_damaged_index(shard: Path) -> None:
