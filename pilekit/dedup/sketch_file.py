@@ -99,9 +99,10 @@ class ShardSketch:
             for group in range(table.metadata.num_row_groups):
                 try:
                     rows = table.read_row_group(group, columns=list(columns), use_threads=False).combine_chunks()
-                    yield {name: self._values(rows[name]) for name in columns}
-                except (pa.ArrowException, OSError, KeyError) as error:
+                    values = {name: self._values(rows[name]) for name in columns}
+                except (pa.ArrowException, OSError, LookupError, ValueError) as error:
                     raise _damaged(self.path, error) from error
+                yield values
 
     def _values(self, column: pa.ChunkedArray) -> Column:
         values: Column
@@ -157,7 +158,11 @@ def load_sketch(path: str | Path) -> ShardSketch:
     """Load the sketch at a path; `PilekitError` if it is not one, is damaged, or of another format."""
     path = str(path)
     with _opened(path) as table:
-        metadata, schema = table.metadata, table.schema_arrow
+        metadata = table.metadata
+        try:
+            schema = table.schema_arrow
+        except ValueError as error:
+            raise _damaged(path, error) from error
     values = metadata.metadata or {}
     if _HEADER_KEY not in values or _SUM_KEY not in values:
         raise _no_sketch(path, "it does not say that it is one")
@@ -191,7 +196,7 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
         file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except FileNotFoundError as error:
         raise PilekitError(f"{visible(path)}: there is no such sketch; run dedup again to make it") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _no_sketch(path, _first_line(error)) from error
     with file as table:
         yield table

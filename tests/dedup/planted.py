@@ -1,0 +1,134 @@
+"""Planted near-duplicates: documents of made-up words, each with an edited copy whose similarity is known exactly.
+
+Edits are those that people and crawlers make, and that tell honest sketches from those which sample by position: words
+inserted, appended, put before, cut off, replaced, and another header before the same text. How much is edited is drawn
+so that similarities spread evenly over 0.5 to 0.99. Copies are spelt anew (other separators, other case), so no copy is
+exact, and what is compared must be the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from tests.dedup import reference
+
+LEAST, MOST = 0.5, 0.99
+NGRAM = 5
+
+Words = list[str]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Places of a document and its edited copy in `Planted.texts`; the edit, and the similarity it left."""
+
+    original: int
+    copy: int
+    edit: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Documents in a random order, and the pairs among them; other documents share hardly a shingle."""
+
+    texts: list[str]
+    pairs: list[Pair]
+
+    def at_least(self, threshold: float) -> list[Pair]:
+        return [pair for pair in self.pairs if pair.similarity >= threshold]
+
+
+def planted(pairs: int, seed: int = 0, *, alone: int = 0, words: tuple[int, int] = (60, 500)) -> Planted:
+    """So many pairs, of all edits in turn, and `alone` documents without a copy, of `words` words."""
+    random = Random(seed)
+    vocabulary = [
+        "".join(random.choices("abcdefghijklmnopqrstuvwxyzäß", k=random.randint(2, 11))) for _ in range(20_000)
+    ]
+    edits = list(EDITS)
+    documents: list[tuple[str, int]] = []
+    found: list[tuple[str, float]] = []
+    for number in range(pairs):
+        original = random.choices(vocabulary, k=random.randint(*words))
+        edit = edits[number % len(edits)]
+        copy = EDITS[edit](original, random.uniform(LEAST, MOST), random, vocabulary)
+        one, other = (spelt(text, random) for text in (original, copy))
+        documents += [(one, 2 * number), (other, 2 * number + 1)]
+        found.append((edit, reference.jaccard(reference.shingles(one, NGRAM), reference.shingles(other, NGRAM))))
+    for number in range(alone):
+        text = spelt(random.choices(vocabulary, k=random.randint(*words)), random)
+        documents.append((text, 2 * pairs + number))
+    random.shuffle(documents)
+    place = {number: place for place, (_, number) in enumerate(documents)}
+    return Planted(
+        [text for text, _ in documents],
+        [Pair(place[2 * i], place[2 * i + 1], edit, similarity) for i, (edit, similarity) in enumerate(found)],
+    )
+
+
+def spelt(words: Words, random: Random) -> str:
+    """A text of these words."""
+    cases: tuple[Callable[[str], str], ...] = (str, str, str, ascii_upper)
+    return "".join(random.choice(cases)(word) + random.choice((" ", " ", " ", ", ", ".\n")) for word in words)
+
+
+def ascii_upper(word: str) -> str:
+    """Only ASCII letters have a case to dedup."""
+    return word.encode().upper().decode()
+
+
+# Each edit takes words, the similarity wanted, and where to take new words from. With S shingles of n words, an edit of
+# k words in one place leaves k + n - 1 of them at most, which is solved for k.
+
+
+def _insert(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
+    """Single words at scattered places: each takes n - 1 shingles and gives n."""
+    shingles = len(words) - NGRAM + 1
+    count = round(shingles * (1 - similarity) / (NGRAM - 1 + NGRAM * similarity))
+    edited = list(words)
+    for _ in range(max(1, count)):
+        edited.insert(random.randrange(len(edited) + 1), random.choice(vocabulary))
+    return edited
+
+
+def _append(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
+    return words + random.choices(vocabulary, k=_added(words, similarity))
+
+
+def _prepend(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
+    return random.choices(vocabulary, k=_added(words, similarity)) + words
+
+
+def _added(words: Words, similarity: float) -> int:
+    return max(1, round((len(words) - NGRAM + 1) * (1 / similarity - 1)))
+
+
+def _truncate(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
+    return words[: -max(1, round((len(words) - NGRAM + 1) * (1 - similarity)))]
+
+
+def _substitute(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
+    """A share of all words, drawn each for itself: a shingle stays if none of its words is replaced."""
+    stay = 2 * similarity / (1 + similarity)  # the share of shingles
+    share = 1 - stay ** (1 / NGRAM)
+    edited = [random.choice(vocabulary) if random.random() < share else word for word in words]
+    edited[random.randrange(len(words))] = random.choice(vocabulary)
+    return edited
+
+
+def _header(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:
+    """Other words in the place of the first ones."""
+    count = max(1, round((len(words) - NGRAM + 1) * (1 - similarity) / (1 + similarity)))
+    return random.choices(vocabulary, k=count) + words[count:]
+
+
+EDITS: dict[str, Callable[[Words, float, Random, Words], Words]] = {
+    "insert": _insert,
+    "append": _append,
+    "prepend": _prepend,
+    "truncate": _truncate,
+    "substitute": _substitute,
+    "header": _header,
+}
