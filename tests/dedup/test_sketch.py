@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +25,9 @@ from pilekit.dedup.bands import Bands
 from pilekit.dedup.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch import ShardSketch, key_column, load_sketch, sketch_shard
 from pilekit.errors import PilekitError
+from tests.benchmarks.generating import write_shard
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
+from tests.small_disk import small_disk
 
 BANDS = Bands(5, 3)
 KEYS = [key_column(band) for band in range(BANDS.bands)]
@@ -307,3 +311,40 @@ def test_damage_anywhere_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
 
 def damaged_places(content: bytes) -> Sequence[int]:
     return range(0, len(content), max(1, len(content) // 400))
+
+
+SKETCH = """
+import resource, sys
+from pathlib import Path
+from pilekit.corpus import shard_of
+from pilekit.dedup.bands import Bands
+from pilekit.dedup.sketch import sketch_shard
+from pilekit.errors import PilekitError
+
+settings = dict(bands=Bands(21, 6), ngram=5, seed=1, subsets=None, manifest=None, on_error="raise")
+try:
+    sketch_shard(shard_of(sys.argv[1]), lambda amount: None, folder=Path(sys.argv[2]), threads=2, **settings)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+except PilekitError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(shard: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 8_000_000) as disk:
+        command = [sys.executable, "-c", SKETCH, str(shard), str(disk.path)]
+        told = subprocess.run(command, preexec_fn=disk.limit, check=True, capture_output=True, text=True).stdout
+        assert list(disk.path.iterdir()) == []
+    assert told.startswith(f"{disk.path}/00.jsonl.parquet: cannot be written: ")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
+    peaks = []
+    for size in (50_000_000, 400_000_000):
+        path = tmp_path / f"{size}.jsonl.zst"
+        write_shard(path, size)
+        command = [sys.executable, "-c", SKETCH, str(path), str(tmp_path)]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    assert peaks[1] < peaks[0] + 50
