@@ -127,7 +127,7 @@ def select_corpus(
         stages.append(Match(match))
     if min_bytes is not None:
         stages.append(MinBytes(min_bytes))
-    _check_names(corpus.shards)
+    check_names(corpus.shards)
     parameters = {
         "subsets": None if subsets is None else sorted(subsets),
         "sample": sample if sample is None else float(sample),
@@ -180,7 +180,7 @@ def select_shard(
     ahead: bool,
 ) -> None:
     """Write what passes of one shard, if anything does, and note how much that was."""
-    path = output.path(_stem(shard), SUFFIXES[format])
+    path = output.path(stem(shard), SUFFIXES[format])
     read_counts, counts = _Counts(), _Counts()
     writer: ShardWriter | RowGroups | None = None
     with ExitStack() as opened:
@@ -228,7 +228,7 @@ class _Counts:
             yield batch
 
 
-def _stem(shard: Shard) -> str:
+def stem(shard: Shard) -> str:
     """The shard's name without the suffix that says how it is stored."""
     if shard.path == STANDARD_INPUT:
         return "stdin"
@@ -238,15 +238,15 @@ def _stem(shard: Shard) -> str:
     return shard.name
 
 
-def _check_names(shards: Iterable[Shard]) -> None:
+def check_names(shards: Iterable[Shard]) -> None:
     """Raise PilekitError if two shards would be written into one file."""
     found: dict[str, Shard] = {}
     for shard in shards:
-        other = found.setdefault(_stem(shard), shard)
+        other = found.setdefault(stem(shard), shard)
         if other is not shard:
             raise PilekitError(
-                f"{visible(other.path)} and {visible(shard.path)} would both be written to {visible(_stem(shard))}"
-                "; select from one after the other"
+                f"{visible(other.path)} and {visible(shard.path)} would both be written to {visible(stem(shard))}"
+                "; take one after the other"
             )
 
 

@@ -1,0 +1,133 @@
+"""`deduplicate`: a corpus without copies, with a proof for every document removed.
+
+    sketch (each shard) -> exact copies -> candidates -> their shingle sets (each shard) -> compare -> choose
+        -> removed.parquet and masks -> clean shards (each) -> summary.json
+
+Each step leaves files that are complete or not there, and takes those that it finds: a killed run goes on with the
+first that is missing. `sketches/`, `masks/`, `removed.parquet`, `summary.json` and `clean/` stay; what lies in
+`scratch/` goes at the end. The result depends on the shards and the parameters in the folder's header alone, not on the
+number of processes, the memory, or the order in which shards are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from pilekit.corpus import Corpus, Manifest, resolve_subsets
+from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.dedup.bands import choose_bands
+from pilekit.dedup.deduplication import RECORDS, SEED, Deduplication
+from pilekit.dedup.earlier_run import KIND, earlier_run
+from pilekit.dedup.population import Keep
+from pilekit.dedup.steps import Report, Steps
+from pilekit.errors import PilekitError
+from pilekit.pipeline.selecting import check_names
+from pilekit.shards.output import inputs_for, output_folder
+from pilekit.shards.reading import OnError
+
+SMALLEST_MEMORY = 64 << 20
+MOST_WORDS = 100
+
+
+def deduplicate(
+    data: Corpus | str | Path | Sequence[str | Path] | None = None,
+    *,
+    subsets: str | Sequence[str] | None = None,
+    only: bool = False,
+    threshold: float = 0.8,
+    ngram: int = 5,
+    num_perm: int = 128,
+    keep: Keep = "longest",
+    against: str | Path | None = None,
+    out: str | Path = "dedup",
+    write: bool = True,
+    memory: int = 4 << 30,
+    jobs: int | None = None,
+    on_error: OnError = "raise",
+    manifest: Manifest | str | Path | None = None,
+    advance: Report | None = None,
+) -> Deduplication:
+    """Remove exact copies and near-duplicates from a corpus; the result lies in the folder `out`.
+
+    data        a `Corpus`, or what one is made of: a path, glob or URL, or several of them
+    subsets     documents of these are compared with each other, in any spelling the manifest knows; None: of all
+    only        leave out the documents of other subsets, rather than pass them through
+    threshold   from which Jaccard similarity of their word n-grams on documents are near-duplicates
+    ngram       words in an n-gram
+    num_perm    MinHash permutations, about: as many as make bands for a recall of 0.99 at the threshold
+    keep        which of similar documents stays: the "longest" (of equally long ones the first), or the "first"
+    against     folder of an earlier run, whose documents come before all of these
+    write       write the clean shards; else only masks and records
+    memory      bytes for sorting and comparing; besides, there are some bits for each document, and the processes
+    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs
+    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed, and is in no clean shard
+    advance     told of the progress of each step
+
+    A folder that a killed run left is gone on with; one of the same run that is finished answers at once. Raises
+    `PilekitError` if it was made from other shards or with other parameters, and names what differs.
+    """
+    corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
+    if subsets is not None:
+        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
+    bands = choose_bands(threshold, num_perm)
+    _check_arguments(corpus, subsets, only, ngram, keep, write, memory, on_error)
+    parameters = {
+        "threshold": float(threshold),
+        "ngram": ngram,
+        "num_perm": bands.num_perm,
+        "seed": SEED,
+        "bands": bands.bands,
+        "rows": bands.rows,
+        "keep": keep,
+        "subsets": None if subsets is None else sorted(subsets),
+        "only": only,
+        "write": write,
+        "on_error": on_error,
+        "text_field": corpus.manifest.text_field,
+        "label_path": corpus.manifest.label_path,
+    }
+    before = None if against is None else earlier_run(against, parameters)
+    parameters["against"] = None if before is None else before.identity
+    inputs = inputs_for(out, corpus.shards)
+    with output_folder(out, kind=KIND, parameters=parameters, inputs=inputs) as output:
+        if not output.finished:
+            steps = Steps(corpus, output, bands, parameters, inputs, memory, jobs, advance)
+            steps.check_free_disk()
+            if (records := output.result(RECORDS)) is None:
+                sketches = steps.sketch()
+                population, shards = steps.population(sketches, before)
+                records = steps.record(population, *steps.decide(population, shards), sketches)
+            steps.write_clean()
+            steps.finish(records["summary"], before)
+        return Deduplication.of(output, corpus)
+
+
+def _check_arguments(
+    corpus: Corpus,
+    subsets: Sequence[str] | None,
+    only: bool,
+    ngram: int,
+    keep: str,
+    write: bool,
+    memory: int,
+    on_error: str,
+) -> None:
+    """Raise PilekitError for what cannot be done, before anything is."""
+    if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
+        raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")
+    if subsets is not None and not subsets:
+        raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
+    if only and subsets is None:
+        raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
+    if not 1 <= ngram <= MOST_WORDS:
+        raise PilekitError(f"an n-gram has 1 to {MOST_WORDS} words, not {ngram}")
+    if keep not in get_args(Keep):
+        raise PilekitError(f'keep is "longest" or "first", not {keep!r}')
+    if memory < SMALLEST_MEMORY:
+        raise PilekitError(f"memory must be at least {SMALLEST_MEMORY >> 20} MiB, not {memory:,} bytes")
+    if on_error not in get_args(OnError):
+        raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
+    if write:
+        check_names(corpus.shards)

@@ -1,0 +1,235 @@
+"""The steps of a deduplication, each of which takes what an earlier run of it left."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus.shard import is_url
+from pilekit.dedup.apply import clean_shard, mask_shard
+from pilekit.dedup.bands import Bands
+from pilekit.dedup.bits import Bits, get_bits
+from pilekit.dedup.choose import Decisions, choose
+from pilekit.dedup.deduplication import DONE, RECORDS, REMOVED, SUMMARY
+from pilekit.dedup.earlier_run import MASKS, SKETCHES, EarlierRun
+from pilekit.dedup.exact import find_exact
+from pilekit.dedup.match import find_candidates
+from pilekit.dedup.population import Population, ids_of
+from pilekit.dedup.removed import write_removed
+from pilekit.dedup.scratch_space import (
+    STORED_BYTES_PER_DOCUMENT,
+    check_free_disk,
+    clean_bytes,
+    match_bytes,
+    set_bytes,
+    sketch_bytes,
+)
+from pilekit.dedup.second_pass import store_shingles
+from pilekit.dedup.sketch import sketch_shard
+from pilekit.dedup.sketch_file import SUFFIX as SKETCH_SUFFIX
+from pilekit.dedup.sketch_file import ShardSketch
+from pilekit.dedup.summary import summarize
+from pilekit.dedup.verify import Counts, verify
+from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.pipeline.selecting import stem
+from pilekit.shards.atomic import write_atomically
+from pilekit.shards.damage import LISTED_BAD_LINES
+from pilekit.shards.keep_masks import SUFFIX as MASK_SUFFIX
+from pilekit.shards.output import Output
+
+CLEAN, SCRATCH = "clean", "scratch"
+
+_PAIR_BYTES = 16
+
+Report = Callable[[str, int, int], None]
+"""Called with the name of the step, a further amount that is done of it, and how much there is to do; from any thread.
+Amounts are bytes: of shards as stored, or of what is read on disk."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps."""
+
+    corpus: Corpus
+    output: Output
+    bands: Bands
+    parameters: dict[str, Any]
+    inputs: dict[str, Any]
+    memory: int
+    jobs: int | None
+    advance: Report | None
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of what is gone in the end."""
+        return self.output.folder / SCRATCH
+
+    def check_free_disk(self) -> None:
+        """Raise PilekitError if the disk has no room for sketches and clean shards."""
+        needed = 0
+        for name, (size, _) in self.inputs.items():
+            if not (self.output.folder / SKETCHES / f"{name}{SKETCH_SUFFIX}").exists():
+                needed += sketch_bytes(size // STORED_BYTES_PER_DOCUMENT, self.bands.bands)
+            if self.parameters["write"] and self.output.result(name) is None:
+                needed += clean_bytes(size)
+        check_free_disk(self.output.folder, needed, "deduplicating")
+
+    def sketch(self) -> list[ShardSketch]:
+        """A sketch of every shard."""
+        work = functools.partial(
+            sketch_shard,
+            bands=self.bands,
+            ngram=self.parameters["ngram"],
+            seed=self.parameters["seed"],
+            subsets=self.parameters["subsets"],
+            manifest=self.corpus.manifest,
+            on_error=self.parameters["on_error"],
+            folder=self.output.folder / SKETCHES,
+            threads=self._threads(self.corpus.shards),
+        )
+        progress = self._progress("sketching", sum(size for size, _ in self.inputs.values()))
+        return map_shards(work, self.corpus.shards, jobs=self._jobs(self.corpus.shards), on_progress=progress)
+
+    def population(
+        self, sketches: Sequence[ShardSketch], before: EarlierRun | None
+    ) -> tuple[Population, Sequence[Shard]]:
+        """All documents that are compared, and the shards that they lie in."""
+        if before is None:
+            return Population(sketches, self.parameters["keep"]), self.corpus.shards
+        kept = (mask.unpacked() for mask in before.masks())
+        population = Population(sketches, self.parameters["keep"], zip(before.sketches(), kept, strict=True))
+        return population, [*before.shards, *self.corpus.shards]
+
+    def decide(self, population: Population, shards: Sequence[Shard]) -> tuple[Decisions, Counts]:
+        """Find out which documents go, and why."""
+        memory, jobs, documents = self.memory, self.jobs, population.documents
+        check_free_disk(self.output.folder, match_bytes(documents), "matching")
+        copies = find_exact(population, self.scratch / "exact", memory)
+        keys = self._progress("matching", 2 * 8 * documents * self.bands.bands, 8)
+        candidates = find_candidates(
+            population, self.bands, copies.bits(), self.scratch / "match", memory, jobs=jobs, advance=keys
+        )
+        flagged = candidates.bits()
+        check_free_disk(self.output.folder, set_bytes(*_text_of(population, flagged)), "comparing")
+        stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
+        store = store_shingles(
+            population, shards, flagged, self.scratch / "sets", jobs=self._jobs(shards), advance=stored
+        )
+        pairs = self._progress("comparing", _PAIR_BYTES * candidates.pairs.count, _PAIR_BYTES)
+        verified = verify(
+            candidates, store, self.parameters["threshold"], self.scratch / "verify", memory, jobs=jobs, advance=pairs
+        )
+        return choose(verified.edges.chunks(), copies, self.scratch / "choose", memory), verified.counts
+
+    def record(
+        self, population: Population, decisions: Decisions, compared: Counts, sketches: Sequence[ShardSketch]
+    ) -> dict[str, Any]:
+        """Write `removed.parquet` and the masks, and note the summary, which is checked."""
+        folder = self.output.folder
+        repeated = {subset.name for subset in self.corpus.manifest.subsets if (subset.epochs or 0) > 1}
+        train = {shard.name for shard in self.corpus.shards if shard.split in ("train", None)}
+        removed = write_removed(
+            folder / REMOVED,
+            population,
+            decisions,
+            self.scratch,
+            self.memory,
+            header={"parameters": self.parameters, "inputs": self.inputs},
+            is_repeated=lambda shard, subset: subset in repeated and shard in train,
+        )
+        kept: dict[str, tuple[int, int]] = {}
+        masks, bits = [], decisions.bits()
+        own = len(population.sketches) - len(sketches)
+        for shard, sketch, first in zip(self.corpus.shards, sketches, population.base[own:-1].tolist(), strict=True):
+            masks.append(mask_file(self.output, shard))
+            counts = mask_shard(
+                masks[-1], shard, sketch, first, bits, only=self.parameters["only"], manifest=self.corpus.manifest
+            )
+            for name, (documents, size) in counts.items():
+                before = kept.get(name, (0, 0))
+                kept[name] = (before[0] + documents, before[1] + size)
+        summary = summarize(
+            sketches,
+            kept,
+            removed,
+            only=self.parameters["only"],
+            bands=self.bands,
+            threshold=self.parameters["threshold"],
+            compared=compared,
+        )
+        bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
+        records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}
+        self.output.note(RECORDS, records, folder / REMOVED, *masks)
+        return records
+
+    def write_clean(self) -> None:
+        """Write the clean shards, if asked for, and note of each shard where it was read."""
+        waiting = [shard for shard in self.corpus.shards if self.output.result(shard.name) is None]
+        total = sum(size for size, _ in self.inputs.values())
+        progress = self._progress("writing", total)
+        progress(total - sum(self.inputs[shard.name][0] for shard in waiting))
+        work = functools.partial(
+            _finish_shard,
+            output=self.output,
+            write=self.parameters["write"],
+            threads=self._threads(waiting),
+            manifest=self.corpus.manifest,
+        )
+        map_shards(work, waiting, jobs=self._jobs(waiting) if self.parameters["write"] else 1, on_progress=progress)
+
+    def finish(self, summary: dict[str, Any], before: EarlierRun | None) -> None:
+        """Write the summary, note where the earlier run was, and remove what is not needed any more."""
+        with write_atomically(self.output.folder / SUMMARY) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+        against = None if before is None else str(before.folder.absolute())
+        self.output.note(DONE, {"against": against}, self.output.folder / SUMMARY)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _jobs(self, shards: Sequence[Shard]) -> int:
+        if any(shard.path.startswith("memory://") for shard in shards):
+            return 1  # Only this process has it.
+        return max(1, min(usable_cpus() if self.jobs is None else self.jobs, len(shards)))
+
+    def _threads(self, shards: Sequence[Shard]) -> int:
+        return max(1, usable_cpus() // self._jobs(shards))
+
+    def _progress(self, step: str, total: int, unit: int = 1) -> Advance:
+        advance = self.advance
+        return (lambda amount: None) if advance is None else lambda amount: advance(step, unit * amount, total)
+
+
+def _finish_shard(
+    shard: Shard,
+    advance: Advance,
+    *,
+    output: Output,
+    write: bool,
+    threads: int,
+    manifest: Manifest,
+) -> None:
+    files: list[Path] = []
+    if write:
+        path, mask = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst"), mask_file(output, shard)
+        files = clean_shard(shard, advance, path=path, mask=mask, threads=threads, manifest=manifest)
+    output.note(shard.name, {"path": shard.path if is_url(shard.path) else str(Path(shard.path).absolute())}, *files)
+
+
+def mask_file(output: Output, shard: Shard) -> Path:
+    """Where the mask of a shard is."""
+    return output.path(f"{MASKS}/{shard.name}", MASK_SUFFIX)
+
+
+def _text_of(population: Population, flagged: Bits) -> tuple[int, int]:
+    """(bytes of text, number) of the flagged documents."""
+    size = documents = 0
+    for ranks, columns in population.chunks(["text_bytes"]):
+        chosen = columns["text_bytes"][get_bits(flagged, ids_of(ranks))]
+        size, documents = size + int(chosen.sum(dtype="int64")), documents + len(chosen)
+    return size, documents
