@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-
-class ByteSize(click.ParamType[int]):
-    """A number of bytes: `200MB`, `1.5 GB`, `64MiB`, `1000000`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number of bytes, at least 1."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?", value.strip(), re.IGNORECASE)
-        size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
-        if size < 1:
-            self.fail(f"{value!r} is no size; write it like 200MB, 1.5GB or 64MiB", param, ctx)
-        return size
 
 
 @click.command("train-tokenizer")

@@ -87,4 +87,4 @@ def test_a_folder_of_other_settings_is_refused(corpus: Path, tmp_path: Path) -> 
     with pytest.raises(PilekitError, match="level is 3 there, 4 here"):
         run(corpus, "--out", tmp_path / "out", "--level", "4")
     with pytest.raises(PilekitError, match="frame_bytes is 1048576 there, 4096 here"):
-        run(corpus, "--out", tmp_path / "out", "--frame", "4K")
+        run(corpus, "--out", tmp_path / "out", "--frame", "4KiB")

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pilekit.cli.main import pilekit
-from pilekit.cli.train_tokenizer import ByteSize
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter
@@ -67,30 +66,6 @@ def test_subsets_bytes_and_seed(shard: Path, tmp_path: Path) -> None:
 def test_a_sample_too_small_for_the_vocabulary_is_told(shard: Path, tmp_path: Path) -> None:
     result = run(shard, "--vocab-size", 50_000, "--out", tmp_path / "t.json")
     assert "instead of 50,000" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("200MB", 200_000_000),
-        ("1.5GB", 1_500_000_000),
-        ("64MiB", 64 << 20),
-        ("2 gib", 2 << 30),
-        ("1000000", 1_000_000),
-        ("3k", 3_000),
-        ("1T", 10**12),
-        ("10b", 10),
-    ],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert ByteSize().convert(text, None, None) == size
-
-
-@pytest.mark.parametrize("text", ["", "much", "-5MB", "0", "5XB", "1e9", "MB", "0.1", "5 0 MB"])
-def test_no_sizes(text: str, shard: Path, tmp_path: Path) -> None:
-    result = run(shard, "--vocab-size", 300, "--out", tmp_path / "t.json", "--bytes", text)
-    assert result.exit_code == 2
-    assert "write it like 200MB" in result.stderr
 
 
 def test_wrong_usage(shard: Path, tmp_path: Path) -> None:
