@@ -10,8 +10,8 @@
     for batch in pipeline(read("00.jsonl.zst")):
         ...
 
-A stage has no state that could change its results between runs, ranks or workers: what is random is a hash of the seed
-and the document's identity.
+A stage has no state that could change its results between runs, ranks or workers (`NearDuplicates` alone has, and says
+so by its `stateful`): what is random is a hash of the seed and the document's identity.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ class DocumentStage:
 
     takes: ClassVar[type] = DocumentBatch
     gives: ClassVar[type] = DocumentBatch
+    stateful: ClassVar[bool] = False
+    """Whether what passes depends on what passed before: such a stage needs one process that reads all in order."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Pipeline:
     def gives(self) -> type | None:
         """What the last stage gives, where it says so."""
         return getattr(self.stages[-1], "gives", None) if self.stages else None
+
+    @property
+    def stateful(self) -> bool:
+        """Whether what passes a stage depends on what passed before, where a stage says so."""
+        return any(getattr(stage, "stateful", False) for stage in self.stages)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches that come out at the end when `batches` go in; work starts with the first `next()`."""

@@ -1,0 +1,164 @@
+"""Word diffs: nothing of either text is lost, what is alike is alike, and showing it is safe and short."""
+
+from __future__ import annotations
+
+import random
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from pilekit.dedup.side_by_side import side_by_side
+from pilekit.dedup.word_diff import WordDiff, word_diff
+
+texts = st.one_of(
+    st.text(max_size=80),
+    st.text("ab \n.", max_size=300),
+    st.lists(st.sampled_from(["one", "two", "three", "日本", "!", "\x1b[31m"]), max_size=60).map(" ".join),
+)
+
+
+def edited(text: str, cut: int, length: int, new: str) -> str:
+    return text[:cut] + new + text[cut + length :]
+
+
+@given(texts, texts, st.sampled_from([1, 5, 40, 10_000]))
+def test_parts_are_the_texts(one: str, other: str, most: int) -> None:
+    check(one, other, word_diff(one, other, most), most)
+
+
+@given(texts, st.integers(0, 300), st.integers(0, 20), texts, st.sampled_from([5, 40, 10_000]))
+def test_parts_of_an_edited_text_are_the_texts(text: str, cut: int, length: int, new: str, most: int) -> None:
+    other = edited(text, cut, length, new)
+    check(text, other, word_diff(text, other, most), most)
+
+
+def check(one: str, other: str, diff: WordDiff, most: int) -> None:
+    assert one[: diff.before] == other[: diff.before]
+    for text, words, after in (
+        (one, [part.one for part in diff.parts], diff.after[0]),
+        (other, [part.other for part in diff.parts], diff.after[1]),
+    ):
+        compared = "".join(word for part in words for word in part)
+        assert len(compared) <= most
+        assert text[diff.before :] == compared + text[len(text) - after :]
+        assert after == 0 or max(len(one), len(other)) > most
+    for part in diff.parts:
+        assert part.one or part.other
+        same = [word.strip() for word in part.one] == [word.strip() for word in part.other]
+        assert same == part.alike
+    for part, following in pairwise(diff.parts):
+        assert part.alike != following.alike
+
+
+def sizes(one: str, other: str) -> list[tuple[bool, int, int]]:
+    return [(part.alike, len(part.one), len(part.other)) for part in word_diff(one, other).parts]
+
+
+def test_a_large_insertion_is_told_from_all_else() -> None:
+    drawn = random.Random(0)
+    words = [f"w{drawn.randrange(2000)}" for _ in range(30_000)]
+    longer = [*words[:5000], *(f"n{drawn.randrange(2000)}" for _ in range(9000)), *words[5000:]]
+    longer[20_000] = "changed"
+    assert sizes(" ".join(words), " ".join(longer)) == [
+        (True, 5000, 5000),
+        (False, 0, 9000),
+        (True, 6000, 6000),
+        (False, 1, 1),
+        (True, 18_999, 18_999),
+    ]
+
+
+def test_spaces_make_no_difference_and_capitals_do() -> None:
+    assert sizes("one two\tthree\n", "one  two three") == [(True, 3, 3)]
+    assert sizes("one two three", "one Two three") == [(True, 1, 1), (False, 1, 1), (True, 1, 1)]
+
+
+def test_scripts_without_spaces_are_compared_by_character() -> None:
+    assert sizes("日本語のテキスト", "日本語テキスト") == [(True, 3, 3), (False, 1, 0), (True, 4, 4)]
+
+
+@pytest.mark.parametrize("unit", ["a ", "a", "a\n\n", "日", ". "])
+def test_endless_repetition_is_compared(unit: str) -> None:
+    """Nothing in it is unique, so it has no anchors."""
+    one, other = unit * 40_000, unit * 20_000 + "!" + unit * 20_000
+    check(one, other, word_diff(one, other), 1 << 60)
+
+
+def test_long_texts_are_compared_from_where_they_differ() -> None:
+    one = "".join(f"{number} " for number in range(1_000_000))
+    place = one.index(" ", 4_000_000) + 1
+    other = one[:place] + "other " + one[place:]
+    diff = word_diff(one, other)
+    check(one, other, diff, 500_000)
+    assert 3_900_000 < diff.before <= 4_000_000
+    assert [part.alike for part in diff.parts] == [True, False, True]
+    assert diff.parts[1].other == ("other ",)
+
+
+def shown(one: str, other: str, *, width: int = 80, colour: bool = False, titles: tuple[str, str] = ("a", "b")) -> str:
+    console = Console(width=width, force_terminal=colour, color_system="standard" if colour else None, highlight=False)
+    with console.capture() as capture:
+        console.print(side_by_side(word_diff(one, other), titles, colour=colour))
+    return capture.get()
+
+
+def test_differences_are_marked_where_there_is_no_colour() -> None:
+    line = shown("the big brown fox", "the small brown dog").splitlines()[-1]
+    assert line.split("  ")[0].strip() == "the {+big+} brown {+fox+}"
+    assert line.strip().endswith("the [-small-] brown [-dog-]")
+
+
+def test_differences_are_coloured_where_there_is_colour() -> None:
+    out = shown("the big fox", "the small fox", colour=True)
+    assert "\x1b[1;32mbig" in out
+    assert "\x1b[1;31msmall" in out
+    assert "{+" not in out
+    assert "[-" not in out
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_hostile_text_is_made_visible(colour: bool) -> None:
+    hostile = "\x1b]0;title\x07 [bold]no markup[/bold] \x1b[2J\u202e \x9b31m"
+    out = shown(f"one {hostile} two", f"one {hostile} three", width=200, colour=colour)
+    ours = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", ours)
+    assert "\\x1b]0;title\\x07 [bold]no markup[/bold] \\x1b[2J\\u202e" in ours
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+def test_it_fits_and_is_short_whatever_the_texts(width: int) -> None:
+    drawn = random.Random(1)
+    words = [f"w{drawn.randrange(500)}" for _ in range(20_000)]
+    other = [drawn.choice(["x" * 500, "日本語" * 30, word, word + "\n" * 50, word]) for word in words]
+    out = shown(" ".join(words), " ".join(other), width=width).splitlines()
+    assert max(map(cells, out)) <= width
+    assert len(out) < 40_000 / width
+    assert width < 80 or re.search(r"⋯ and [\d,]+ more differences", "\n".join(out))
+
+
+def cells(line: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(line)
+
+
+def test_what_is_alike_is_cut_short() -> None:
+    words = [f"w{number}" for number in range(1000)]
+    out = shown(" ".join(words), " ".join([*words[:500], "new", *words[500:]]))
+    assert "⋯ 488 words alike" in out
+    assert "⋯ 488 words alike" in out.split("[-new-]")[1]
+    assert "w488" in out
+    assert "w487" not in out
+    assert "w511" in out
+    assert "w512" not in out
+
+
+def test_texts_without_a_difference_say_so() -> None:
+    for text in ("", "some words", "word " * 10_000):
+        out = shown(text, text)
+        assert "No word differs." in out
+        assert len(out.splitlines()) < 20
