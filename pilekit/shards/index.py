@@ -32,7 +32,7 @@ from pilekit.shards.cache_folder import cache_folder
 from pilekit.shards.damage import BadLine, SkippedLines
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index_metadata import FORMAT, Frames, IndexHeader, LaterFormat, read_metadata
-from pilekit.shards.opening import open_stored
+from pilekit.shards.opening import exists, open_stored
 from pilekit.shards.reading import record_format
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def find_index(shard: Shard, manifest: Manifest | None = None, *, tell: bool = T
     now: Fingerprint | None = None
     passed_over = []
     for place in index_places(shard):
-        if not _exists(place):
+        if not exists(place):
             continue
         try:
             index = load_index(place)
@@ -202,18 +202,6 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
         except Exception as error:
             raise _no_index(path, visible(str(error).split("\n", 1)[0], 200)) from error
         yield table
-
-
-def _exists(path: str) -> bool:
-    if not is_url(path):
-        return os.path.exists(path)  # noqa: PTH110 (Path.exists raises where a folder on the way may not be read)
-    import fsspec
-
-    try:
-        store, inner = fsspec.core.url_to_fs(path)
-        return bool(store.exists(inner))
-    except Exception:
-        return False  # Stores raise errors of their own making; the shard itself will tell what is wrong.
 
 
 def _no_index(path: str, why: str) -> PilekitError:

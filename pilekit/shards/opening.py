@@ -120,6 +120,19 @@ def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storag
         raise PilekitError(f"{visible(path)}: cannot be opened: {why}") from error
 
 
+def exists(path: str) -> bool:
+    """Whether there is such a file at a path or URL; where that cannot be told, there is none."""
+    if not is_url(path):
+        return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where a folder on the way may not be read)
+    import fsspec
+
+    try:
+        store, inner = fsspec.core.url_to_fs(path)
+        return bool(store.isfile(inner))
+    except Exception:  # Stores raise errors of their own making; the shard itself will tell what is wrong.
+        return False
+
+
 def _open_standard_input() -> tuple[BinaryIO, Storage]:
     try:
         if sys.stdin is None or sys.stdin.closed:

@@ -15,6 +15,7 @@ from pathlib import Path
 from pilekit.corpus.shard import Shard, is_url, without_query
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
+from pilekit.shards.opening import exists
 
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
 """What such a file in the corpus root is called; the first is what pilekit writes."""
@@ -123,16 +124,3 @@ def _content(path: str) -> bytes:
     if len(content) > MAX_SUMS_BYTES:
         raise PilekitError(f"{visible(path)}: is longer than {MAX_SUMS_BYTES >> 20} MiB, which no sums file is")
     return content
-
-
-def exists(path: str) -> bool:
-    """Whether there is such a file; where a store does not say, there is none."""
-    if not is_url(path):
-        return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where a folder may not be read)
-    import fsspec
-
-    try:
-        store, place = fsspec.core.url_to_fs(path)
-        return bool(store.isfile(place))
-    except Exception:
-        return False

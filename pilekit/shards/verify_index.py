@@ -49,7 +49,7 @@ class IndexComparison:
         self.text_bytes += int(np.sum(batch.column("text_bytes").to_numpy()))
         at = 0
         for rows in self._next(len(batch)):
-            self._compare(batch.slice(at, len(rows)), rows)
+            self.differs_at = _first_difference(batch.slice(at, len(rows)), rows)
             if self.differs_at is not None:
                 return
             at += len(rows)
@@ -86,20 +86,6 @@ class IndexComparison:
             wanted -= len(part)
             yield part
 
-    def _compare(self, batch: pa.RecordBatch, rows: pa.Table) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        differs = np.zeros(len(batch), dtype=bool)
-        for name in ("number", "text_bytes", "text_hash"):
-            differs |= batch.column(name).to_numpy() != rows.column(name).to_numpy()
-        # As text: equal labels may have other numbers in each of the two dictionaries.
-        here, there = (pa.chunked_array(part).cast(pa.string()) for part in ([batch["subset"]], rows["subset"].chunks))
-        differs |= pc.not_equal(here, there).to_numpy()
-        if differs.any():
-            first = int(differs.argmax())
-            self.differs_at = min(batch.column("number")[first].as_py(), rows.column("number")[first].as_py())
-
     def _other_figures(self, scan: IndexScan) -> list[str]:
         """Which figures of the header differ where all documents agree."""
         header = self.index.header
@@ -115,3 +101,20 @@ class IndexComparison:
         here = scan.frames
         same = all(np.array_equal(getattr(self.index.frames, f.name), getattr(here, f.name)) for f in fields(Frames))
         return others if same else [*others, "frames"]
+
+
+def _first_difference(batch: pa.RecordBatch, rows: pa.Table) -> int | None:
+    """The number of the first document that is not the same in both, which are equally long."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    differs = np.zeros(len(batch), dtype=bool)
+    for name in ("number", "text_bytes", "text_hash"):
+        differs |= batch.column(name).to_numpy() != rows.column(name).to_numpy()
+    # As text: equal labels may have other numbers in each of the two dictionaries.
+    here, there = (pa.chunked_array(part).cast(pa.string()) for part in ([batch["subset"]], rows["subset"].chunks))
+    differs |= pc.not_equal(here, there).to_numpy()
+    if not differs.any():
+        return None
+    first = int(differs.argmax())
+    return int(min(batch.column("number")[first].as_py(), rows.column("number")[first].as_py()))

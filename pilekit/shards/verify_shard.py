@@ -16,9 +16,8 @@ from pilekit.shards.frames import LARGEST_HEADER, parse_frame_header
 from pilekit.shards.index import ShardIndex, index_places, load_index
 from pilekit.shards.index_scan import IndexScan, scan_shard
 from pilekit.shards.lines import LineTooLong
-from pilekit.shards.opening import open_stored, storage_of
+from pilekit.shards.opening import exists, open_stored, storage_of
 from pilekit.shards.seek_table import read_seek_table
-from pilekit.shards.sums import exists
 from pilekit.shards.verify_frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames, locate
 from pilekit.shards.verify_index import IndexComparison
 from pilekit.shards.verify_labels import UnknownLabels
@@ -120,7 +119,7 @@ class _Verifier:
         if error is not None:
             self._broken(error, scan, table, index)
         elif table is not None:
-            with open_stored(self.shard.path)[0] as file:
+            with open_stored(self.shard.path, scattered=True)[0] as file:
                 compare_table(file, table, scan, self.whole)
         if comparison is not None:
             comparison.conclude(None if error else scan, self.whole)
@@ -148,7 +147,7 @@ class _Verifier:
     def _table(self) -> SeekTable | None:
         if self.storage == "zstd":
             try:
-                with open_stored(self.shard.path)[0] as file:
+                with open_stored(self.shard.path, scattered=True)[0] as file:
                     return read_seek_table(file, self.now.size)
             except ShardDamage as damage:
                 self.whole.add(damage.reason, byte=damage.byte)
@@ -181,7 +180,7 @@ class _Verifier:
         known: list[KnownFrame] = []
         if self.storage == "zstd":
             fits = index is not None and index.header.size == self.now.size
-            with open_stored(self.shard.path)[0] as file:
+            with open_stored(self.shard.path, scattered=True)[0] as file:
                 known = known_frames(file, table, index if fits else None)
         begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in table)] if table else [])
         number, begin, problem, all_suspect = locate(damage, begins, len(scan.frames) if known else 0)
@@ -219,7 +218,7 @@ class _Verifier:
         cut = self.storage != "parquet" and table is None
         change = self.storage in ("plain", "parquet")
         if self.storage == "zstd" and len(scan.frames):
-            with open_stored(self.shard.path)[0] as file:
+            with open_stored(self.shard.path, scattered=True)[0] as file:
                 file.seek(int(scan.frames.offset[0]))
                 header = parse_frame_header(file.read(LARGEST_HEADER))
             change = header is not None and not header.checksum

@@ -80,8 +80,8 @@ def verify_corpus(
                         `SHA256SUMS.txt` in that root, if there is one
     write_sums          write such a file there, if nothing is wrong; lines for other files are kept
     use_manifest_sums   the manifest's sums are for this corpus; else only for files of just the size it names
-    whole               a file that the sums list and that is not there is a finding; None: if all of a folder is
-                        verified
+    whole               a file that the sums list and that is not there is a finding; None: if `corpus` is the path of
+                        a folder
     jobs                how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a
                         small corpus
     advance             called with each further amount of stored bytes dealt with

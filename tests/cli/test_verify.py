@@ -19,12 +19,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter
 from tests.shards.making import record, some_lines
 
-PILEKIT = [
-    sys.executable,
-    "-c",
-    "from pilekit.cli import main; main.COMMANDS.setdefault('verify', ''); main.main()",
-    "verify",
-]
+PILEKIT = [sys.executable, "-m", "pilekit.cli.main", "verify"]
 
 
 @pytest.fixture(autouse=True)
