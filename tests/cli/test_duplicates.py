@@ -1,0 +1,231 @@
+"""`pilekit duplicates`: which removals it shows, and that they are safe to look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from rich.cells import cell_len
+
+from pilekit.cli import duplicates
+from pilekit.corpus import shard_of
+from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup.removed import SCHEMA
+from pilekit.dedup.removed_pairs import RemovedPair, spread_pairs
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter
+from pilekit.shards.indexing import build_index
+from tests.dedup import reference
+from tests.dedup.planted import planted
+from tests.pipeline.making import batch
+
+PLANTED = planted(60, seed=5, words=(40, 150)).texts
+HOSTILE = [" ".join(f"word{number}" for number in range(60)) + end for end in ("", " \x1b[31mred\x07 \u202e[bold]")]
+LABELS = ["ArXiv", "PubMed Central", "\x1b[2Jevil"]
+
+
+def run(*arguments: str | Path | float, width: int = 100) -> Result:
+    environment = {"COLUMNS": str(width)}
+    result = CliRunner().invoke(duplicates.command, [str(argument) for argument in arguments], env=environment)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def shard(path: Path, texts: list[str]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with ShardWriter(path) as writer:
+        writer.write(batch(texts, [LABELS[number % 3] for number in range(len(texts))], "00.jsonl"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    shard(folder / "00.jsonl.zst", [*PLANTED[:70], *HOSTILE])
+    shard(folder / "01.jsonl.zst", [*PLANTED[70:], *PLANTED[:9]])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dedup(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "dedup"
+    deduplicate(corpus, out=out, write=False, jobs=1)
+    return out
+
+
+def removed(dedup: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(dedup / "removed.parquet").to_pylist()
+    return rows
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (row["reason"] == "exact", row["similarity"], row["shard"], row["number"]))
+
+
+def test_json_is_the_rows_of_the_record(dedup: Path) -> None:
+    everything = json.loads(run(dedup, "-n", 1000, "--json").stdout)
+    assert everything == {"removed": len(removed(dedup)), "pairs": in_order(removed(dedup))}
+    assert {row["reason"] for row in everything["pairs"]} == {"near", "exact"}
+    few = json.loads(run(dedup, "-n", 5, "--json").stdout)
+    assert few["removed"] == everything["removed"]
+    assert [row in everything["pairs"] for row in few["pairs"]] == [True] * 5
+    assert {row["reason"] for row in few["pairs"]} == {"near"}
+    assert run(dedup, "-n", 5, "--json").stdout == run(dedup, "-n", 5, "--json").stdout
+
+
+@pytest.mark.parametrize(("typed", "subset"), [("PMC", LABELS[1]), ("arxiv", LABELS[0]), (LABELS[2], LABELS[2])])
+def test_a_subset_in_any_spelling(dedup: Path, typed: str, subset: str) -> None:
+    found = json.loads(run(dedup, "--subset", typed, "-n", 1000, "--json").stdout)
+    assert found["pairs"] == in_order([row for row in removed(dedup) if row["subset"] == subset]) != []
+
+
+def test_a_least_similarity(dedup: Path) -> None:
+    found = json.loads(run(dedup, "--min-similarity", 0.9, "-n", 1000, "--json").stdout)
+    assert found["pairs"] == in_order([row for row in removed(dedup) if row["similarity"] >= 0.9]) != []
+
+
+def test_pairs_are_shown_side_by_side(corpus: Path, dedup: Path) -> None:
+    out = run(dedup, "-n", 1000, width=120).stdout
+    rows = removed(dedup)
+    for place, row in enumerate(in_order(rows), 1):
+        how = "exact copy" if row["reason"] == "exact" else f"similarity {row['similarity']:.4f}"
+        assert f"{place} of {len(rows)}: {how}\n" in out
+    assert out.endswith(f"\n{len(rows)} of {len(rows)} removed documents\n")
+    assert out.count("No word differs.") >= sum(row["reason"] == "exact" for row in rows)
+
+    first = in_order(rows)[0]
+    shown = re.split(r"^\d+ of \d+: .*\n", out, flags=re.MULTILINE)[1]
+    sides = {"{+": (first["kept_shard"], first["kept_number"]), "[-": (first["shard"], first["number"])}
+    texts = {"00.jsonl": [*PLANTED[:70], *HOSTILE], "01.jsonl": [*PLANTED[70:], *PLANTED[:9]]}
+    words = {mark: set(reference.words(texts[name][number])) for mark, (name, number) in sides.items()}
+    for mark, own in words.items():
+        for word in re.findall(re.escape(mark) + r"(\w+)\W?[+-][}\]]", shown):
+            assert word.lower().encode() in own
+    assert any(mark in shown for mark in sides)
+
+
+@pytest.mark.parametrize("width", [40, 80, 157])
+def test_it_fits_the_terminal(dedup: Path, width: int) -> None:
+    for line in run(dedup, "-n", 8, width=width).stdout.splitlines():
+        assert cell_len(line) <= width
+
+
+def test_hostile_texts_and_labels_reach_no_terminal(dedup: Path) -> None:
+    out = run(dedup, "-n", 1000, width=150).stdout
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
+    assert "\\x1b[31mred\\x07 \\u202e[bold]" in out
+    assert "\\x1b[2Jevil" in out
+
+
+def test_the_shards_may_have_an_index_and_the_folder_another_place(
+    corpus: Path, dedup: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = run(dedup, "-n", 8).stdout
+    for name in ("00.jsonl.zst", "01.jsonl.zst"):
+        build_index(shard_of(str(corpus / name)))
+    monkeypatch.chdir(tmp_path)
+    assert run(os.path.relpath(dedup), "-n", 8).stdout == before
+
+
+def test_kept_documents_of_an_earlier_run_are_read_there(corpus: Path, dedup: Path, tmp_path: Path) -> None:
+    shard(tmp_path / "new" / "00.jsonl.zst", ["something new " * 3, *PLANTED[20:50]])
+    out = tmp_path / "second"
+    deduplicate(tmp_path / "new", against=dedup, out=out, write=False, jobs=1)
+    assert {row["kept_corpus"] for row in removed(out)} == {"against"}
+    shown = run(out, "-n", 1000, "--min-similarity", 1).stdout
+    assert "(of the earlier run)" in shown
+    # Exact copies: had the kept one been looked for in the new shard, it would be another text.
+    copies = [row for row in removed(out) if row["reason"] == "exact"]
+    assert len(copies) > 10
+    assert shown.count("No word differs.") >= len(copies)
+
+
+def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:
+    path = shard(tmp_path / "data" / "00.jsonl.zst", [*PLANTED[:30], PLANTED[3]])
+    deduplicate(path, out=tmp_path / "dedup", write=False, jobs=1)
+    shard(path, [*PLANTED[:31], PLANTED[3]])
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: is not the shard any more that "):
+        run(tmp_path / "dedup")
+
+
+def test_nothing_removed_is_said(tmp_path: Path) -> None:
+    path = shard(tmp_path / "data" / "00.jsonl.zst", ["one text", "and another one", "third"])
+    deduplicate(path, out=tmp_path / "dedup", write=False, jobs=1)
+    assert run(tmp_path / "dedup").stdout == "no document was removed\n"
+    assert run(tmp_path / "dedup", "--subset", "ArXiv").stdout == "no such document was removed\n"
+    assert json.loads(run(tmp_path / "dedup", "--json").stdout) == {"removed": 0, "pairs": []}
+
+
+def test_what_is_no_dedup_folder_is_an_error(corpus: Path, dedup: Path, tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match="was not written by pilekit"):
+        run(corpus)
+    with pytest.raises(PilekitError, match='unknown subset "Arxive"'):
+        run(dedup, "--subset", "Arxive")
+    assert run(dedup, "-n", 0).exit_code == 2
+
+
+def record(path: Path, similarities: list[float], reasons: list[str]) -> Path:
+    count = len(similarities)
+    columns = {
+        "shard": [f"{number // 1000:02d}" for number in range(count)],
+        "number": list(range(count)),
+        "subset": [LABELS[number % 2] for number in range(count)],
+        "kept_shard": ["kept"] * count,
+        "kept_number": list(range(count, 2 * count)),
+        "kept_subset": [LABELS[0]] * count,
+        "similarity": similarities,
+        "reason": reasons,
+        "kept_corpus": ["this"] * count,
+    }
+    table = pa.table({field.name: pa.array(columns[field.name]).cast(field.type) for field in SCHEMA}, schema=SCHEMA)
+    pq.write_table(table, path, row_group_size=700)
+    return path
+
+
+def test_pairs_are_spread_over_the_similarities_and_the_corpus(tmp_path: Path) -> None:
+    """Most are alike to 0.99 and more, and all the same each hundredth from 0.80 on is shown."""
+    rows = 150_000
+    similarities = [0.8 + (number % 20) / 100 if number % 100 < 20 else 0.9951 for number in range(rows)]
+    path = record(tmp_path / "removed.parquet", similarities, ["near"] * rows)
+    found, total = spread_pairs(path, 20)
+    assert total == rows
+    assert [int(100 * pair.similarity + 0.01) for pair in found] == list(range(80, 100))
+    assert all(abs(pair.number - rows / 2) < 300 for pair in found), "one of each: from the middle"
+    more, _ = spread_pairs(path, 60)
+    assert len(set(more)) == 60
+    assert min(pair.number for pair in more) < rows / 4
+    assert max(pair.number for pair in more) > 3 * rows / 4
+    half, total = spread_pairs(path, 10, subset=LABELS[1], min_similarity=0.9)
+    assert total == sum(similarity >= 0.9 for similarity in similarities[1::2])
+    assert all(pair.subset == LABELS[1] and pair.similarity >= 0.9 for pair in half)
+    assert len(half) == 10
+
+
+def test_exact_copies_come_where_there_are_too_few_others(tmp_path: Path) -> None:
+    path = record(tmp_path / "removed.parquet", [1.0] * 900 + [0.9, 0.8, 1.0], ["exact"] * 900 + ["near"] * 3)
+    assert [pair.number for pair in spread_pairs(path, 2)[0]] == [901, 902]
+    assert [pair.number for pair in spread_pairs(path, 3)[0]] == [901, 900, 902]
+    found = spread_pairs(path, 6)[0]
+    assert [pair.number for pair in found] == [901, 900, 902, 150, 450, 750]
+    assert len(set(spread_pairs(path, 2000)[0])) == 903
+    assert found[0] == RemovedPair("00", 901, LABELS[1], "kept", 1804, LABELS[0], 0.8, "near", "this")
+
+
+def test_a_record_that_is_gone_or_damaged_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match=r"removed\.parquet: is not there"):
+        spread_pairs(tmp_path / "removed.parquet", 3)
+    path = record(tmp_path / "removed.parquet", [1.0] * 900, ["exact"] * 900)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(PilekitError, match=r"removed\.parquet: cannot be read"):
+        spread_pairs(path, 3)
+    pq.write_table(pa.table({"number": [1]}), path)
+    with pytest.raises(PilekitError, match=r"removed\.parquet: cannot be read"):
+        spread_pairs(path, 3)
