@@ -27,7 +27,7 @@ KIND = "dedup"
 
 SKETCHES, MASKS = "sketches", "masks"
 
-_SAME = ("ngram", "num_perm", "seed", "bands", "rows")
+_SAME = ("ngram", "bands", "rows", "num_perm", "seed")
 """What two runs must agree in for their sketches to be compared."""
 
 

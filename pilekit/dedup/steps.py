@@ -41,6 +41,7 @@ from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.pipeline.selecting import stem
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.damage import LISTED_BAD_LINES
+from pilekit.shards.indexing import STORED_BYTES_PER_PROCESS
 from pilekit.shards.keep_masks import SUFFIX as MASK_SUFFIX
 from pilekit.shards.output import Output
 
@@ -195,7 +196,10 @@ class Steps:
     def _jobs(self, shards: Sequence[Shard]) -> int:
         if any(shard.path.startswith("memory://") for shard in shards):
             return 1  # Only this process has it.
-        return max(1, min(usable_cpus() if self.jobs is None else self.jobs, len(shards)))
+        jobs = self.jobs
+        if jobs is None:
+            jobs = min(usable_cpus(), 1 + sum(shard.size or 0 for shard in shards) // STORED_BYTES_PER_PROCESS)
+        return max(1, min(jobs, len(shards)))
 
     def _threads(self, shards: Sequence[Shard]) -> int:
         return max(1, usable_cpus() // self._jobs(shards))

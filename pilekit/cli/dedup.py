@@ -1,0 +1,203 @@
+"""`pilekit dedup`: a corpus without copies and near-duplicates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilekit.cli.byte_size import ByteSize
+from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.progress import Advance, byte_progress
+from pilekit.cli.skipped_lines import tell_skipped
+from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from pilekit.dedup.population import Keep
+    from pilekit.dedup.steps import Report
+    from pilekit.shards.reading import OnError
+
+LONGEST_NAME = 40
+MOST_ROWS = 200
+
+
+@click.command()
+@corpus_argument
+@click.option("--only", is_flag=True, help="Leave out the documents of other subsets than --subsets names.")
+@click.option(
+    "--threshold", type=float, default=0.8, show_default=True, help="Near-duplicates are at least so similar."
+)
+@click.option("--ngram", type=int, default=5, show_default=True, metavar="N", help="Words in an n-gram.")
+@click.option("--num-perm", type=int, default=128, show_default=True, metavar="N", help="MinHash permutations, about.")
+@click.option(
+    "--keep",
+    type=click.Choice(["longest", "first"]),
+    default="longest",
+    show_default=True,
+    help="Which of similar documents stays.",
+)
+@click.option("--against", metavar="DIR", help="An earlier run: remove what is in there too, with its documents first.")
+@click.option(
+    "--out",
+    default="dedup",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="New folder for the clean shards, the masks, the proofs and the summary.",
+)
+@click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
+@click.option(
+    "--memory",
+    type=ByteSize(64 << 20, 1 << 50),
+    default="4GB",
+    show_default=True,
+    help="For sorting and comparing, however large the corpus.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a line that is no document: stop, or skip and count it.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Shards at a time; fewer jobs, less memory.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+def command(
+    paths: tuple[str, ...],
+    subsets: str | None,
+    manifest: str | None,
+    only: bool,
+    threshold: float,
+    ngram: int,
+    num_perm: int,
+    keep: Keep,
+    against: str | None,
+    out: Path,
+    no_write: bool,
+    memory: int,
+    on_error: OnError,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Remove copies and near-duplicates, with a proof for each, and keep all labels.
+
+    Two documents are near-duplicates if the sets of their word n-grams are similar (Jaccard) to the threshold or more.
+    One is removed only if a document that stays is so similar to it, which is computed exactly; removed.parquet in DIR
+    names both. DIR/clean holds the lines that stay, byte for byte, DIR/masks a bit for each document. Documents of
+    subsets that are not named pass through. Memory does not grow with the corpus. Killed, it goes on when run again.
+
+    \b
+    Example:
+      pilekit dedup data/
+      pilekit dedup data/ --subsets ArXiv,GitHub --threshold 0.7 --out unique
+      pilekit dedup more/ --against unique --out more-unique
+      pilekit duplicates unique
+    """
+    from pilekit.dedup.bands import choose_bands
+    from pilekit.dedup.deduplicate import deduplicate
+
+    corpus = open_corpus(paths, manifest)
+    names = exact_subsets(subsets, corpus)
+    click.echo(choose_bands(threshold, num_perm).curve(), err=True)
+    with _progress() as advance:
+        found = deduplicate(
+            corpus,
+            subsets=names,
+            only=only,
+            threshold=threshold,
+            ngram=ngram,
+            num_perm=num_perm,
+            keep=keep,
+            against=against,
+            out=out,
+            write=not no_write,
+            memory=memory,
+            jobs=jobs,
+            on_error=on_error,
+            advance=advance,
+        )
+    tell_skipped(found.skipped)
+    summary = found.summary
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+    else:
+        from rich.console import Console
+
+        Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False).print(_table(summary))
+        click.echo(_sum(summary))
+        what = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
+        click.echo(f"{what} in {visible(str(found.folder))}")
+    if "hot" in summary:
+        click.echo(
+            f"{summary['hot']['documents']:,} documents that stay share much with very many others, and were compared "
+            f"with some of those only ({summary['hot']['runs']:,} groups)",
+            err=True,
+        )
+    if "up_sampled" in summary:
+        click.echo(
+            f"warning: {summary['up_sampled']:,} of the exact copies are in subsets that the Pile repeats on purpose; "
+            "in a released train split most are that up-sampling, which repeats= of PileStream gives back in training",
+            err=True,
+        )
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    """A progress line for each step, one after the other."""
+    lock = threading.Lock()
+    lines: dict[str, Advance] = {}
+    with ExitStack() as shown:
+
+        def advance(step: str, amount: int, total: int) -> None:
+            with lock:
+                if step not in lines:
+                    shown.close()
+                    lines[step] = shown.enter_context(byte_progress(step, total))
+            lines[step](amount)
+
+        yield advance
+
+
+def _table(summary: dict[str, Any]) -> Table:
+    """A row per subset, the largest first, and the totals; labels may be hostile, so they are rich `Text`."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from pilekit.stats.table import rounded_bytes
+
+    def cells(one: dict[str, Any]) -> list[str]:
+        counts = [f"{one[count]:,}" for count in columns]
+        return [*counts, rounded_bytes(one["bytes"]["removed"])]
+
+    columns = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
+    if summary.get("left_out"):
+        columns["left_out"] = "Left out"
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False, show_footer=True, header_style="bold")
+    # Not no_wrap, which its cells are: where there is no room this column gives way, and no number is cut short.
+    table.add_column("Subset", "Total")
+    for title, total in zip([*columns.values(), "Saved"], cells(summary), strict=True):
+        table.add_column(title, total, justify="right", no_wrap=True)
+    subsets = list(summary["subsets"].items())
+    for name, one in subsets[:MOST_ROWS]:
+        table.add_row(Text(visible(name, LONGEST_NAME), no_wrap=True, overflow="ellipsis"), *cells(one))
+    if len(subsets) > MOST_ROWS:
+        table.add_row(f"({len(subsets) - MOST_ROWS:,} more)")
+    return table
+
+
+def _sum(summary: dict[str, Any]) -> str:
+    """That nothing got lost."""
+    parts = [f"{summary[name]:,} {name.replace('_', ' ')}" for name in ("kept", "removed", "skipped")]
+    if "left_out" in summary:
+        parts.append(f"{summary['left_out']:,} left out")
+    return f"{summary['read']:,} read = {' + '.join(parts)}"

@@ -1,0 +1,411 @@
+"""The whole way: what is removed is proven, what is similar is found, nothing is lost, whatever the topology."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasketch
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit import Corpus, PilekitError
+from pilekit.dedup import scratch_space
+from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup.shingles import shingle_set
+from tests.dedup import reference
+from tests.dedup.checking import Identity, check, corpus_documents, removed_rows, write_corpus
+from tests.dedup.planted import planted
+from tests.shards import making
+from tests.stopping import tree
+
+LABELS = ["Github", "ArXiv", "Pile-CC"]
+
+
+def lines_of(texts: list[str], labels: list[str] = LABELS) -> list[bytes]:
+    return [making.record(text, labels[number % len(labels)]) for number, text in enumerate(texts)]
+
+
+def planted_corpus(folder: Path, pairs: int, seed: int) -> Path:
+    """Pairs of near-duplicates of similarities from 0.5 on, some exact copies, empty and short ones, over 3 shards."""
+    found = planted(pairs, seed, alone=pairs // 4, words=(5, 200))
+    rng = random.Random(seed)
+    texts = found.texts + rng.choices(found.texts, k=pairs // 5) + ["", "", " ", "\n", "one", "One!", "one two", "…"]
+    rng.shuffle(texts)
+    lines = lines_of(texts)
+    third = len(lines) // 3
+    shards = {"train/00": lines[:third], "train/01": lines[third : 2 * third], "val": lines[2 * third :]}
+    return write_corpus(folder, shards)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted_corpus(tmp_path_factory.mktemp("corpus"), 120, 1)
+
+
+def missed(folder: Path, removed: set[Identity], threshold: float) -> tuple[int, int]:
+    """(similar pairs of which both are kept, all similar pairs), by brute force."""
+    documents = corpus_documents(folder)
+    names = list(documents)
+    pairs = reference.similar_pairs([document.text for document in documents.values()], threshold)
+    both_kept = [pair for pair in pairs if names[pair[0]] not in removed and names[pair[1]] not in removed]
+    return len(both_kept), len(pairs)
+
+
+@pytest.mark.parametrize("keep", ["longest", "first"])
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9])
+def test_planted_near_duplicates(corpus: Path, tmp_path: Path, threshold: float, keep: reference.Keep) -> None:
+    deduplicate(corpus, threshold=threshold, keep=keep, out=tmp_path / "out", jobs=1)
+    removed = check(tmp_path / "out", corpus_documents(corpus), threshold=threshold, keep=keep)
+    both_kept, pairs = missed(corpus, removed, threshold)
+    assert pairs > 20
+    assert both_kept <= 0.01 * pairs
+
+
+word = st.sampled_from(["a", "b", "c", "d", "é", "B"])
+short_text = st.lists(word, max_size=9).map(" ".join) | st.sampled_from(["", " ", "...", "a-b", "\x00"])
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.lists(short_text, max_size=12), min_size=1, max_size=3),
+    st.sampled_from([0.3, 0.5, 0.8, 1.0]),
+    st.integers(1, 3),
+    st.sampled_from(["longest", "first"]),
+)
+def test_adversarial_short_texts(
+    tmp_path_factory: pytest.TempPathFactory,
+    shards: list[list[str]],
+    threshold: float,
+    ngram: int,
+    keep: reference.Keep,
+) -> None:
+    folder = tmp_path_factory.mktemp("short")
+    write_corpus(folder / "data", {f"{place:02d}": [b"", *lines_of(texts)] for place, texts in enumerate(shards)})
+    out = folder / "out"
+    deduplicate(folder / "data", threshold=threshold, ngram=ngram, keep=keep, out=out, jobs=1)
+    removed = check(out, corpus_documents(folder / "data"), threshold=threshold, ngram=ngram, keep=keep)
+    first_of: dict[str, Identity] = {}
+    for name, document in corpus_documents(folder / "data").items():
+        assert first_of.setdefault(document.text, name) == name or name in removed
+    shutil.rmtree(folder)
+
+
+def test_the_bytes_depend_on_nothing_but_shards_and_parameters(corpus: Path, tmp_path: Path) -> None:
+    files = [corpus / name for name in ("val.jsonl.zst", "train/01.jsonl.zst", "train/00.jsonl.zst")]
+    deduplicate(corpus, out=tmp_path / "a", jobs=1)
+    deduplicate(files, out=tmp_path / "b", jobs=2, memory=64 << 20)
+    deduplicate(list(reversed(files)), out=tmp_path / "c")
+    expected = tree(tmp_path / "a")
+    assert set(expected) == {
+        "pilekit.json",
+        "removed.parquet",
+        "summary.json",
+        *(f"sketches/{name}.parquet" for name in ("train/00.jsonl", "train/01.jsonl", "val.jsonl")),
+        *(f"masks/{name}.mask" for name in ("train/00.jsonl", "train/01.jsonl", "val.jsonl")),
+        *(f"clean/{name}.zst" for name in ("train/00.jsonl", "train/01.jsonl", "val.jsonl")),
+        *(f"clean/{name}.zst.index.parquet" for name in ("train/00.jsonl", "train/01.jsonl", "val.jsonl")),
+    }
+    assert tree(tmp_path / "b") == expected
+    assert tree(tmp_path / "c") == expected
+
+
+def test_without_writing_all_else_is_the_same(corpus: Path, tmp_path: Path) -> None:
+    deduplicate(corpus, out=tmp_path / "written", jobs=1)
+    deduplicate(corpus, out=tmp_path / "not", jobs=1, write=False)
+    check(tmp_path / "not", corpus_documents(corpus), clean=False)
+    written, not_written = (tree(tmp_path / name) for name in ("written", "not"))
+    for name in not_written:
+        assert not name.startswith("clean/")
+        if name.startswith(("masks/", "sketches/", "summary.json")):
+            assert not_written[name] == written[name]
+
+
+@pytest.mark.parametrize("only", [False, True])
+@pytest.mark.parametrize("bad", [False, True])
+def test_other_subsets_pass_through_or_are_left_out(tmp_path: Path, only: bool, bad: bool) -> None:
+    rng = random.Random(0)
+    texts = rng.choices(planted(20, 5).texts, k=150)
+    lines = lines_of(texts)
+    if bad:
+        lines = [line for one in lines for line in (one, rng.choice([b"", b"{", b"[]", b'{"text": 1}']))]
+    write_corpus(tmp_path / "data", {"00": lines[: len(lines) // 2], "01": lines[len(lines) // 2 :]})
+    documents = corpus_documents(tmp_path / "data")
+    skipped = sum(bool(line) for line in lines) - len(documents)
+    out = tmp_path / "out"
+    result = deduplicate(
+        tmp_path / "data", subsets=["arxiv", "Pile-CC"], only=only, out=out, jobs=1, on_error="skip", threshold=0.7
+    )
+    removed = check(out, documents, threshold=0.7, subsets={"ArXiv", "Pile-CC"}, only=only, skipped=skipped)
+    assert len(removed) > 50
+    assert result.skipped.count == skipped
+    assert len(result.skipped.examples) == min(skipped, 100)
+    assert {documents[name].subset for name in removed} == {"ArXiv", "Pile-CC"}
+
+
+def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", {"00": [making.record("a"), b"{", making.record("a")]})
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
+        deduplicate(tmp_path / "data", out=tmp_path / "out")
+    deduplicate(tmp_path / "data", out=tmp_path / "skip", on_error="skip")
+    assert check(tmp_path / "skip", corpus_documents(tmp_path / "data"), skipped=1) == {("00.jsonl", 2)}
+
+
+def test_every_way_to_store_a_shard(tmp_path: Path) -> None:
+    import gzip
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = planted(5, 3, words=(50, 90)).texts
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_bytes(b"\n".join(lines_of(text)))  # no last newline
+    (tmp_path / "data" / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(line + b"\n" for line in lines_of(text))))
+    meta = [{"pile_set_name": "ArXiv"}] * (len(text) + 1)
+    pq.write_table(pa.table({"text": [*text, "quite another one"], "meta": meta}), tmp_path / "data" / "c.parquet")
+    write_corpus(tmp_path / "data", {"d": [], "e": [b"", b" "]})
+    result = deduplicate(tmp_path / "data", out=tmp_path / "out", jobs=1)
+    kept = {path.name: making.unzstd(path) for path in (tmp_path / "out" / "clean").glob("*.zst")}
+    assert sorted(kept) == ["a.jsonl.zst", "c.jsonl.zst"]
+    assert json.loads(kept["c.jsonl.zst"])["text"] == "quite another one"
+    assert kept["a.jsonl.zst"].endswith(b"\n")
+    assert kept["a.jsonl.zst"].count(b"\n") == result.summary["kept"] - 1
+    assert result.summary["read"] == 3 * len(text) + 1
+    assert result.summary["exact"] + result.summary["near"] == result.summary["removed"] > 2 * len(text)
+
+
+def test_many_documents_with_one_header(tmp_path: Path) -> None:
+    """More than 64 documents share most bands, in a run; those alike in the rest too are removed, the others stay."""
+    rng = random.Random(2)
+    header = " ".join(f"licence{i}" for i in range(150))
+    bodies = [" ".join(f"w{rng.randrange(10**6)}" for _ in range(rng.randint(20, 80))) for _ in range(100)]
+    texts = [f"{header} {body}{end}" for body in bodies for end in ("", " one more", " and yet another")]
+    rng.shuffle(texts)
+    write_corpus(tmp_path / "data", {"00": lines_of(texts)})
+    for keep in ("longest", "first"):
+        deduplicate(tmp_path / "data", out=tmp_path / keep, keep=keep, threshold=0.9, jobs=1)  # type: ignore[arg-type]
+        removed = check(tmp_path / keep, corpus_documents(tmp_path / "data"), keep=keep, threshold=0.9)  # type: ignore[arg-type]
+        both_kept, pairs = missed(tmp_path / "data", removed, 0.9)
+        assert pairs >= 200
+        assert both_kept <= 0.01 * pairs
+
+
+# An earlier run.
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`a/00`, `a/01` and `b/00`, with pairs across."""
+    folder = tmp_path_factory.mktemp("halves")
+    lines = lines_of(planted(100, 7, alone=20).texts)
+    random.Random(1).shuffle(lines)
+    lines += lines[:20]
+    return write_corpus(folder, {"a/00": lines[:70], "a/01": lines[70:120], "b/00": lines[120:]})
+
+
+def test_against_an_earlier_run_is_both_together_with_the_earlier_first(halves: Path, tmp_path: Path) -> None:
+    both, first, second = tmp_path / "both", tmp_path / "first", tmp_path / "second"
+    deduplicate(halves, keep="first", out=both, jobs=1)
+    deduplicate(halves / "a", keep="first", out=first, jobs=1)
+    deduplicate(halves / "b", keep="first", against=first, out=second, jobs=1)
+
+    def rows(out: Path, prefix: str) -> list[dict[str, Any]]:
+        found = removed_rows(out)
+        for row in found:
+            row["shard"] = prefix + row["shard"]
+            row["kept_shard"] = ("a/" if row.pop("kept_corpus") == "against" else prefix) + row["kept_shard"]
+        return found
+
+    together = rows(both, "")
+    assert rows(first, "a/") == [row for row in together if row["shard"].startswith("a/")]
+    assert rows(second, "b/") == [row for row in together if row["shard"].startswith("b/")]
+    assert {row["kept_corpus"] for row in removed_rows(second)} == {"this", "against"}
+
+
+def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
+    deduplicate(halves / "a", out=tmp_path / "first", jobs=1)
+    deduplicate(halves / "b", against=tmp_path / "first", out=tmp_path / "second", jobs=1)
+    earlier = corpus_documents(halves / "a")
+    kept = {name: earlier[name] for name in set(earlier) - check(tmp_path / "first", earlier)}
+    removed = check(tmp_path / "second", corpus_documents(halves / "b"), against=kept)
+    # Of a pair across, the one of the second corpus is removed, however much longer it is.
+    texts = {document.text: name for name, document in corpus_documents(halves / "b").items()}
+    missing = 0
+    for text, name in texts.items():
+        similar = [
+            reference.jaccard(reference.shingles(text), reference.shingles(document.text)) for document in kept.values()
+        ]
+        missing += max(similar) >= 0.8 and name not in removed
+    assert missing == 0
+
+
+def test_what_an_earlier_run_must_be(halves: Path, tmp_path: Path) -> None:
+    shutil.copytree(halves / "a", tmp_path / "a")
+    first = tmp_path / "first"
+    deduplicate(tmp_path / "a", out=first, jobs=1, write=False)
+
+    def fails(match: str, **options: Any) -> None:
+        with pytest.raises(PilekitError, match=match):
+            deduplicate(halves / "b", against=first, out=tmp_path / "second", jobs=1, **options)
+        assert not (tmp_path / "second").exists()
+
+    fails("ngram 5, now it is 4", ngram=4)
+    fails("bands 21, now it is 26", threshold=0.7)
+    header = (first / "pilekit.json").read_bytes()
+    (first / "pilekit.json").write_bytes(header.replace(b'"finished": true', b'"finished": false'))
+    fails("not finished")
+    (first / "pilekit.json").write_bytes(header)
+    shard = tmp_path / "a" / "01.jsonl.zst"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-20])
+    fails(r"01\.jsonl\.zst: is not the shard any more")
+    shard.unlink()
+    fails(r"01\.jsonl is not where it was")
+    shutil.rmtree(first)
+    fails("was not written by pilekit")
+
+
+# The result.
+
+
+def test_minhash_is_datasketch_s(corpus: Path, tmp_path: Path) -> None:
+    result = deduplicate(corpus, out=tmp_path / "out", jobs=1, threshold=0.7)
+    assert result.removed.num_rows == result.summary["removed"]
+    documents = corpus_documents(corpus)
+    for name in [*list(documents)[:3], ("val.jsonl", 5)]:
+        found = result.minhash(name)
+        expected = datasketch.MinHash(130, 1, scheme="affine32", hashfunc=lambda shingle: shingle & 0xFFFFFFFF)
+        for shingle in shingle_set(np.frombuffer(documents[name].text.encode(), dtype=np.uint8)).tolist():
+            expected.update(shingle)
+        assert found.jaccard(expected) == 1
+        assert (found.hashvalues == expected.hashvalues).all()
+        found.update(12345)
+        expected.update(12345)
+        assert (found.hashvalues == expected.hashvalues).all()
+    with pytest.raises(PilekitError, match="no shard elsewhere"):
+        result.minhash(("elsewhere", 0))
+    with pytest.raises(PilekitError, match="no document 100,000"):
+        result.minhash(("val.jsonl", 100_000))
+
+
+def test_similarities_are_those_that_minhash_estimates(corpus: Path, tmp_path: Path) -> None:
+    result = deduplicate(corpus, out=tmp_path / "out", jobs=1, threshold=0.5)
+    errors = [
+        result.minhash((row["shard"], row["number"])).jaccard(result.minhash((row["kept_shard"], row["kept_number"])))
+        - row["similarity"]
+        for row in removed_rows(tmp_path / "out")[:60]
+    ]
+    assert abs(sum(errors) / len(errors)) < 0.03
+
+
+def test_progress_of_every_step_comes_to_its_end(corpus: Path, tmp_path: Path) -> None:
+    done: dict[str, int] = {}
+    totals: dict[str, int] = {}
+
+    def advance(step: str, amount: int, total: int) -> None:
+        done[step] = done.get(step, 0) + amount
+        assert totals.setdefault(step, total) == total
+
+    deduplicate(corpus, out=tmp_path / "out", jobs=2, advance=advance)
+    assert list(done) == ["sketching", "matching", "reading candidates", "comparing", "writing"]
+    assert done == totals
+
+
+# What is refused.
+
+
+def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+
+    def fails(match: str, data: Any = corpus, **options: Any) -> None:
+        with pytest.raises(PilekitError, match=match):
+            deduplicate(data, **{"out": out, **options})
+        assert not out.exists()
+
+    fails(r"standard input \(-\)", "-")
+    fails("threshold", threshold=0)
+    fails("threshold", threshold=1.5)
+    fails("n-gram", ngram=0)
+    fails("num_perm", num_perm=0)
+    fails("keep is", keep="shortest")
+    fails("memory", memory=1000)
+    fails("on_error", on_error="ignore")
+    fails("unknown subset", subsets=["nothing"])
+    fails("subsets is empty", subsets=[])
+    fails("name subsets too", only=True)
+    (tmp_path / "two").mkdir()
+    for name in ("a.jsonl", "a.parquet"):
+        shutil.copy(corpus / "val.jsonl.zst", tmp_path / "two" / name)
+    fails("would both be written", tmp_path / "two")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 10**4))
+    fails("needs about .* GB, the disk has .* GB free.*--out")
+    with pytest.raises(PilekitError, match="--out"):
+        deduplicate(corpus, out=corpus / "train")
+
+
+def test_free_disk_is_asked_for_again_when_it_is_known_what_is_needed(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.disk_usage
+    needed: list[int] = []
+
+    def disk_usage(path: Path) -> Any:
+        needed.append(1)
+        return real(path)._replace(free=10**12 if len(needed) < 3 else 100)
+
+    monkeypatch.setattr(scratch_space.shutil, "disk_usage", disk_usage)
+    with pytest.raises(PilekitError, match="comparing needs about"):
+        deduplicate(corpus, out=tmp_path / "out", jobs=1)
+    monkeypatch.undo()
+    deduplicate(corpus, out=tmp_path / "out", jobs=1)
+    check(tmp_path / "out", corpus_documents(corpus))
+
+
+def test_what_it_writes_is_no_input(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "in")
+    deduplicate(tmp_path / "in", out=tmp_path / "in" / "dedup", jobs=1)
+    assert len(Corpus(tmp_path / "in")) == 3
+    again = deduplicate(tmp_path / "in", out=tmp_path / "in" / "dedup")
+    assert again.summary["read"] == len(corpus_documents(corpus))
+    clean = deduplicate(tmp_path / "in" / "dedup" / "clean", out=tmp_path / "again", jobs=1)
+    assert clean.summary["read"] == again.summary["kept"]
+    assert clean.summary["removed"] <= 2  # of similar pairs that no band had found
+
+
+# Real text.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9])
+def test_real_near_duplicates(real_corpus: Path, tmp_path: Path, threshold: float) -> None:
+    from scipy.sparse import csr_matrix
+
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "neardup.jsonl.zst").symlink_to(real_corpus / "neardup.jsonl.zst")
+    documents = corpus_documents(data)
+    numbers: dict[reference.Shingle, int] = {}
+    sets = [
+        [numbers.setdefault(shingle, len(numbers)) for shingle in reference.shingles(document.text)]
+        for document in documents.values()
+    ]
+    begins = np.cumsum([0, *map(len, sets)])
+    ones = np.ones(begins[-1], dtype=np.int32)
+    matrix = csr_matrix((ones, np.concatenate(sets), begins), shape=(len(sets), len(numbers)))
+    shared = (matrix @ matrix.T).tocoo()
+    sizes = np.diff(begins)
+    similarity = shared.data / (sizes[shared.row] + sizes[shared.col] - shared.data)
+    similar = (similarity >= threshold) & (shared.row < shared.col)
+    for keep in ("longest", "first"):
+        out = tmp_path / keep
+        deduplicate(data, threshold=threshold, keep=keep, out=out, jobs=1)  # type: ignore[arg-type]
+        removed = check(out, documents, threshold=threshold, keep=keep)  # type: ignore[arg-type]
+        kept = np.array([name not in removed for name in documents])
+        both_kept = int((kept[shared.row[similar]] & kept[shared.col[similar]]).sum())
+        print(f"threshold {threshold}, {keep}: {similar.sum()} pairs, {both_kept} of them kept, {len(removed)} removed")
+        assert both_kept <= 0.01 * similar.sum()
