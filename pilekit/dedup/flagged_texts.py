@@ -69,7 +69,7 @@ class FlaggedDocuments:
 
 
 def flagged_texts(documents: FlaggedDocuments, advance: Advance, *, ahead: bool) -> Iterator[list[bytes]]:
-    """The texts of the flagged documents as UTF-8, in their order; lists of about 4 MB, or of one text."""
+    """The texts of the flagged documents as UTF-8, in their order, as lists of about 4 MB."""
     told = 0
 
     def tell(amount: int) -> None:
@@ -81,11 +81,12 @@ def flagged_texts(documents: FlaggedDocuments, advance: Advance, *, ahead: bool)
     size = 0
     with closing(_texts(documents, tell, ahead)) as texts:
         for text in texts:
-            if held and size + len(text) > LIST_BYTES:
-                yield held
-                held, size = [], 0
             held.append(text)
             size += len(text)
+            del text
+            if size >= LIST_BYTES:
+                yield held
+                held, size = [], 0
     if held:
         yield held
     advance(documents.sketch.header.size - told)
@@ -127,8 +128,10 @@ def _from_lines(
                 texts = parser.parse([lines[i] for i in (numbers - lines_read).tolist()], numbers).texts
                 if len(texts) != len(numbers):
                     raise documents.changed()
-                yield texts[::-1]
+                texts.reverse()
+                yield texts
             lines_read += len(lines)
+            del block, lines  # A long line is not to be held while the next is read.
 
 
 def _from_rows(
@@ -141,7 +144,7 @@ def _from_rows(
             chosen = np.searchsorted(batch.numbers, numbers)
             if not np.array_equal(batch.numbers[chosen], numbers):
                 raise documents.changed()
-            yield [batch.texts[i] for i in chosen.tolist()][::-1]
+            yield [batch.texts[i] for i in chosen.tolist()[::-1]]
 
 
 def _frames_share(index: ShardIndex, numbers: Int64) -> float:

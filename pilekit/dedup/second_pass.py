@@ -2,9 +2,6 @@
 
 Each shard makes its own two files, which appear under their names when they are complete, with a hash of all that they
 depend on. A run that was killed takes those that are there and fit, and makes the others.
-
-The shingles of a batch of texts are written into one array by one kernel, sorted document by document (numpy sorts with
-AVX-512) and made unique in place: 300 MB/s of flagged text on one core.
 """
 
 from __future__ import annotations
@@ -23,15 +20,14 @@ from pilekit.corpus import Shard
 from pilekit.dedup.bits import Bits
 from pilekit.dedup.flagged_texts import FlaggedDocuments, flagged_texts
 from pilekit.dedup.population import Population
+from pilekit.dedup.shingle_sets import large_sets, shingle_sets
 from pilekit.dedup.shingle_store import KEY_WORDS, WORD, Int64, ShingleStore, extents_file, sets_file
-from pilekit.dedup.shingles import Bytes, UInt64, begin_document, next_shingles
+from pilekit.dedup.shingles import Bytes, UInt64
 from pilekit.engine import Advance, map_shards, usable_cpus
-from pilekit.kernels import compiled
 from pilekit.shards.atomic import write_atomically
 
 LARGE_BYTES = 16 << 20
-"""The shingles of a longer text are counted before memory is taken for them: there may be four bytes' worth for each
-of its bytes, but hardly ever are."""
+"""Of a longer text not all shingles are held at a time."""
 
 
 def store_shingles(
@@ -98,7 +94,8 @@ def _store_shard(work: tuple[int, FlaggedDocuments], advance: Advance, *, folder
                 sets_out.write(values.data)
                 ends = end + np.cumsum(sizes)
                 extents_out.write(ends.astype(np.uint64).data)
-                end = int(ends[-1])
+                end = int(ends[-1]) if len(ends) else end
+                del values
         documents.check_unchanged()
 
 
@@ -117,18 +114,22 @@ def _is_there(extents: Path, sets: Path, key: UInt64, documents: int) -> bool:
 
 
 def _sets(batches: Iterator[list[bytes]], ngram: int, threads: int) -> Iterator[tuple[UInt64, Int64]]:
-    """The sets of each batch of texts, one behind the other, and the size of each."""
+    """(the next values of the sets of all texts, one behind the other; the sizes of the sets that end with them)."""
     waiting: deque[Future[tuple[UInt64, Int64]]] = deque()
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         for batch in batches:
             data, offsets = _joined(batch)
+            batch.clear()  # A large text is not to be held twice, nor while the next is read.
             large = len(data) > LARGE_BYTES
             while waiting and (large or len(waiting) > threads):
                 yield waiting.popleft().result()
-            if large or threads <= 1:  # Several of the large ones at a time might not fit into memory.
+            if large:
+                yield from large_sets(data, offsets, ngram)
+            elif threads <= 1:
                 yield shingle_sets(data, offsets, ngram)
             else:
                 waiting.append(pool.submit(shingle_sets, data, offsets, ngram))
+            del data
         for future in waiting:
             yield future.result()
 
@@ -138,60 +139,3 @@ def _joined(texts: list[bytes]) -> tuple[Bytes, Int64]:
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     return np.frombuffer(b"".join(texts), dtype=np.uint8), offsets
-
-
-def shingle_sets(data: Bytes, offsets: Int64, ngram: int) -> tuple[UInt64, Int64]:
-    """(the shingle sets of all documents, one behind the other, each ascending; the size of each).
-
-    data, offsets   the UTF-8 bytes of the documents and where each begins, int64 [documents + 1]
-    """
-    documents = len(offsets) - 1
-    room = len(data) // 2 + 2 * documents if len(data) <= LARGE_BYTES else _count(data, offsets, ngram)
-    values, ends = np.empty(room + 1, dtype=np.uint64), np.empty(documents, dtype=np.int64)
-    _fill(data, offsets, ngram, values, ends)
-    begin = 0
-    for end in ends.tolist():
-        values[begin:end].sort()
-        begin = end
-    sizes = _make_unique(values, ends)
-    return values[: sizes.sum()], sizes
-
-
-@compiled()
-def _count(data: Bytes, offsets: Int64, ngram: int) -> int:
-    state, some = np.empty(5 + ngram, dtype=np.uint64), np.empty(4096, dtype=np.uint64)
-    total = 0
-    for document in range(len(offsets) - 1):
-        begin_document(state, offsets[document], ngram)
-        count = len(some)
-        while count == len(some):
-            count = next_shingles(data, offsets[document], offsets[document + 1], ngram, state, some)
-            total += count
-    return total
-
-
-@compiled()
-def _fill(data: Bytes, offsets: Int64, ngram: int, values: UInt64, ends: Int64) -> None:
-    """Write all shingles of all documents; there must be room for one more."""
-    state = np.empty(5 + ngram, dtype=np.uint64)
-    end = 0
-    for document in range(len(offsets) - 1):
-        begin_document(state, offsets[document], ngram)
-        end += next_shingles(data, offsets[document], offsets[document + 1], ngram, state, values[end:])
-        ends[document] = end
-
-
-@compiled()
-def _make_unique(values: UInt64, ends: Int64) -> Int64:
-    """Leave each value of a document, which are sorted, once, and close the gaps; returns the sizes."""
-    sizes = np.empty(len(ends), dtype=np.int64)
-    begin = into = 0
-    for document in range(len(ends)):
-        first = into
-        for i in range(begin, ends[document]):
-            if i == begin or values[i] != values[i - 1]:
-                values[into] = values[i]
-                into += 1
-        sizes[document] = into - first
-        begin = ends[document]
-    return sizes

@@ -30,6 +30,7 @@ from pilekit.engine import Advance, usable_cpus
 from pilekit.shards.atomic import write_atomically
 
 _MEMBERS_AT_A_TIME = 1 << 14
+_MEMORY_PER_MEMBER = 8 << 10
 """Each may bring 128 representatives."""
 
 
@@ -95,7 +96,8 @@ def verify(
         sweep = Sweep(store, threshold, candidates.documents, representatives, memory // 2, pool, threads)
 
         def edges() -> Iterator[Table]:
-            for block in _blocks(candidates.pairs.chunks(), _smaller(members.chunks())):
+            at_a_time = max(64, min(_MEMBERS_AT_A_TIME, memory // 8 // _MEMORY_PER_MEMBER))
+            for block in _blocks(candidates.pairs.chunks(), _smaller(members.chunks(), at_a_time)):
                 yield sweep.decide(*block)
                 if advance is not None:
                     advance(block[0].shape[1])
@@ -121,10 +123,10 @@ def _members(hot: HotRuns) -> Iterator[Table]:
             begin += ranks.shape[1]
 
 
-def _smaller(tables: Iterable[Table]) -> Iterator[Table]:
+def _smaller(tables: Iterable[Table], rows: int) -> Iterator[Table]:
     for table in tables:
-        for begin in range(0, table.shape[1], _MEMBERS_AT_A_TIME):
-            yield table[:, begin : begin + _MEMBERS_AT_A_TIME]
+        for begin in range(0, table.shape[1], rows):
+            yield table[:, begin : begin + rows]
 
 
 def _blocks(pairs: Iterator[Table], members: Iterator[Table]) -> Iterator[tuple[Table, Table]]:

@@ -74,5 +74,6 @@ def whole_lines(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[LineBl
         carried = [piece[end:]]
         carried_bytes = len(carried[0])
         yield block
+        del block  # A long line is not to be held while the next is put together.
     if carried_bytes:
         yield LineBlock(b"".join(carried), b"", 0, 0)
