@@ -9,7 +9,7 @@ An exact copy goes with the document that stands for its text: where that is kep
 removed, it is a near-duplicate of the same partner, with the same similarity. Nothing of the earlier run is removed.
 
 The decisions are a function of the edges and copies alone. A bit for each document is all that is held: edges, copies
-and removals stream. 40 ns an edge.
+and removals stream. Two million edges and as many removals take 0.3 s.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.dedup.bits import Bits, bit_is_set, no_bits, read_bits, set_bit, set_bits, write_bits
 from pilekit.dedup.exact import ExactCopies
 from pilekit.dedup.population import Ranks
 from pilekit.dedup.rows import AT_A_TIME, Rows, Table, write_rows
+from pilekit.dedup.shingles import UInt64
 from pilekit.dedup.spill import RowSort
 from pilekit.kernels import compiled
 
@@ -83,14 +83,6 @@ def choose(edges: Iterable[Table], copies: ExactCopies, folder: Path, memory: in
     return decisions
 
 
-def removed_by(edges: Iterable[Table], documents: int) -> Bits:
-    """A bit for each document, set for those that these edges alone remove; by id."""
-    removed = no_bits(documents)
-    for _ in _decided(edges, removed):
-        pass
-    return removed
-
-
 class _Decided(NamedTuple):
     """What some edges decided."""
 
@@ -105,9 +97,9 @@ def _decided(edges: Iterable[Table], removed: Bits) -> Iterator[_Decided]:
     document = np.zeros(3, dtype=np.uint64)
     for table in edges:
         for begin in range(0, table.shape[1], AT_A_TIME):
-            some = table[:, begin : begin + AT_A_TIME]
-            out = np.empty((3, some.shape[1]), dtype=np.uint64)
-            count = _decide(some, document, removed, out)
+            later, earlier, similarity = table[:, begin : begin + AT_A_TIME]
+            out = np.empty((3, len(later)), dtype=np.uint64)
+            count = _decide(later, earlier, similarity, document, removed, out)
             if count < 0:
                 raise ValueError("edges are not in ascending order")
             yield _Decided(out[:, :count], document[_RANK])
@@ -148,27 +140,24 @@ def _removals(removed: Ranks, kept: Ranks, similarity: Ranks, reason: int) -> Ta
 
 
 @compiled()
-def _decide(edges: Table, document: npt.NDArray[np.uint64], removed: Bits, out: Table) -> int:
+def _decide(later: UInt64, earlier: UInt64, similarity: UInt64, document: UInt64, removed: Bits, out: Table) -> int:
     """Go on with the open document; returns how many were removed, -1 if edges are not in order."""
     count = 0
-    for i in range(edges.shape[1]):
-        later, earlier, similarity = edges[0, i], edges[1, i], edges[2, i]
-        if later != document[_RANK]:
-            if later < document[_RANK]:
-                return -1
+    for i in range(len(later)):
+        if later[i] < document[_RANK] or earlier[i] >= later[i]:
+            return -1
+        if later[i] != document[_RANK]:
             count = _decide_document(document, removed, out, count)
-            document[_RANK], document[_SIMILARITY] = later, np.uint64(0)
-        if earlier >= later:
-            return -1  # that is no order either
-        kept = not bit_is_set(removed, np.uint32(earlier & _ID))
-        alike = similarity == document[_SIMILARITY] and earlier < document[_PARTNER]
-        if kept and (similarity > document[_SIMILARITY] or alike):
-            document[_PARTNER], document[_SIMILARITY] = earlier, similarity
+            document[_RANK], document[_SIMILARITY] = later[i], np.uint64(0)
+        kept = not bit_is_set(removed, np.uint32(earlier[i] & _ID))
+        alike = similarity[i] == document[_SIMILARITY] and earlier[i] < document[_PARTNER]
+        if kept and (similarity[i] > document[_SIMILARITY] or alike):
+            document[_PARTNER], document[_SIMILARITY] = earlier[i], similarity[i]
     return count
 
 
 @compiled()
-def _decide_document(document: npt.NDArray[np.uint64], removed: Bits, out: Table, count: int) -> int:
+def _decide_document(document: UInt64, removed: Bits, out: Table, count: int) -> int:
     """All edges of the open document were read: remove it if it has a partner and is not of the earlier run."""
     rank = document[_RANK]
     if document[_SIMILARITY] == np.uint64(0) or rank >> _OWN == np.uint64(0):

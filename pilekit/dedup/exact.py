@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.dedup.bits import Bits, no_bits, read_bits, set_bit, write_bits
 from pilekit.dedup.population import Population
 from pilekit.dedup.repeated import Repeated
 from pilekit.dedup.rows import Rows, Table, write_rows
+from pilekit.dedup.shingles import UInt64
 from pilekit.dedup.spill import RowSort
 from pilekit.kernels import compiled
 
@@ -73,20 +73,21 @@ def _copies(texts: Iterator[Table], bits: Bits) -> Iterator[Table]:
     state = np.zeros(4, dtype=np.uint64)
     for table in texts:
         out = np.empty((2, table.shape[1]), dtype=np.uint64)
-        yield out[:, : _take_copies(table, state, bits, out)]
+        high, low, ranks = table
+        yield out[:, : _take_copies(high, low, ranks, state, bits, out)]
 
 
 @compiled()
-def _take_copies(table: Table, state: npt.NDArray[np.uint64], bits: Bits, out: Table) -> int:
+def _take_copies(high: UInt64, low: UInt64, ranks: UInt64, state: UInt64, bits: Bits, out: Table) -> int:
     """`state` goes from call to call: the hash (two numbers) of the last row, its keeper, whether there was one."""
     count = 0
-    for i in range(table.shape[1]):
-        if state[3] != np.uint64(0) and table[0, i] == state[0] and table[1, i] == state[1]:
-            rank = table[2, i]
+    for i in range(len(ranks)):
+        rank = ranks[i]
+        if state[3] != np.uint64(0) and high[i] == state[0] and low[i] == state[1]:
             set_bit(bits, np.uint32(rank & np.uint64(0xFFFFFFFF)))
             if rank >> np.uint64(63):
                 out[0, count], out[1, count] = state[2], rank
                 count += 1
         else:
-            state[0], state[1], state[2], state[3] = table[0, i], table[1, i], table[2, i], np.uint64(1)
+            state[0], state[1], state[2], state[3] = high[i], low[i], rank, np.uint64(1)
     return count

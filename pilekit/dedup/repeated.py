@@ -14,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.dedup.shingles import UInt64
 from pilekit.kernels import compiled
-
-UInt64 = npt.NDArray[np.uint64]
 
 _PLACES_PER_VALUE = 8
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.dedup.rows import Table
-from pilekit.dedup.shingles import mixed
+from pilekit.dedup.shingles import UInt64, mixed
 from pilekit.kernels import compiled
 
-UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 
 HOT = 64
@@ -66,26 +65,29 @@ def walk_runs(tables: Iterable[Table], seen: UInt64) -> Iterator[Found]:
     run, first = np.zeros(6, dtype=np.uint64), np.empty(HOT, dtype=np.uint64)
     before = 0
 
-    def step(table: Table, *, end: bool = False) -> Found:
+    def step(keys: UInt64, ranks: UInt64, *, end: bool = False) -> Found:
         nonlocal before
-        rows = table.shape[1]
+        rows = len(keys)
         pairs = np.empty((2, (rows + HOT) * HOT // 2), dtype=np.uint64)
         members = np.empty(rows + HOT, dtype=np.uint64)
         hot = np.empty((4, rows // HOT + 1), dtype=np.uint64)
         counts = np.zeros(3, dtype=np.int64)
-        _walk(table, end, run, first, seen, np.uint64(before), pairs, members, hot, counts)
+        _walk(keys, ranks, end, run, first, seen, np.uint64(before), pairs, members, hot, counts)
         before += int(counts[1])
         return Found(pairs[:, : counts[0]], members[: counts[1]], hot[:, : counts[2]])
 
-    for table in tables:
-        for begin in range(0, table.shape[1], _ROWS_AT_A_TIME):
-            yield step(table[:, begin : begin + _ROWS_AT_A_TIME])
-    yield step(np.empty((2, 0), dtype=np.uint64), end=True)
+    for keys, ranks in tables:
+        for begin in range(0, len(keys), _ROWS_AT_A_TIME):
+            some = slice(begin, begin + _ROWS_AT_A_TIME)
+            yield step(keys[some], ranks[some])
+    nothing = np.empty(0, dtype=np.uint64)
+    yield step(nothing, nothing, end=True)
 
 
 @compiled()
 def _walk(
-    table: Table,
+    keys: UInt64,
+    ranks: UInt64,
     end: bool,
     run: UInt64,
     first: UInt64,
@@ -102,13 +104,13 @@ def _walk(
     before    how many members were listed in earlier calls
     counts    how many pairs, members and hot runs are written: set
     """
-    for i in range(table.shape[1]):
-        if run[_COUNT] == np.uint64(0) or table[0, i] != run[_KEY]:
+    for i in range(len(keys)):
+        if run[_COUNT] == np.uint64(0) or keys[i] != run[_KEY]:
             if run[_COUNT] > np.uint64(1):  # most have one: a call with seven arrays takes 60 ns
                 _end_run(run, first, seen, before, pairs, hot, counts)
-            run[_KEY] = table[0, i]
+            run[_KEY] = keys[i]
             run[_COUNT] = run[_HIGH] = run[_LOW] = np.uint64(0)
-        rank, count = table[1, i], np.int64(run[_COUNT])
+        rank, count = ranks[i], np.int64(run[_COUNT])
         if count < HOT:
             first[count] = rank
         else:
@@ -119,7 +121,7 @@ def _walk(
                 _hash(run, first)
             members[counts[1]] = rank
             counts[1] += 1
-            _hash(run, table[1, i : i + 1])
+            _hash(run, ranks[i : i + 1])
         run[_COUNT] += np.uint64(1)
         run[_LAST] = rank
     if end and run[_COUNT] > np.uint64(1):

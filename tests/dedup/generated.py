@@ -1,11 +1,11 @@
 """Sketches of many millions of documents, made when they are read: nothing of them is in memory or on disk.
 
-Of each thousand documents, in groups that lie far apart from each other,
+Of each thousand documents
 
-- 40 are copies of one text, all over the corpus (an empty one, say);
-- 60 are exact copies of another document, one each;
-- 100 are in groups of 4 documents that are much alike: two of them share a band with a probability of 0.36;
-- 20 share one licence header: any two share a band with a probability of 0.09, and so do all thousands of them;
+- 40 have one text, all over the corpus (an empty one, say);
+- 60 have a text that occurs twice, in both halves of the corpus;
+- 100 are in groups of 4, one in each quarter, that are much alike: each has the group's key in 60 % of the bands;
+- 20 share a licence header: each has that one key in 30 % of the bands;
 - all others are like nothing else.
 """
 
@@ -24,9 +24,32 @@ from pilekit.dedup.shingles import mixed
 from pilekit.kernels import compiled
 
 UInt64 = npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
 
 BANDS = 21
 AT_A_TIME = 1 << 16
+ONE_TEXT, TEXTS_TWICE, GROUPS, LICENCE = range(0, 40), range(40, 100), range(100, 200), range(200, 220)
+"""By the last three digits of the document."""
+
+_HASH, _BYTES = -1, -2
+
+
+def values(name: str, documents: Int64, of_all: int) -> UInt64:
+    """What a column of the sketches says of these documents; `of_all` is a multiple of 4,000."""
+    assert of_all % 4000 == 0
+    out = np.empty(len(documents), dtype=np.uint64)
+    other = {"hash_high": _HASH, "hash_low": _HASH, "text_bytes": _BYTES}
+    _fill(documents, of_all, other[name] if name in other else int(name.removeprefix("key_")), out)
+    return out
+
+
+@compiled()
+def text_of(document: int, of_all: int) -> int:
+    """The first document with the same text."""
+    kind = document % 1000
+    if kind < 40:
+        return 0
+    return document - of_all // 2 if kind < 100 and document >= of_all // 2 else document
 
 
 @compiled()
@@ -35,50 +58,21 @@ def _hash(one: int, other: int) -> np.uint64:
 
 
 @compiled()
-def text_of(document: int, documents: int) -> int:
-    """The first document in the corpus order of those with the same text."""
-    kind, groups = document % 1000, documents // 1000
-    if kind < 40:
-        return 0
-    if kind < 100 and (document // 1000) * 2 >= groups:
-        return document - (documents // 2000) * 1000
-    return document
-
-
-@compiled()
-def group_of(document: int, documents: int) -> tuple[int, float]:
-    """(the group in which documents are alike, with which probability it takes the group's key in a band)."""
-    kind, quarter = document % 1000, max(1, documents // 4000)
-    if 100 <= kind < 200:
-        return (document // 1000) % quarter * 1000 + kind, 0.6
-    if 200 <= kind < 220:
-        return 200, 0.3
-    return document, 1.0
-
-
-@compiled()
-def _fill(first: int, documents: int, band: int, out: UInt64) -> None:
-    """band -1: the hash of the text; -2: its bytes."""
-    for i in range(len(out)):
-        document = text_of(first + i, documents)
-        if band == -1:
+def _fill(documents: Int64, of_all: int, column: int, out: UInt64) -> None:
+    for i in range(len(documents)):
+        document = text_of(documents[i], of_all)
+        kind = document % 1000
+        if column == -1:
             out[i] = _hash(document, 1)
-        elif band == -2:
+        elif column == -2:
             out[i] = _hash(document, 2) % np.uint64(10_000)
         else:
-            group, share = group_of(document, documents)
-            own = _hash(document, 3 + band)
-            out[i] = own
-            if np.float64(mixed(own) >> np.uint64(11)) < share * 2.0**53:
-                out[i] = _hash(group, 1000 + band)
-
-
-def column(name: str, first: int, count: int, documents: int) -> UInt64:
-    """A column of the sketch of documents `first` to `first + count`, of so many in all."""
-    out = np.empty(count, dtype=np.uint64)
-    of_text = {"hash_high": -1, "hash_low": -1, "text_bytes": -2}
-    _fill(first, documents, of_text[name] if name in of_text else int(name.removeprefix("key_")), out)
-    return out
+            out[i] = _hash(document, 3 + column)
+            share = np.float64(mixed(out[i])) / 2.0**64
+            if 100 <= kind < 200 and share < 0.6:
+                out[i] = _hash(document % (of_all // 4), 1000 + column)
+            if 200 <= kind < 220 and share < 0.3:
+                out[i] = _hash(200, 1000 + column)
 
 
 @dataclass(frozen=True)
@@ -96,11 +90,12 @@ class GeneratedSketch:
     def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, UInt64]]:
         end = self.first + self.documents
         for first in range(self.first, end, AT_A_TIME):
-            count = min(AT_A_TIME, end - first)
-            yield {name: column(name, first, count, self.of_all) for name in columns}
+            documents = np.arange(first, min(end, first + AT_A_TIME))
+            yield {name: values(name, documents, self.of_all) for name in columns}
 
 
 def generated_population(documents: int, parts: int = 20) -> Population:
+    """So many documents, in so many parts."""
     borders = np.linspace(0, documents, parts + 1).astype(np.int64).tolist()
-    sketches = [GeneratedSketch(a, b - a, documents) for a, b in pairwise(borders)]
+    sketches = [GeneratedSketch(begin, end - begin, documents) for begin, end in pairwise(borders)]
     return Population(sketches, "longest")  # type: ignore[arg-type]
