@@ -94,7 +94,7 @@ def verify_corpus(
         whole = is_whole(source, corpus) if whole is None else whole
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be verified, as it cannot be read again; save it to a file first")
-    target = _target(corpus) if write_sums else None
+    target, old = _target(corpus) if write_sums else (None, {})
     listed_in, listed = _listed(corpus, sums)
     expected = _expected(corpus, listed_in, listed, use_manifest_sums)
     tasks = [_Task(shard, expected.get(shard.name)) for shard in corpus.shards]
@@ -108,9 +108,8 @@ def verify_corpus(
     if target is not None and findings:
         notes.append(f"{visible(str(target))}: not written, as something is wrong")
     elif target is not None:
-        old = find_sums(corpus.root)
         here = {stored_name(shard): verdicts[shard.name].sha256 or "" for shard in corpus.shards}
-        write_sums_file(target, {**(read_sums(old) if old else {}), **here})
+        write_sums_file(target, {**old, **here})
         notes.append(f"written: {visible(str(target))}")
     sizes = [verdict.now.size for verdict in verdicts.values() if verdict.now is not None]
     return Verification(tuple(findings), tuple(notes), len(verdicts), sum(sizes))
@@ -118,14 +117,13 @@ def verify_corpus(
 
 def is_whole(source: str | Path | Sequence[str | Path] | None, corpus: Corpus) -> bool:
     """Whether `corpus`, made from `source` (None or nothing: the default places), is all that lies in its root."""
-    sources = (
-        [source] if isinstance(source, str | Path) else list(source or [os.environ.get(ENVIRONMENT) or corpus.root])
-    )
-    return len(sources) == 1 and os.path.expanduser(sources[0]).rstrip("/") == corpus.root.rstrip("/")  # noqa: PTH111
+    sources = [source] if isinstance(source, str | Path) else source or [os.environ.get(ENVIRONMENT) or corpus.root]
+    root = corpus.root.rstrip("/")
+    return any(os.path.expanduser(place).rstrip("/") == root for place in sources)  # noqa: PTH111 (as it was given)
 
 
-def _target(corpus: Corpus) -> Path:
-    """Where sums are to be written; what is wrong with that is told before any work."""
+def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
+    """Where sums are to be written, and what is listed there; what is wrong with that is told before any work."""
     if is_url(corpus.root):
         raise PilekitError(
             f"{visible(corpus.root)}: sums can only be written into a local folder; copy the corpus first, or verify "
@@ -135,7 +133,8 @@ def _target(corpus: Corpus) -> Path:
     check_target(target)
     if not os.access(corpus.root, os.W_OK):
         raise PilekitError(f"{visible(str(target))}: cannot be written: the folder is read-only")
-    return target
+    old = find_sums(corpus.root)
+    return target, read_sums(old) if old else {}
 
 
 def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[str, str]]:

@@ -157,6 +157,11 @@ def test_where_sums_cannot_be_written_is_told_before_the_work(corpus: Path) -> N
     (corpus / "SHA256SUMS").mkdir()
     with pytest.raises(PilekitError, match="is a folder"):
         run(corpus, "--write-sums")
+    (corpus / "SHA256SUMS").rmdir()
+    (corpus / "SHA256SUMS").write_text("what is this")
+    (corpus / "other").write_text(f"{sha256(corpus / 'val.jsonl.zst')}  val.jsonl.zst\n")
+    with pytest.raises(PilekitError, match="SHA256SUMS, line 1"):
+        run(corpus, "--sums", corpus / "other", "--write-sums")
 
 
 def test_sums_from_elsewhere(corpus: Path, tmp_path: Path) -> None:

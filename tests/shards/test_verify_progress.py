@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter
 from pilekit.shards.verifying import verify_corpus
@@ -174,6 +175,8 @@ def test_another_question_has_results_of_its_own(
     found = verify_corpus(paths, jobs=1, sums=sums).findings
     assert len(found) == 2
     assert len(verify_corpus(paths[:1], jobs=1).findings) == 1
+    (tmp_path / "own.toml").write_text('name = "own"\n')
+    assert len(verify_corpus(Corpus(paths, tmp_path / "own.toml"), jobs=1).findings) == 1
     assert going_on(caplog) == []
     assert verify_corpus(paths, jobs=1).ok
 
