@@ -13,6 +13,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, resolve_subsets
+    from pilekit.dedup.deduplicate import deduplicate
+    from pilekit.dedup.deduplicated import Deduplicated
+    from pilekit.dedup.deduplication import Deduplication
+    from pilekit.dedup.near_duplicates import NearDuplicates
     from pilekit.documents import DocumentBatch
     from pilekit.engine import map_shards
     from pilekit.errors import PilekitError
@@ -38,6 +42,10 @@ _HOME = {
     "Shard": "pilekit.corpus",
     "load_manifest": "pilekit.corpus",
     "resolve_subsets": "pilekit.corpus",
+    "deduplicate": "pilekit.dedup.deduplicate",
+    "Deduplicated": "pilekit.dedup.deduplicated",
+    "Deduplication": "pilekit.dedup.deduplication",
+    "NearDuplicates": "pilekit.dedup.near_duplicates",
     "DocumentBatch": "pilekit.documents",
     "map_shards": "pilekit.engine",
     "PilekitError": "pilekit.errors",
@@ -77,10 +85,13 @@ _HOME = {
 __all__ = [
     "BitsPerByte",
     "Corpus",
+    "Deduplicated",
+    "Deduplication",
     "DocumentBatch",
     "Manifest",
     "Match",
     "MinBytes",
+    "NearDuplicates",
     "Pack",
     "PileDocuments",
     "PileStream",
@@ -100,6 +111,7 @@ __all__ = [
     "__version__",
     "bits_per_byte",
     "corpus_stats",
+    "deduplicate",
     "document_filter",
     "document_map",
     "index_corpus",

@@ -25,6 +25,8 @@ COMMANDS = {
     "verify": "Check frames, lines, labels and sums; say where they are wrong.",
     "reframe": "Write shards anew in checksummed frames that can be sought.",
     "select": "Write part of a corpus: subsets, a sample, a match.",
+    "dedup": "Remove copies and near-duplicates, with a proof for each.",
+    "duplicates": "Show removed documents beside the kept ones, word by word.",
     "stream": "Pack raw shards into training batches and show a few.",
     "train": "Train a language model straight from raw shards.",
     "bpb": "Score a model in bits per byte, per subset.",
@@ -66,13 +68,14 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="pilekit")
 @click.option("--debug", is_flag=True, help="Show the whole traceback when something fails.")
 def pilekit(debug: bool) -> None:
-    """Read, trust, cut, stream and train on Pile-format corpora (*.jsonl.zst); score models in bits per byte.
+    """Read, trust, cut, deduplicate, stream and train on Pile-format corpora (*.jsonl.zst); score models in bits per byte.
 
     \b
     Example:
       pilekit stats 00.jsonl.zst
       pilekit verify data/ --sums SHA256SUMS
       pilekit select data/ --subsets ArXiv,GitHub --out papers-and-code
+      pilekit dedup data/ --subsets ArXiv,GitHub --out unique
       pilekit stream 00.jsonl.zst --tokenizer 20B_tokenizer.json
       pilekit train run.toml
       pilekit bpb runs/run/model val.jsonl.zst
