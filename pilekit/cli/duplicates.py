@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pilekit.dedup.earlier_run import EarlierRun
     from pilekit.dedup.removed_pairs import RemovedPair
 
-MOST_HELD = 4_000_000
-"""Characters of a text that are held; the texts of all pairs are, as shards are read once."""
+MOST_HELD = 100_000_000
+"""Characters of all texts together that are held, the same of each: shards are gone through once, for all pairs."""
 
 Identity = tuple[str, str, int]
 """Corpus (`this` or `against`), shard's name and document's number."""
@@ -58,9 +58,9 @@ def command(folder: str, subset: str | None, min_similarity: float, count: int, 
     from pilekit.dedup.earlier_run import KIND, earlier_run
     from pilekit.dedup.removed_pairs import spread_pairs
 
-    run = earlier_run(folder, read_header(folder, KIND).parameters)
-    name = None if subset is None else _exact_name(subset, run.folder)
-    pairs, total = spread_pairs(run.folder / REMOVED, count, subset=name, min_similarity=min_similarity)
+    parameters = read_header(folder, KIND).parameters
+    name = None if subset is None else _exact_name(subset, Path(folder))
+    pairs, total = spread_pairs(Path(folder) / REMOVED, count, subset=name, min_similarity=min_similarity)
     if as_json:
         click.echo(json.dumps({"removed": total, "pairs": [asdict(pair) for pair in pairs]}, indent=2))
         return
@@ -68,7 +68,7 @@ def command(folder: str, subset: str | None, min_similarity: float, count: int, 
         asked = subset is not None or min_similarity > 0
         click.echo(f"no {'such ' * asked}document was removed")
         return
-    _print(pairs, _texts(pairs, run))
+    _print(pairs, _texts(pairs, earlier_run(folder, parameters)))
     click.echo(f"{len(pairs):,} of {total:,} removed document{'s' * (total != 1)}")
 
 
@@ -83,8 +83,8 @@ def _exact_name(subset: str, folder: Path) -> str:
     return subset if subset in labels else resolve_subsets(subset)[0]
 
 
-def _texts(pairs: list[RemovedPair], run: EarlierRun) -> dict[Identity, str]:
-    """The texts of all documents, each shard gone through once; the beginning of those longer than is held."""
+def _texts(pairs: list[RemovedPair], run: EarlierRun) -> dict[Identity, tuple[str, int]]:
+    """The texts of all documents, as much as is held, and how many more characters each has."""
     import msgspec
 
     from pilekit.corpus import load_manifest, read_header
@@ -108,16 +108,17 @@ def _texts(pairs: list[RemovedPair], run: EarlierRun) -> dict[Identity, str]:
     )
     indexes = {key: find_index(shards[key], manifest) for key in sorted(numbers)}
     without = [shards[key] for key, index in indexes.items() if index is None and not is_parquet(shards[key].path)]
-    texts: dict[Identity, str] = {}
+    texts: dict[Identity, tuple[str, int]] = {}
+    most = MOST_HELD // sum(map(len, numbers.values()))
     with byte_progress("reading", sum(shard.size or 0 for shard in without)) as advance:
         for key, index in indexes.items():
             with closing(DocumentReader(shards[key], index, manifest=manifest, advance=advance)) as reader:
                 for document in reader.read(sorted(numbers[key])):
-                    texts[*key, document.number] = document.text[:MOST_HELD]
+                    texts[*key, document.number] = document.text[:most], max(0, len(document.text) - most)
     return texts
 
 
-def _print(pairs: list[RemovedPair], texts: dict[Identity, str]) -> None:
+def _print(pairs: list[RemovedPair], texts: dict[Identity, tuple[str, int]]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -133,8 +134,8 @@ def _print(pairs: list[RemovedPair], texts: dict[Identity, str]) -> None:
         if pair.kept_corpus == "against":
             kept += " (of the earlier run)"
         removed = f"removed: {visible(pair.shard, 100)} {pair.number:,}, {visible(pair.subset, 60)}"
-        diff = word_diff(
-            texts[pair.kept_corpus, pair.kept_shard, pair.kept_number], texts["this", pair.shard, pair.number]
-        )
+        one, more = texts[pair.kept_corpus, pair.kept_shard, pair.kept_number]
+        other, more_of_other = texts["this", pair.shard, pair.number]
+        diff = word_diff(one, other, unseen=(more, more_of_other))
         console.print(side_by_side(diff, (kept, removed), colour=colour))
         console.print()

@@ -58,8 +58,8 @@ class WordDiff:
     after: tuple[int, int]
 
 
-def word_diff(one: str, other: str, most: int = MOST_CHARACTERS) -> WordDiff:
-    """Compare two texts; `most` characters of each, if they are longer."""
+def word_diff(one: str, other: str, most: int = MOST_CHARACTERS, *, unseen: tuple[int, int] = (0, 0)) -> WordDiff:
+    """Compare two texts; `most` characters of each, if they are longer. `unseen` more characters follow each."""
     before = 0
     if max(len(one), len(other)) > most:
         before = max(0, _common_beginning(one, other) - _BACK)
@@ -71,10 +71,11 @@ def word_diff(one: str, other: str, most: int = MOST_CHARACTERS) -> WordDiff:
         last = list(steps)[-1]
         parts.append(Part(alike, tuple(ours[i : last[1]]), tuple(theirs[j : last[2]])))
         i, j = last[1:]
-    if len(parts) > 1 and not parts[-1].alike and ends != [len(one), len(other)]:
+    lengths = len(one) + unseen[0], len(other) + unseen[1]
+    if len(parts) > 1 and not parts[-1].alike and tuple(ends) != lengths:
         cut = parts.pop()  # It says nothing: what one text has there may follow in the other.
         ends = [end - sum(map(len, words)) for end, words in zip(ends, (cut.one, cut.other), strict=True)]
-    return WordDiff(tuple(parts), before, (len(one) - ends[0], len(other) - ends[1]))
+    return WordDiff(tuple(parts), before, (lengths[0] - ends[0], lengths[1] - ends[1]))
 
 
 def _common_beginning(one: str, other: str) -> int:

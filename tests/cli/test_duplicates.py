@@ -154,6 +154,14 @@ def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:
     shard(path, [*PLANTED[:31], PLANTED[3]])
     with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: is not the shard any more that "):
         run(tmp_path / "dedup")
+    assert json.loads(run(tmp_path / "dedup", "--json").stdout)["pairs"], "which they are needs no shards"
+
+
+def test_of_long_texts_the_beginning_is_held_and_compared(dedup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = 100
+    monkeypatch.setattr(duplicates, "MOST_HELD", held * 2 * 4)
+    out = run(dedup, "-n", 4).stdout
+    assert out.count("what follows was not") == 4
 
 
 def test_nothing_removed_is_said(tmp_path: Path) -> None:

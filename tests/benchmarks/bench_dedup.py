@@ -1,0 +1,245 @@
+"""`pilekit dedup` beside rensa, gaoya, datasketch and datatrove: MB/s of text, and how right the answer is.
+
+    python tests/benchmarks/bench_dedup.py [--megabytes 1000] [--quality-megabytes 20] [--shards PATH...]
+        [--only NAME...] [--rounds 1] [--growth MEGABYTES] [--json]
+
+All compare word 5-grams by 128 permutations at a threshold of 0.8, as near as each allows (`dedup_peers.py` says how).
+pilekit runs with `--no-write`, which does what the others do, and once with clean shards, which none of them writes.
+Reading, decompressing and parsing are part of it for all; starting is not: each measurement is a process of its own
+that has deduplicated a tiny shard before. All may use all cores, and a few do.
+
+Speed is measured on as much of the input as takes a contender about a minute, at most. How right the answers are is
+measured on its beginning, the same for all, where every pair of documents is compared exactly:
+
+recall      of the pairs with a similarity of 0.8 or more, how many have lost one of their documents at least
+precision   of the removed documents, how many are that similar to one that is kept
+
+The generated input has no exact copies; a fifth of its documents are edited copies of another, with similarities evenly
+over 0.5 to 0.99. `--shards` takes any other. `--growth` measures pilekit alone, on that many MB, 4 and 16 times as
+many: time per MB and peak memory should stay. Files have been written just before, so they come from the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.benchmarks.dedup_input import similar_pairs, write_beginning, write_shard_with_copies  # noqa: E402
+from tests.benchmarks.dedup_peers import PEERS  # noqa: E402
+from tests.benchmarks.peers import BENCH, peer_environment, run_peer  # noqa: E402
+
+DATA = BENCH / "data" / "dedup"
+THRESHOLD = 0.8
+PILEKIT = ("pilekit dedup --no-write", "pilekit dedup, clean shards")
+
+DEDUPLICATE = """
+import json, resource, shutil, sys, time
+if __name__ == "__main__":
+    from pilekit.dedup.deduplicate import deduplicate
+    out, write, tiny, shard = sys.argv[1:]
+    deduplicate(tiny, out=out + "/tiny", write=write == "True")
+    begin = time.perf_counter()
+    result = deduplicate(shard, out=out + "/large", write=write == "True")
+    seconds = time.perf_counter() - begin
+    removed = set(result.removed["number"].to_pylist())
+    usage = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(json.dumps({"seconds": seconds, "memory": max(usage), "text": result.summary["bytes"]["read"],
+                      "kept": [number for number in range(result.summary["read"]) if number not in removed]}))
+"""
+
+
+@dataclass
+class Result:
+    """What the measurements of one contender gave."""
+
+    megabytes: float
+    """Text in the input of the speed measurement."""
+    seconds: list[float] = field(default_factory=list)
+    documents: int = 0
+    """Of the input of the quality measurement, which all have in common."""
+    kept: int = 0
+    recall: float | None = None
+    precision: float | None = None
+
+    @property
+    def speeds(self) -> list[float]:
+        """MB/s of each round."""
+        return [self.megabytes / seconds for seconds in self.seconds]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one run gave: how long it took, which documents it kept; of pilekit, peak memory and bytes of text too."""
+
+    seconds: float
+    numbers: list[int]
+    memory: int = 0
+    text: int = 0
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=1000, help="most text for anyone (default: 1000)")
+    parser.add_argument("--quality-megabytes", type=int, default=20, help="text for recall and precision (default: 20)")
+    parser.add_argument("--shards", type=Path, nargs="+", help="deduplicate the beginning of these .jsonl.zst instead")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only contenders whose names begin so")
+    parser.add_argument("--rounds", type=int, default=1, help="measurements of each contender's speed (default: 1)")
+    parser.add_argument("--growth", type=int, metavar="MEGABYTES", help="pilekit alone on 1, 4 and 16 times as much")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    chosen = parser.parse_args()
+
+    if chosen.growth:
+        grown = growth([generated(factor * chosen.growth) for factor in (1, 4, 16)])
+        print(json.dumps(grown, indent=2) if chosen.json else growth_table(grown))
+        return
+    source = tuple(path.resolve() for path in chosen.shards or [generated(chosen.megabytes)])
+    names = [*PILEKIT, *PEERS]
+    if chosen.only:
+        names = [name for name in names if name.startswith(tuple(chosen.only))]
+    pythons = {name: environment(name) for name in names}
+    results = compare(pythons, source, chosen.megabytes, chosen.quality_megabytes, chosen.rounds)
+    if chosen.json:
+        print(json.dumps({name: {**asdict(result), "MB/s": result.speeds} for name, result in results.items()}))
+    else:
+        print(table(results))
+
+
+def environment(name: str) -> Path | None:
+    """The Python that runs a contender; None if it cannot be installed, which is told."""
+    if name in PILEKIT:
+        return Path(sys.executable)
+    try:
+        return peer_environment(f"dedup-{PEERS[name].environment}", PEERS[name].requirements)
+    except subprocess.CalledProcessError:
+        print(f"{name}: cannot be installed here, so it is left out", file=sys.stderr)
+        return None
+
+
+def compare(
+    pythons: dict[str, Path | None], source: tuple[Path, ...], megabytes: int, quality_megabytes: int, rounds: int
+) -> dict[str, Result]:
+    """Measure all that are installed: first how right they are, then how fast, round by round."""
+    installed = {name: python for name, python in pythons.items() if python is not None}
+    small, _ = beginning(source, quality_megabytes)
+    print(f"comparing all documents of {small.name} with each other", file=sys.stderr)
+    documents, pairs = similar_pairs(small, THRESHOLD)
+    results: dict[str, Result] = {}
+    inputs: dict[str, Path] = {}
+    for name, python in installed.items():
+        most = megabytes if name in PILEKIT else min(megabytes, PEERS[name].megabytes)
+        inputs[name], size = beginning(source, most)
+        results[name] = Result(size / 1e6)
+        print(f"how right is {name}?", file=sys.stderr)
+        kept = deduplicated(name, python, small)
+        judge(results[name], documents, pairs, set(kept.numbers))
+    for number in range(rounds):
+        for name, python in installed.items():
+            print(f"round {number + 1} of {rounds}: {name}", file=sys.stderr)
+            results[name].seconds.append(deduplicated(name, python, inputs[name]).seconds)
+    return results
+
+
+def judge(result: Result, documents: int, pairs: set[tuple[int, int]], kept: set[int]) -> None:
+    """Note recall and precision of an answer."""
+    result.documents, result.kept = documents, len(kept)
+    if pairs:
+        result.recall = sum(not kept.issuperset(pair) for pair in pairs) / len(pairs)
+    removed = set(range(documents)) - kept
+    if removed:
+        proven = {one for pair in pairs for one, other in (pair, pair[::-1]) if one in removed and other in kept}
+        result.precision = len(proven) / len(removed)
+
+
+def deduplicated(name: str, python: Path, shard: Path) -> Kept:
+    """Let a contender deduplicate one shard."""
+    tiny = generated_file("tiny", 0.1)
+    if name not in PILEKIT:
+        answer = run_peer(python, PEERS[name].script, tiny, shard, environment={"TQDM_DISABLE": "1"})
+        return Kept(answer["seconds"], answer["kept"])
+    out = DATA / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    source = DATA / "deduplicate.py"
+    source.write_text(DEDUPLICATE)  # a file, because worker processes are started by it
+    answer = run_peer(python, source, out, str(name == PILEKIT[1]), tiny, shard, environment={"PYTHONPATH": str(ROOT)})
+    shutil.rmtree(out)
+    return Kept(answer["seconds"], answer["kept"], answer["memory"], answer["text"])
+
+
+def generated(megabytes: float) -> Path:
+    """The generated shard of so many MB of text."""
+    return generated_file(f"generated-{megabytes:g}", megabytes)
+
+
+def generated_file(name: str, megabytes: float) -> Path:
+    """A generated shard by name, made if it is not there."""
+    path = DATA / f"{name}.jsonl.zst"
+    if not path.exists():
+        print(f"generating {path.relative_to(ROOT)}", file=sys.stderr)
+        write_shard_with_copies(path, int(megabytes * 1e6), seed=int(megabytes))
+    return path
+
+
+@functools.cache
+def beginning(source: tuple[Path, ...], megabytes: int) -> tuple[Path, int]:
+    """(a shard with the first MB of text of the source, how many bytes of text it has)."""
+    path = DATA / f"first-{megabytes}-of-{source[0].name.split('.')[0]}.jsonl.zst"
+    print(f"cutting {path.relative_to(ROOT)}", file=sys.stderr)
+    return path, write_beginning(source, path, megabytes * 1_000_000)
+
+
+def growth(shards: Sequence[Path]) -> list[dict[str, float]]:
+    """Time, speed and memory of pilekit alone by the size of the input."""
+    grown = []
+    for shard in shards:
+        print(f"pilekit on {shard.name}", file=sys.stderr)
+        run = deduplicated(PILEKIT[0], Path(sys.executable), shard)
+        size = run.text / 1e6
+        grown.append({"MB": size, "seconds": run.seconds, "MB/s": size / run.seconds, "memory": run.memory})
+    return grown
+
+
+def growth_table(grown: Sequence[dict[str, float]]) -> str:
+    """A line for each size."""
+    lines = [f"{'MB of text':>12} {'seconds':>9} {'MB/s':>7} {'peak memory, MB':>17}"]
+    lines += [
+        f"{one['MB']:12,.0f} {one['seconds']:9,.2f} {one['MB/s']:7,.0f} {one['memory'] / 1e6:17,.0f}" for one in grown
+    ]
+    return "\n".join(lines)
+
+
+def table(results: dict[str, Result]) -> str:
+    """Speed of each contender, also of pilekit's without clean shards; what it kept, and how right that is."""
+    lines = [
+        f"{'':28} {'MB':>6} {'seconds':>8} {'MB/s':>7} {'median':>7} {'× pilekit':>10} "
+        f"{'kept':>14} {'recall':>8} {'precision':>10}"
+    ]
+    ours = max(results[PILEKIT[0]].speeds) if PILEKIT[0] in results else None
+    for name, result in results.items():
+        best = max(result.speeds)
+        lines.append(
+            f"{name:28} {result.megabytes:6,.0f} {min(result.seconds):8,.2f} {best:7,.1f} "
+            f"{statistics.median(result.speeds):7,.1f} {f'{best / ours:.3f}' if ours else '':>10} "
+            f"{f'{result.kept:,} of {result.documents:,}':>14} {share(result.recall):>8} {share(result.precision):>10}"
+        )
+    return "\n".join(lines)
+
+
+def share(value: float | None) -> str:
+    """A percentage, or a dash where there is nothing to count."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+if __name__ == "__main__":
+    main()
