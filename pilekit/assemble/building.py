@@ -17,6 +17,7 @@ import orjson
 import xxhash
 
 from pilekit.assemble.arithmetic import arithmetic_documents
+from pilekit.assemble.reposts import reposts
 from pilekit.assemble.sources import SourceDocument, python_documents, standard_library
 from pilekit.corpus import load_manifest
 from pilekit.documents import RecordFormat
@@ -26,6 +27,9 @@ from pilekit.shards.output import output_folder
 
 DEMO_CORPUS = "demo corpus"
 """The kind in the header of the folder that `demo_corpus` makes."""
+
+REPOSTED = 20
+"""One in so many of the longer documents has an edited copy, for the near-duplicates that every real corpus has."""
 
 
 def split(
@@ -68,8 +72,9 @@ def write_shards(shards: Mapping[str, Iterable[SourceDocument]], folder: Path) -
 def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: Path | None = None) -> bool:
     """Make the demo's corpus in `folder` from this Python's standard library; False if it was already there.
 
-    The subsets, and how often each stands in train, are those of the bundled manifest `demo`. About 15 MB of text, the
-    same for the same Python version, seed and `arithmetic_bytes`. `library` takes another folder of Python files.
+    The subsets, and how often each stands in train, are those of the bundled manifest `demo`; one in `REPOSTED` of the
+    longer documents has an edited copy. About 15 MB of text, the same for the same Python version, seed and
+    `arithmetic_bytes`. `library` takes another folder of Python files.
 
     Raises PilekitError if `folder` holds something else, be it such a corpus made by another Python or of another seed,
     or if this Python has no source files.
@@ -77,6 +82,7 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
     repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
     python = platform.python_version()
     parameters = {"seed": seed, "arithmetic_bytes": arithmetic_bytes, "repeats": repeats, "python": python}
+    parameters["reposted"] = REPOSTED
     with output_folder(folder, kind=DEMO_CORPUS, parameters=parameters, inputs={}) as output:
         if output.finished:
             return False
@@ -88,5 +94,7 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
             )
         numbers = arithmetic_documents(arithmetic_bytes, seed)
         arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in numbers)
-        write_shards(split(chain(documents, arithmetic), repeats=repeats, seed=seed), folder)
+        write_shards(
+            split(chain(documents, reposts(documents, REPOSTED), arithmetic), repeats=repeats, seed=seed), folder
+        )
     return True

@@ -74,9 +74,9 @@ def command(out: Path) -> None:
 
     Four training shards, a validation and a test shard: standard-library source, docstrings, the language reference and
     generated arithmetic. They are written anew in frames that can be sought, and verified, as is a copy with one wrong
-    bit. Then a tokenizer is trained on them, they are counted and streamed as packed batches, and a small model is
-    trained for a minute and scored in bits per byte, before and after. Takes two to three minutes and no network; run
-    again, it keeps the corpus and the models that are there.
+    bit; copies and near-duplicates are removed, and two shown. Then a tokenizer is trained on them, they are counted
+    and streamed as packed batches, and a small model is trained for a minute and scored in bits per byte, before and
+    after. Takes two to three minutes and no network; run again, it keeps the corpus and the models that are there.
 
     \b
     Example:
@@ -95,6 +95,9 @@ def command(out: Path) -> None:
     run("verify", f"{reframed}", "--manifest", "demo")
     _damage(reframed / "train" / damaged.name, damaged)
     run("verify", f"{damaged}", "--manifest", "demo", expected=1)
+    unique = f"{out / 'unique'}"
+    run("dedup", f"{train}", "--manifest", "demo", "--out", unique)
+    run("duplicates", unique, "--min-similarity", "0.9", "-n", "2")
     run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)

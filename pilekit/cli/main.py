@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="pilekit")
 @click.option("--debug", is_flag=True, help="Show the whole traceback when something fails.")
 def pilekit(debug: bool) -> None:
-    """Read, trust, cut, deduplicate, stream and train on Pile-format corpora (*.jsonl.zst); score models in bits per byte.
+    """Trust, cut, deduplicate, stream and train on Pile-format corpora (*.jsonl.zst); score models in bits per byte.
 
     \b
     Example:

@@ -21,7 +21,20 @@ from pilekit.errors import PilekitError
 from tests.assemble.test_sources import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
-COMMANDS = ["reframe", "verify", "verify", "train-tokenizer", "stats", "stream", "train", "bpb", "train", "bpb"]
+COMMANDS = [
+    "reframe",
+    "verify",
+    "verify",
+    "dedup",
+    "duplicates",
+    "train-tokenizer",
+    "stats",
+    "stream",
+    "train",
+    "bpb",
+    "train",
+    "bpb",
+]
 
 
 @pytest.fixture
@@ -145,7 +158,8 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
         assert subset in output
     assert re.search(r"^00\.jsonl +\d+ .*frame \d+ is damaged", output, re.MULTILINE)
-    made = {"corpus", "reframed", "damaged", "tokenizer.json", "stats.png", "train.toml", "before", "after"}
+    assert re.search(r"^2 of 2: similarity 0\.9", output, re.MULTILINE)
+    made = {"corpus", "reframed", "damaged", "unique", "tokenizer.json", "stats.png", "train.toml", "before", "after"}
     assert {path.name for path in (tmp_path / "fresh").iterdir()} == made
 
     # A corpus lies below this folder, but what pilekit wrote is never taken for a corpus by accident.
