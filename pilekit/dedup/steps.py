@@ -198,7 +198,9 @@ class Steps:
             return 1  # Only this process has it.
         jobs = self.jobs
         if jobs is None:
-            jobs = min(usable_cpus(), 1 + sum(shard.size or 0 for shard in shards) // STORED_BYTES_PER_PROCESS)
+            # The threads of a process keep two CPUs busy, and start at once.
+            worth = 1 + sum(shard.size or 0 for shard in shards) // STORED_BYTES_PER_PROCESS
+            jobs = min(usable_cpus() // 2, worth)
         return max(1, min(jobs, len(shards)))
 
     def _threads(self, shards: Sequence[Shard]) -> int:

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pilekit import PilekitError
+from pilekit.cli.dedup import command
+from tests.dedup.checking import check, corpus_documents, write_corpus
+from tests.shards import making
+
+TEXT = " ".join(f"word{i}" for i in range(60))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_corpus(
+        tmp_path / "data",
+        {
+            "train/00": [
+                making.record(TEXT, "Wikipedia (en)"),
+                making.record(TEXT, "Wikipedia (en)"),
+                making.record("x" * 90, "ArXiv"),
+            ],
+            "train/01": [making.record(TEXT + " more", "ArXiv"), making.record("another", "[bold]evil[/bold]\x1b[31m")],
+        },
+    )
+
+
+def run(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_the_table_tells_what_became_of_every_document(data: Path, tmp_path: Path) -> None:
+    result = run(data, "--out", tmp_path / "out", "--jobs", "1")
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows[0] == ["Subset", "Read", "Exact", "Near", "Kept", "Saved"]
+    assert rows[2] == ["Wikipedia", "(en)", "2", "0", "2", "0", "818", "B"]
+    assert rows[3] == ["ArXiv", "2", "0", "0", "2", "0", "B"]
+    assert rows[4] == ["[bold]evil[/bold]\\x1b[31m", "1", "0", "0", "1", "0", "B"]
+    assert rows[6] == ["Total", "5", "0", "2", "3", "818", "B"]
+    assert result.stdout.splitlines()[-2:] == [
+        "5 read = 3 kept + 2 removed + 0 skipped",
+        f"clean shards, masks and removed.parquet in {tmp_path / 'out'}",
+    ]
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("21 bands × 6 rows: compares 28.2 % at 0.5,")
+    assert "99.8 % at 0.8" in line
+    check(tmp_path / "out", corpus_documents(data))
+
+
+def test_json_is_the_summary(data: Path, tmp_path: Path) -> None:
+    result = run(data, "--out", tmp_path / "out", "--jobs", "1", "--json", "--no-write", "--keep", "first")
+    assert json.loads(result.stdout) == json.loads((tmp_path / "out" / "summary.json").read_bytes())
+    assert list(json.loads(result.stdout))[:6] == ["read", "kept", "removed", "exact", "near", "skipped"]
+    assert not (tmp_path / "out" / "clean").exists()
+
+
+def test_copies_that_the_pile_makes_on_purpose_are_told(data: Path, tmp_path: Path) -> None:
+    warning = "warning: 1 of the exact copies are in subsets that the Pile repeats on purpose"
+    assert warning in run(data, "--out", tmp_path / "out", "--keep", "first", "--jobs", "1").stderr
+    assert warning in run(data, "--out", tmp_path / "out", "--keep", "first", "--jobs", "1").stderr  # finished
+    # Nothing of the kind is known of a held-out shard, nor of a corpus of one's own.
+    (data / "train").rename(data / "val")
+    assert "warning" not in run(data, "--out", tmp_path / "val", "--keep", "first", "--jobs", "1").stderr
+
+
+def test_subsets_and_what_is_left_out(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run(data, "--subsets", "wikipedia", "--only", "--out", out, "--jobs", "1")
+    assert result.stdout.splitlines()[0].split() == ["Subset", "Read", "Exact", "Near", "Kept", "Left", "out", "Saved"]
+    assert "5 read = 1 kept + 1 removed + 0 skipped + 3 left out" in result.stdout
+    check(out, corpus_documents(data), subsets=["Wikipedia (en)"], only=True)
+
+
+def test_against_and_the_size_of_memory(data: Path, tmp_path: Path) -> None:
+    run(data / "train" / "00.jsonl.zst", "--out", tmp_path / "a", "--jobs", "1")
+    options = ["--against", tmp_path / "a", "--out", tmp_path / "b", "--memory", "64MiB", "--jobs", "1"]
+    assert "2 read = 1 kept + 1 removed" in run(data / "train" / "01.jsonl.zst", *options).stdout
+    with pytest.raises(PilekitError, match="against"):
+        run(data / "train" / "01.jsonl.zst", "--out", tmp_path / "b", "--jobs", "1")
+
+
+def test_bad_lines_are_told(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", {"00": [making.record("a"), b"{"]})
+    options = [tmp_path / "data", "--out", tmp_path / "out", "--jobs", "1", "--on-error", "skip"]
+    for _ in range(2):
+        result = run(*options)
+        assert "00.jsonl.zst, line 2:" in result.stderr
+        assert "2 read = 1 kept + 0 removed + 1 skipped" in result.stdout
+
+
+def test_wrong_usage(data: Path, tmp_path: Path) -> None:
+    for options in (["--keep", "shortest"], ["--memory", "1MB"], ["--memory", "lots"], ["--jobs", "0"]):
+        assert run(data, "--out", tmp_path / "out", *options).exit_code == 2
+    for bad in (["--threshold", "0"], ["--threshold", "2"], ["--only"], ["--subsets", "ArXivv"]):
+        with pytest.raises(PilekitError):
+            run(data, "--out", tmp_path / "out", *bad)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_it_fits_a_terminal(tmp_path: Path, columns: int) -> None:
+    labels = [
+        "Gutenberg (PG-19)",
+        "a label that is much longer than any label of the Pile ever was",
+        "USPTO Backgrounds",
+    ]
+    lines = [making.record(f"{TEXT} {i}", labels[i % 3]) for i in range(2000)]
+    write_corpus(tmp_path / "data", {"00": lines})
+    program = "from pilekit.cli.dedup import command; command()"
+    arguments = [sys.executable, "-c", program, str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--no-write"]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": str(columns)}
+    )
+    table = done.stdout.split("2,000 read")[0].splitlines()
+    assert max(map(len, table)) <= columns
+    assert "2,000" in table[-1]
