@@ -139,7 +139,7 @@ def decide(
     representatives: Int32,
     held: Int32,
     room: Int32,
-    let_go: npt.NDArray[np.bool_],
+    let_go: npt.NDArray[np.uint8],
     sizes: Int64,
     begins: Int64,
     values: UInt64,
@@ -160,7 +160,7 @@ def decide(
     member_begin, member_run   the hot runs it is a member of, in the same way
     representatives            int32 [runs, most]: slots of kept members of the run, the first `held[run]` of them, the
                                one that was of use last first; `room[run]` is how many it may have
-    let_go                     [runs]: whether it ever had to let go of one
+    let_go                     uint8 [runs]: whether it had to let go of one (1), and a document was unsure for that (2)
     sizes, begins              [slots]: the document's set is `values[begins[slot]:][:sizes[slot]]`
     known                      [slots]: what the one document to decide shares with others, in the place of `values`;
                                -1: not enough. Empty: there are `values`
@@ -199,8 +199,11 @@ def decide(
         partner[place], similarity[place], removed[slot] = best, best_similarity, best >= 0
         for run in runs:
             if best < 0:
-                unsure[place] |= let_go[run] and own[place]
-                let_go[run] |= held[run] == room[run]
+                if let_go[run] and own[place]:
+                    unsure[place] = True
+                    let_go[run] = 2
+                elif held[run] == room[run]:
+                    let_go[run] = max(let_go[run], 1)
                 held[run] = min(held[run] + 1, room[run])
                 _to_front(representatives[run], slot, held[run] - 1)
             else:

@@ -7,8 +7,7 @@ loses nothing, and where the longest is kept, what has been let go is mostly too
 documents that resemble each other mostly meet in other bands besides, where their run is short.
 
 What the runs hold is on disk, as there may be more runs than memory holds: a run of so many members has as many words
-of 64 bits there, the first for how many representatives it holds and whether it has ever let go of one, then their
-ranks.
+of 64 bits there, the first for how many representatives it holds and what became of others, then their ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ Int32 = npt.NDArray[np.int32]
 
 MOST = 128
 
-_LET_GO = 1 << 32
 _WORD = 8
 
 
@@ -41,26 +39,25 @@ class Representatives:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def read(self, begins: UInt64, rooms: Int32) -> tuple[UInt64, Int32, npt.NDArray[np.bool_]]:
-        """(ranks uint64 [runs, MOST], how many of them are, whether the run has let go of any) of these runs.
+    def read(self, begins: UInt64, rooms: Int32) -> tuple[UInt64, Int32, npt.NDArray[np.uint8]]:
+        """(ranks uint64 [runs, MOST], how many of them are, let_go as in `comparing.decide`) of these runs.
 
         begins   where the members of each begin among those of all runs
         rooms    how many it may have: `room_of` its length
         """
         ranks = np.zeros((len(begins), MOST), dtype=np.uint64)
-        held, let_go = np.zeros(len(begins), dtype=np.int32), np.zeros(len(begins), dtype=np.bool_)
+        held, let_go = np.zeros(len(begins), dtype=np.int32), np.zeros(len(begins), dtype=np.uint8)
         descriptor = self._file.fileno()
         for run, (begin, room) in enumerate(zip(begins.tolist(), rooms.tolist(), strict=True)):
             words = np.frombuffer(os.pread(descriptor, (room + 1) * _WORD, begin * _WORD), dtype=np.uint64)
             if len(words) and words[0]:
-                first = int(words[0])
-                held[run], let_go[run] = first % _LET_GO, first >= _LET_GO
+                let_go[run], held[run] = divmod(int(words[0]), 1 << 32)
                 ranks[run, : held[run]] = words[1 : 1 + held[run]]
         return ranks, held, let_go
 
-    def write(self, begins: UInt64, ranks: UInt64, held: Int32, let_go: npt.NDArray[np.bool_]) -> None:
+    def write(self, begins: UInt64, ranks: UInt64, held: Int32, let_go: npt.NDArray[np.uint8]) -> None:
         """Remember this of these runs."""
-        firsts = held.astype(np.uint64) + let_go * np.uint64(_LET_GO)
+        firsts = held.astype(np.uint64) | let_go.astype(np.uint64) << np.uint64(32)
         words = np.concatenate([firsts[:, None], ranks], axis=1)
         descriptor = self._file.fileno()
         for begin, count, row in zip(begins.tolist(), held.tolist(), words, strict=True):

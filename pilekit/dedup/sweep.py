@@ -50,7 +50,7 @@ class _Block:
     representatives: Int32  # [runs, MOST]: slots
     held: Int32  # [runs]: how many of them
     room: Int32
-    let_go: Mask
+    let_go: npt.NDArray[np.uint8]
 
     @property
     def wanted_bytes(self) -> int:
@@ -62,8 +62,8 @@ class Sweep:
     """Goes through the documents in keeper order.
 
     compared        how many pairs of sets were compared so far
-    hot_runs        runs in which more members were kept than others are compared with
-    hot_documents   documents that were kept and might resemble one of those
+    hot_documents   documents that were kept, and might resemble a kept one of a run that the run had let go of
+    hot_runs        those runs
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Sweep:
 
     def _decide(self, block: _Block, known: Int64) -> Table:
         """Decide the documents of a block and remember what became of them; `known` as in `comparing.decide`."""
-        places, let_go_before = len(block.slot_of), int(block.let_go.sum())
+        places, hot_before = len(block.slot_of), int(np.count_nonzero(block.let_go == 2))
         partner, similarity = np.empty(places, dtype=np.int32), np.empty(places, dtype=np.float64)
         unsure = np.zeros(places, dtype=np.bool_)
         begins, values = (block.begins, _NO_VALUES) if len(known) else self._load(block)
@@ -179,7 +179,7 @@ class Sweep:
 
         self.compared += sum(self._pool.map(work, self._parts(block)))
         self._representatives.write(block.runs, block.ranks[block.representatives], block.held, block.let_go)
-        self.hot_runs += int(block.let_go.sum()) - let_go_before
+        self.hot_runs += int(np.count_nonzero(block.let_go == 2)) - hot_before
         self.hot_documents += int(unsure.sum())
         gone = partner >= 0
         later = block.ranks[block.slot_of[gone]]

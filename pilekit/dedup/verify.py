@@ -40,9 +40,9 @@ class Counts(msgspec.Struct, frozen=True):
     compared: int
     """Pairs of shingle sets."""
     hot_runs: int
-    """Runs with more kept members than a member is compared with."""
+    """Runs with so many kept members that others were not compared with all of them."""
     hot_documents: int
-    """Documents that are kept, but might resemble a kept one in such a run."""
+    """Documents that were kept, but were not compared with all that were kept before them in such a run."""
 
 
 @dataclass(frozen=True)

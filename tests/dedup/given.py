@@ -74,7 +74,7 @@ def verify_given(
     jobs: int = 2,
     shards: int = 1,
 ) -> Verified:
-    """Verify candidates among documents with these shingle sets; a rank is a document's number and whatever is above."""
+    """Verify candidates among documents with these shingle sets; the low half of a rank is the document's number."""
     candidates = given_candidates(folder / "candidates", len(sets), pairs, runs)
     store = given_store(folder / "store", sets, shards=shards)
     return verify(candidates, store, threshold, folder / "verified", memory, jobs=jobs)

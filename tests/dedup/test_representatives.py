@@ -1,0 +1,211 @@
+"""Hot runs: no document is lost, none that has a copy among what the run holds is kept, and cost is linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.dedup.bands import choose_bands
+from pilekit.dedup.bits import no_bits
+from pilekit.dedup.match import find_candidates
+from pilekit.dedup.minhash import band_keys, permutations, signatures
+from pilekit.dedup.population import ranks_of
+from pilekit.dedup.representatives import MOST, Representatives, room_of
+from pilekit.dedup.shingles import shingle_set
+from pilekit.dedup.sketch_file import key_column
+from pilekit.dedup.verify import verify
+from tests.dedup.given import Edge, edges_of, given_store, verify_given
+from tests.dedup.listed import OWN, ListedPopulation
+
+Values = npt.NDArray[np.uint64]
+
+THRESHOLD = 0.8
+
+
+def drawn(seed: int) -> Callable[[int], Values]:
+    rng = np.random.default_rng(seed)
+    return lambda count: rng.integers(0, 2**64, size=count, dtype=np.uint64)
+
+
+def first_ranks(documents: int) -> Values:
+    return np.arange(documents, dtype=np.uint64) | np.uint64(OWN)
+
+
+def longest_ranks(sets: Sequence[Values]) -> Values:
+    sizes = np.array([6 * len(some) for some in sets])
+    return ranks_of(np.arange(len(sets)), sizes, "longest", against=False)
+
+
+def similarity(one: Values, other: Values) -> float:
+    shared = len(np.intersect1d(one, other))
+    return shared / (len(set(one.tolist())) + len(set(other.tolist())) - shared)
+
+
+def check_edges(edges: Sequence[Edge], sets: Sequence[Values]) -> None:
+    """All are proven, and the kept ones are kept."""
+    removed = {edge.removed for edge in edges}
+    assert len(removed) == len(edges)
+    assert not removed & {edge.kept for edge in edges}
+    for edge in edges[:: len(edges) // 1000 + 1]:
+        one, other = (sets[rank & 0xFFFFFFFF] for rank in (edge.removed, edge.kept))
+        assert similarity(one, other) == edge.similarity >= THRESHOLD
+        assert edge.kept < edge.removed
+
+
+def test_ten_thousand_files_with_one_licence_header_are_all_kept(tmp_path: Path) -> None:
+    values = drawn(0)
+    header = values(300)
+    lengths = np.random.default_rng(1).integers(100, 600, size=10_000)
+    sets = [np.concatenate([header, values(length)]) for length in lengths]
+    verified = verify_given(tmp_path, sets, (), [np.sort(longest_ranks(sets))])
+    assert edges_of(verified) == []
+    counts = verified.counts
+    assert counts.compared <= MOST * len(sets)
+    assert (counts.hot_runs, counts.hot_documents) == (1, len(sets) - MOST - 1)
+
+
+def test_in_overlapping_runs_no_pair_is_compared_twice(tmp_path: Path) -> None:
+    values = drawn(0)
+    header = values(100)
+    sets = [np.concatenate([header, values(100)]) for _ in range(120)]
+    ranks = first_ranks(len(sets))
+    runs = [ranks[begin : begin + 100] for begin in range(21)]
+    counts = verify_given(tmp_path, sets, (), runs).counts
+    assert counts.compared == 100 * 99 // 2 + 20 * 99
+    assert (counts.hot_runs, counts.hot_documents) == (0, 0)
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+def test_of_a_hundred_thousand_near_copies_one_is_kept(tmp_path: Path, runs: int) -> None:
+    values, rng = drawn(0), np.random.default_rng(1)
+    text = values(60)
+    sets = [np.concatenate([text, values(2)]) for _ in range(100_000)]
+    ranks = first_ranks(len(sets))
+    some = [ranks] + [ranks[rng.random(len(ranks)) < 0.9] for _ in range(runs - 1)]
+    verified = verify_given(tmp_path, sets, (), some)
+    edges = edges_of(verified)
+    assert [edge.removed for edge in edges] == ranks[1:].tolist()
+    assert {edge.kept for edge in edges} == {OWN}
+    assert verified.counts.compared == len(sets) - 1
+    check_edges(edges, sets)
+
+
+@pytest.mark.parametrize("keep", ["longest", "first"])
+def test_a_run_of_as_many_clusters_as_it_may_hold_loses_nothing(tmp_path: Path, keep: str) -> None:
+    values, rng = drawn(0), np.random.default_rng(1)
+    header = values(80)
+    centres = [np.concatenate([header, values(120)]) for _ in range(MOST)]
+    cluster = rng.integers(0, MOST, size=5000)
+    sets = [np.concatenate([centres[of], values(5)]) for of in cluster]
+    ranks = first_ranks(len(sets)) if keep == "first" else longest_ranks(sets)
+    verified = verify_given(tmp_path, sets, (), [np.sort(ranks)])
+    edges = edges_of(verified)
+    check_edges(edges, sets)
+    order = np.argsort(ranks)
+    firsts = order[np.unique(cluster[order], return_index=True)[1]]
+    kept = {*range(len(sets))} - {edge.removed & 0xFFFFFFFF for edge in edges}
+    assert kept == set(firsts.tolist())
+    assert verified.counts.hot_documents == 0
+
+
+def test_a_run_of_more_clusters_is_told_of_and_loses_only_what_it_tells(tmp_path: Path) -> None:
+    values, rng = drawn(0), np.random.default_rng(1)
+    centres = [values(100) for _ in range(3 * MOST)]
+    cluster = rng.integers(0, len(centres), size=4000)
+    sets = [np.concatenate([centres[of], values(3)]) for of in cluster]
+    verified = verify_given(tmp_path, sets, (), [first_ranks(len(sets))])
+    edges = edges_of(verified)
+    check_edges(edges, sets)
+    kept = np.setdiff1d(np.arange(len(sets)), [edge.removed & 0xFFFFFFFF for edge in edges])
+    similar = len(kept) - len(np.unique(cluster[kept]))
+    assert 0 < similar <= verified.counts.hot_documents < len(kept)
+    assert verified.counts.hot_runs == 1
+    assert verified.counts.compared <= MOST * len(sets)
+
+
+def test_clusters_that_come_one_after_the_other_are_found_however_many(tmp_path: Path) -> None:
+    """As where the longest is kept, and copies are about as long as each other."""
+    values = drawn(0)
+    sets = [np.concatenate([centre, values(3)]) for centre in (values(100) for _ in range(10 * MOST)) for _ in range(4)]
+    edges = edges_of(verify_given(tmp_path, sets, (), [first_ranks(len(sets))]))
+    check_edges(edges, sets)
+    assert [edge.removed - OWN for edge in edges] == [i for i in range(len(sets)) if i % 4]
+
+
+def test_a_chain_in_a_run_removes_none_unlike_its_keeper(tmp_path: Path) -> None:
+    sets = [np.arange(10 * i, 10 * i + 100, dtype=np.uint64) for i in range(2000)]
+    edges = edges_of(verify_given(tmp_path, sets, (), [first_ranks(len(sets))]))
+    check_edges(edges, sets)
+    assert [edge.removed - OWN for edge in edges] == list(range(1, 2000, 2))
+
+
+def test_documents_of_an_earlier_run_stand_for_theirs_and_stay(tmp_path: Path) -> None:
+    values = drawn(0)
+    text = values(100)
+    sets = [np.concatenate([text, values(2)]) for _ in range(200)]
+    ranks = np.arange(200, dtype=np.uint64) | np.where(np.arange(200) < 3, 0, OWN).astype(np.uint64)
+    verified = verify_given(tmp_path, sets, (), [np.sort(ranks)])
+    edges = edges_of(verified)
+    check_edges(edges, sets)
+    assert [edge.removed for edge in edges] == ranks[3:].tolist()
+    assert {edge.kept for edge in edges} <= {0, 1, 2}
+    assert verified.counts.compared == 3 * 197
+
+
+@given(st.data())
+def test_what_runs_hold_is_what_was_last_written(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    lengths = np.array(data.draw(st.lists(st.integers(65, 300), min_size=1, max_size=6)))
+    begins, rooms = (np.cumsum(lengths) - lengths).astype(np.uint64), room_of(lengths)
+    held: dict[int, tuple[list[int], int]] = {run: ([], 0) for run in range(len(lengths))}
+    with Representatives(tmp_path_factory.mktemp("runs")) as representatives:
+        for _ in range(data.draw(st.integers(1, 5))):
+            chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(lengths))), min_size=1)))
+            ranks, counts, let_go = representatives.read(begins[chosen], rooms[chosen])
+            for place, run in enumerate(chosen):
+                assert (ranks[place, : counts[place]].tolist(), int(let_go[place])) == held[run]
+                counts[place] = data.draw(st.integers(1, int(rooms[run])))
+                let_go[place] = data.draw(st.integers(0, 2))
+                ranks[place] = np.uint64(data.draw(st.integers(0, 2**63))) + np.arange(MOST, dtype=np.uint64)
+                held[run] = (ranks[place, : counts[place]].tolist(), int(let_go[place]))
+            representatives.write(begins[chosen], ranks, counts, let_go)
+
+
+def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path: Path) -> None:
+    """Three thousand files with one licence header, a thousand originals among them, through real signatures."""
+    rng = np.random.default_rng(0)
+    bands = choose_bands(THRESHOLD, 128)
+    header = rng.integers(0, 10**9, size=200).tolist()
+    texts, cluster = [], rng.permutation(np.arange(3000) % 1000)
+    bodies = rng.integers(0, 10**9, size=(1000, 150))
+    for of in cluster:
+        body = bodies[of].copy()
+        body[: rng.integers(0, 30)] = rng.integers(0, 10**9)
+        texts.append(" ".join(map(str, [*header, *body.tolist()])).encode())
+    data, offsets = np.frombuffer(b"".join(texts), dtype=np.uint8), np.cumsum([0, *map(len, texts)])
+    sets = [shingle_set(np.frombuffer(text, dtype=np.uint8)) for text in texts]
+    keys = band_keys(signatures(data, offsets, 5, *permutations(bands.num_perm)), bands.bands, bands.rows)
+    ranks = ranks_of(np.arange(len(texts)), np.array(list(map(len, texts))), "longest", against=False)
+    population = ListedPopulation(
+        ranks.tolist(), {key_column(band): column.tolist() for band, column in enumerate(keys)}, at_a_time=1000
+    )
+    candidates = find_candidates(population, bands, no_bits(len(texts)), tmp_path / "match", 1 << 28)  # type: ignore[arg-type]
+    assert max(run.length for run in candidates.hot) > 64
+    verified = verify(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)
+    edges = edges_of(verified)
+    check_edges(edges, sets)
+
+    removed = {edge.removed & 0xFFFFFFFF for edge in edges}
+    members = [np.flatnonzero(cluster == of).tolist() for of in range(1000)]
+    similar = [
+        pair for some in members for pair in combinations(some, 2) if similarity(sets[pair[0]], sets[pair[1]]) >= 0.8
+    ]
+    missed = [pair for pair in similar if not {*pair} & removed]
+    assert len(similar) > 2000
+    assert len(missed) <= len(similar) // 100

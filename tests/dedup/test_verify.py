@@ -1,0 +1,227 @@
+"""Verify against the plain definition: what is removed, on account of which kept document, by which similarity."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.dedup import verify as module
+from pilekit.dedup.population import ranks_of
+from pilekit.dedup.shingles import shingle_set
+from pilekit.dedup.verify import Counts, verify
+from tests.dedup import reference
+from tests.dedup.given import Edge, all_pairs, edges_of, given_candidates, given_store, verify_given
+from tests.dedup.listed import OWN
+
+Sets = Sequence[set[int]]
+
+
+def swept(
+    sets: Sets, ranks: Iterable[int], pairs: Iterable[tuple[int, int]], threshold: float
+) -> tuple[list[Edge], int]:
+    """(the edges of removed documents, how many pairs had to be compared), one document and one pair at a time."""
+    removed: set[int] = set()
+    edges, compared = [], 0
+    for rank in sorted(ranks):
+        found = []
+        for earlier in sorted({earlier for later, earlier in pairs if later == rank}):
+            one, other = sets[rank & 0xFFFFFFFF], sets[earlier & 0xFFFFFFFF]
+            most = min(len(one), len(other)) / max(len(one), len(other))
+            if rank < OWN or earlier in removed or most < threshold:
+                continue
+            compared += 1
+            similarity = len(one & other) / len(one | other)
+            if similarity >= threshold:
+                found.append((-similarity, earlier))
+        if found:
+            similarity, kept = min(found)
+            removed.add(rank)
+            edges.append(Edge(rank, kept, -similarity))
+    return edges, compared
+
+
+@st.composite
+def similar_sets(draw: st.DrawFn) -> list[set[int]]:
+    """Sets around a few others, of all similarities."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    centres = [set(rng.integers(0, 2**64, size=rng.integers(1, 50), dtype=np.uint64).tolist()) for _ in range(4)]
+    sets = []
+    for _ in range(draw(st.integers(2, 40))):
+        share, more = rng.choice([0.7, 0.9, 0.95, 1]), int(rng.integers(0, 4))
+        kept = {value for value in sorted(centres[rng.integers(4)]) if rng.random() < share}
+        sets.append(kept | set(rng.integers(0, 2**64, size=more, dtype=np.uint64).tolist()) or {1})
+    return sets
+
+
+@st.composite
+def numbered(draw: st.DrawFn, sets: Sets) -> list[int]:
+    """Ranks of these documents, lengths in any order, some of them of an earlier run."""
+    earlier = draw(st.integers(0, len(sets)))
+    lengths = draw(st.lists(st.integers(0, 9), min_size=len(sets), max_size=len(sets)))
+    return [(OWN if id >= earlier else 0) | length << 32 | id for id, length in enumerate(lengths)]
+
+
+@settings(max_examples=50)
+@given(st.data(), st.sampled_from([0.3, 0.5, 0.8, 1.0]))
+def test_any_pairs_are_decided_as_one_at_a_time(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, threshold: float
+) -> None:
+    sets = data.draw(similar_sets())
+    ranks = data.draw(numbered(sets))
+    share = data.draw(st.sampled_from([0.1, 0.5, 1]))
+    chosen = random.Random(data.draw(st.integers(0, 999)))
+    pairs = [pair for pair in all_pairs(ranks) if chosen.random() < share]
+    edges, compared = swept(sets, ranks, pairs, threshold)
+    setting = {
+        "threshold": threshold,
+        "memory": data.draw(st.sampled_from([1, 2000, 1 << 28])),
+        "jobs": data.draw(st.integers(1, 3)),
+        "shards": data.draw(st.integers(1, 3)),
+    }
+    verified = verify_given(tmp_path_factory.mktemp("verify"), sets, pairs, **setting)
+    assert edges_of(verified) == edges
+    assert verified.counts == Counts(compared, 0, 0)
+
+
+@settings(max_examples=50)
+@given(st.data(), st.sampled_from([0.3, 0.8]))
+def test_pairs_and_runs_together_are_decided_as_all_pairs_one_at_a_time(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, threshold: float
+) -> None:
+    sets = data.draw(similar_sets())
+    ranks = data.draw(numbered(sets))
+    groups = data.draw(st.lists(st.sets(st.sampled_from(ranks), min_size=2), max_size=4))
+    share = data.draw(st.sampled_from([0, 0.2, 1]))
+    chosen = random.Random(data.draw(st.integers(0, 999)))
+    pairs = [pair for pair in all_pairs(ranks) if chosen.random() < share]
+    edges, compared = swept(sets, ranks, {*pairs, *(pair for run in groups for pair in all_pairs(run))}, threshold)
+    verified = verify_given(
+        tmp_path_factory.mktemp("verify"),
+        sets,
+        pairs,
+        [sorted(run) for run in groups],
+        threshold=threshold,
+        memory=data.draw(st.sampled_from([1, 2000, 1 << 28])),
+        jobs=data.draw(st.integers(1, 3)),
+    )
+    assert edges_of(verified) == edges
+    assert verified.counts == Counts(compared, 0, 0)
+
+
+words = st.lists(st.sampled_from(["a", "b", "c", "B", "ü"]), max_size=14).map(" ".join)
+
+
+@given(st.lists(words | st.text(max_size=5), min_size=1, max_size=14), st.sampled_from([0.2, 0.5, 0.8, 1]), st.data())
+def test_of_all_pairs_of_any_texts_the_removed_have_a_kept_partner_and_the_kept_have_none(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], threshold: float, data: st.DataObject
+) -> None:
+    texts = list(dict.fromkeys(texts))
+    keep, ngram = data.draw(st.sampled_from(["longest", "first"])), data.draw(st.integers(1, 5))
+    encoded = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+    sets = [shingle_set(text, ngram) for text in encoded]
+    sizes = np.array([len(text) for text in encoded])
+    ranks = ranks_of(np.arange(len(texts)), sizes, keep, against=False).tolist()
+    verified = verify_given(tmp_path_factory.mktemp("verify"), sets, all_pairs(ranks), threshold=threshold)
+    removed = {edge.removed & 0xFFFFFFFF: (edge.kept & 0xFFFFFFFF, edge.similarity) for edge in edges_of(verified)}
+
+    similar = reference.similar_pairs(texts, threshold, ngram)
+    for document, (kept, similarity) in removed.items():
+        assert kept not in removed
+        assert similar[min(document, kept), max(document, kept)] == similarity
+    assert not [pair for pair in similar if not {*pair} & {*removed}]
+    expected = reference.deduplicate(texts, similar, keep)
+    assert removed == {document: (removal.kept, removal.similarity) for document, removal in expected.items()}
+
+
+def corpus_of_clusters(documents: int, seed: int = 0) -> tuple[Sets, list[int], list[tuple[int, int]]]:
+    """Clusters of all sizes with ranks in random order, and all pairs within them, some of which are too unlike."""
+    rng = np.random.default_rng(seed)
+    sets: list[set[int]] = []
+    clusters = []
+    while len(sets) < documents:
+        centre = rng.integers(0, 2**64, size=rng.integers(3, 200), dtype=np.uint64)
+        size = min(int(rng.geometric(0.2)), documents - len(sets))
+        clusters.append(range(len(sets), len(sets) + size))
+        sets += [set(centre[rng.random(len(centre)) < 0.93].tolist()) or {1} for _ in range(size)]
+    ranks = (np.uint64(OWN) | rng.permutation(documents).astype(np.uint64) << np.uint64(32)) | np.arange(
+        documents, dtype=np.uint64
+    )
+    pairs = [pair for cluster in clusters for pair in all_pairs(ranks[list(cluster)].tolist())]
+    return sets, ranks.tolist(), pairs
+
+
+def test_memory_threads_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets, ranks, pairs = corpus_of_clusters(3000)
+    runs = [sorted(random.Random(seed).sample(ranks, 300)) for seed in range(5)]
+    choices: list[dict[str, Any]] = [
+        {"memory": 1 << 28, "jobs": 1},
+        {"memory": 1 << 28, "jobs": 4, "shards": 7},
+        {"memory": 200_000, "jobs": 2, "shards": 2},
+        {"memory": 3_000, "jobs": 3},
+    ]
+    found = []
+    for number, setting in enumerate(choices):
+        if number == 2:  # blocks of a few rows
+            monkeypatch.setattr(module, "_MEMBERS_AT_A_TIME", 10)
+        found.append(verify_given(tmp_path / str(number), sets, pairs, runs, **setting))
+    assert len(edges_of(found[0])) > 1000
+    for verified in found[1:]:
+        assert verified.edges.path.read_bytes() == found[0].edges.path.read_bytes()
+        assert verified.counts == found[0].counts
+
+
+def test_no_chain_removes_a_document_unlike_its_keeper(tmp_path: Path) -> None:
+    """Each resembles its neighbours, but not those beyond."""
+    sets = [set(range(10 * i, 10 * i + 100)) for i in range(50)]
+    ranks = [OWN | i for i in range(50)]
+    neighbours = [edge.removed - OWN for edge in edges_of(verify_given(tmp_path, sets, all_pairs(ranks)))]
+    assert neighbours == list(range(1, 50, 2))
+
+
+def test_the_most_similar_of_the_kept_is_named_and_of_equals_the_first(tmp_path: Path) -> None:
+    sets = [set(range(100)), set(range(15, 100)), set(range(1, 101)), set(range(2, 100))]
+    sets += [set(range(1000, 1100)) - {1000 + i} for i in (0, 1)] + [set(range(1000, 1100)) - {1000, 1001}]
+    ranks = [OWN | i for i in range(len(sets))]
+    edges = edges_of(verify_given(tmp_path, sets, all_pairs(ranks), threshold=0.98))
+    assert edges == [
+        Edge(OWN | 2, OWN | 0, 99 / 101),
+        Edge(OWN | 3, OWN | 0, 98 / 100),
+        Edge(OWN | 5, OWN | 4, 98 / 100),
+        Edge(OWN | 6, OWN | 4, 98 / 99),
+    ]
+
+
+def test_nothing_to_do_is_done(tmp_path: Path) -> None:
+    verified = verify_given(tmp_path, [{1}, {2}])
+    assert edges_of(verified) == []
+    assert verified.counts == Counts(0, 0, 0)
+
+
+def test_what_is_done_is_taken_and_what_was_interrupted_is_not(tmp_path: Path) -> None:
+    sets, _, pairs = corpus_of_clusters(200)
+    candidates = given_candidates(tmp_path / "candidates", len(sets), pairs, [])
+    store = given_store(tmp_path / "store", sets)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(_: int) -> None:
+        raise Interrupted
+
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            verify(candidates, store, 0.8, tmp_path / "verified", 1 << 28, advance=interrupt)
+        assert not list((tmp_path / "verified").iterdir())
+    told: list[int] = []
+    first = verify(candidates, store, 0.8, tmp_path / "verified", 1 << 28, advance=told.append)
+    assert sum(told) == len(pairs)
+    before = (first.edges.path.read_bytes(), first.edges.path.stat().st_ino)
+    again = verify(candidates, store, 0.8, tmp_path / "verified", 1 << 28, advance=interrupt)
+    assert (again.edges.path.read_bytes(), again.edges.path.stat().st_ino) == before
