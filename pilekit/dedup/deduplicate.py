@@ -72,7 +72,7 @@ def deduplicate(
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     bands = choose_bands(threshold, num_perm)
-    _check_arguments(corpus, subsets, only, ngram, keep, write, memory, on_error)
+    _check_arguments(corpus, subsets, only, ngram, keep, write, memory, jobs, on_error)
     parameters = {
         "threshold": float(threshold),
         "ngram": ngram,
@@ -112,6 +112,7 @@ def _check_arguments(
     keep: str,
     write: bool,
     memory: int,
+    jobs: int | None,
     on_error: str,
 ) -> None:
     """Raise PilekitError for what cannot be done, before anything is."""
@@ -127,6 +128,8 @@ def _check_arguments(
         raise PilekitError(f'keep is "longest" or "first", not {keep!r}')
     if memory < SMALLEST_MEMORY:
         raise PilekitError(f"memory must be at least {SMALLEST_MEMORY >> 20} MiB, not {memory:,} bytes")
+    if jobs is not None and jobs < 1:
+        raise PilekitError(f"jobs must be at least 1, not {jobs}")
     if on_error not in get_args(OnError):
         raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
     if write:

@@ -173,9 +173,6 @@ class Steps:
     def write_clean(self) -> None:
         """Write the clean shards, if asked for, and note of each shard where it was read."""
         waiting = [shard for shard in self.corpus.shards if self.output.result(shard.name) is None]
-        total = sum(size for size, _ in self.inputs.values())
-        progress = self._progress("writing", total)
-        progress(total - sum(self.inputs[shard.name][0] for shard in waiting))
         work = functools.partial(
             _finish_shard,
             output=self.output,
@@ -183,7 +180,13 @@ class Steps:
             threads=self._threads(waiting),
             manifest=self.corpus.manifest,
         )
-        map_shards(work, waiting, jobs=self._jobs(waiting) if self.parameters["write"] else 1, on_progress=progress)
+        if not self.parameters["write"]:
+            map_shards(work, waiting, jobs=1)
+            return
+        total = sum(size for size, _ in self.inputs.values())
+        progress = self._progress("writing", total)
+        progress(total - sum(self.inputs[shard.name][0] for shard in waiting))
+        map_shards(work, waiting, jobs=self._jobs(waiting), on_progress=progress)
 
     def finish(self, summary: dict[str, Any], before: EarlierRun | None) -> None:
         """Write the summary, note where the earlier run was, and remove what is not needed any more."""

@@ -179,6 +179,28 @@ def test_every_way_to_store_a_shard(tmp_path: Path) -> None:
     assert result.summary["exact"] + result.summary["near"] == result.summary["removed"] > 2 * len(text)
 
 
+def test_a_corpus_without_documents(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "data", {"00": [b""], "01": [b" ", b""]})
+    result = deduplicate(tmp_path / "data", out=tmp_path / "out", jobs=1)
+    assert (result.summary["read"], result.removed.num_rows) == (0, 0)
+    assert check(tmp_path / "out", {}) == set()
+
+
+def test_shards_in_memory(corpus: Path, tmp_path: Path) -> None:
+    """They are there in this process only."""
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    for path in corpus.rglob("*.zst"):
+        files.pipe(f"/dedup/{path.relative_to(corpus)}", path.read_bytes())
+    deduplicate("memory://dedup", out=tmp_path / "memory", jobs=2)
+    deduplicate(corpus, out=tmp_path / "local", jobs=1)
+    found, expected = (tree(tmp_path / name) for name in ("memory", "local"))
+    del found["pilekit.json"], expected["pilekit.json"]  # where each shard was read
+    assert found == expected
+    files.rm("/dedup", recursive=True)
+
+
 def test_many_documents_with_one_header(tmp_path: Path) -> None:
     """More than 64 documents share most bands, in a run; those alike in the rest too are removed, the others stay."""
     rng = random.Random(2)
@@ -334,6 +356,7 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
     fails("num_perm", num_perm=0)
     fails("keep is", keep="shortest")
     fails("memory", memory=1000)
+    fails("jobs", jobs=0)
     fails("on_error", on_error="ignore")
     fails("unknown subset", subsets=["nothing"])
     fails("subsets is empty", subsets=[])
