@@ -38,8 +38,8 @@ LONG_FRAME_BYTES = 64 << 20
 def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, jobs: int | None, as_json: bool) -> None:
     """Make an index of every shard: its documents, and where to begin reading.
 
-    An index is a Parquet file, SHARD.index.parquet beside the shard, with number, subset, text bytes and text hash of
-    each document. Where the folder is read-only, or the shard a URL, it is kept in $PILEKIT_CACHE (~/.cache/pilekit).
+    An index is a Parquet file, SHARD.index.parquet beside the shard (beside a Parquet shard .SHARD.index, hidden), with
+    number, subset, text bytes and text hash of each document. Where the folder is read-only, or the shard a URL, it is kept in $PILEKIT_CACHE (~/.cache/pilekit).
     Indexes that are there and fit are kept; a killed run goes on when run again.
 
     \b
@@ -92,7 +92,7 @@ def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> RenderableTy
     from rich.text import Text
 
     from pilekit.errors import visible
-    from pilekit.shards.index import INDEX_SUFFIX
+    from pilekit.shards.index import index_places
     from pilekit.stats.table import rounded_bytes
 
     table = Table(box=box.SIMPLE, padding=0, show_edge=False, header_style="bold")
@@ -106,7 +106,7 @@ def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> RenderableTy
         made = "built" if index.built else "kept"
         table.add_row(*map(Text, (visible(shard.name), *figures, f"{header.skipped:,}", made)))
     notes = []
-    elsewhere = [index for shard, index in zip(shards, indexes, strict=True) if index.path != shard.path + INDEX_SUFFIX]
+    elsewhere = [index for shard, index in zip(shards, indexes, strict=True) if index.path == index_places(shard)[-1]]
     if elsewhere:
         first = visible(elsewhere[0].path)
         notes.append(f"Not beside the shard but in the cache: {first}{_more(len(elsewhere) - 1)}.")

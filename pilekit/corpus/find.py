@@ -2,22 +2,25 @@
 
 The order is by name, so it depends neither on the file system nor on how a shell expands a pattern. Searches enter no
 hidden and no symlinked folder, and none that pilekit wrote unless it is itself the one given: no output becomes input
-by accident.
+by accident. For the same reason what pilekit writes beside shards is left out where several paths are given.
 """
 
 # Paths are text here, as they were given: a Path would tidy URLs and `./` away
-# ruff: noqa: PTH100, PTH109, PTH111, PTH112
+# ruff: noqa: PTH100, PTH109, PTH111, PTH112, PTH113
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
 from pilekit.corpus import local, remote
+from pilekit.corpus.beside import written_beside
+from pilekit.corpus.header import HEADER_FILE, read_header
 from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.corpus.shard import (
     SHARD_SUFFIXES,
@@ -28,6 +31,7 @@ from pilekit.corpus.shard import (
     make_shard,
     shard_of,
     with_split_of_root,
+    without_query,
 )
 from pilekit.errors import PilekitError, visible
 
@@ -171,11 +175,13 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
             raise PilekitError("standard input (-) cannot be read together with other paths")
         return STANDARD_INPUT, [shard_of(STANDARD_INPUT)]
     found: list[tuple[str, local.Search]] = []
-    for source in sources:
+    for source in _without_ours(sources):
         search = remote.search(source) if is_url(source) else local.search(source)
         if not search.files:
             raise _nothing_found([source], search.ours)
         found.append((source, search))
+    if len(found) > 1 or not os.path.isfile(found[0][0]):
+        _warn_of_unfinished({search.root for _, search in found if not is_url(search.root)})
     if len(found) == 1:
         search = found[0][1]
         return search.root, [make_shard(*file) for file in search.files]
@@ -185,6 +191,31 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
         for _, search in found
         for relative, path, size in search.files
     ]
+
+
+def _without_ours(sources: list[str]) -> list[str]:
+    """`sources` without the files that pilekit writes beside shards, which `folder/*` of a shell names too."""
+    told = {source: written_beside(without_query(source).rpartition("/")[2]) for source in sources}
+    kept = [source for source in sources if told[source] is None or os.path.isdir(source)]
+    if not kept:
+        raise PilekitError(f"{visible(sources[0])}: {told[sources[0]]}")
+    return kept
+
+
+def _warn_of_unfinished(folders: Iterable[str]) -> None:
+    """Say which of the folders lie in output of pilekit that is not complete."""
+    told = set()
+    for folder in folders:
+        for place in (path := Path(os.path.abspath(folder)), *path.parents):
+            if (place / HEADER_FILE).exists():
+                with suppress(PilekitError):
+                    if read_header(place).finished is False:
+                        told.add(str(place))
+                break
+    for name in sorted(told):
+        logger.warning(
+            "%s: is not finished, so shards may be missing; what wrote it goes on when it is run again", visible(name)
+        )
 
 
 def _common_parent(roots: list[tuple[str, str]]) -> str:

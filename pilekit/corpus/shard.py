@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pilekit.corpus.beside import INDEX_SUFFIX, written_beside
 from pilekit.errors import PilekitError, visible
 
 Split = Literal["train", "val", "test"]
@@ -58,7 +59,7 @@ def is_url(path: str) -> bool:
 
 def looks_like_shard(name: str) -> bool:
     """Whether a file of this name is taken for a shard when a folder is searched; `*.index.parquet` is an index."""
-    return name.endswith(SHARD_SUFFIXES) and not name.endswith(".index.parquet")
+    return name.endswith(SHARD_SUFFIXES) and not name.endswith(INDEX_SUFFIX)
 
 
 def names_a_file(name: str) -> bool:
@@ -69,14 +70,16 @@ def names_a_file(name: str) -> bool:
 def shard_of(path: str) -> Shard:
     """The shard at one path or URL, which need not exist; its folder is the corpus root.
 
-    Raises PilekitError for a folder, and for a path that cannot be an identity.
+    Raises PilekitError for a folder, for what pilekit writes beside shards, and for a path that cannot be an identity.
     """
     if path == STANDARD_INPUT:
         return Shard("(stdin)", path)
     if is_url(path):
         folder, _, name = without_query(path).partition("::")[0].rpartition("/")
+        _refuse_beside(path, name)
         return with_split_of_root([make_shard(name or path, path, None)], folder)[0]
     folder, name = os.path.split(path)
+    _refuse_beside(path, name)
     if path.endswith(os.sep) or Path(path).is_dir():
         raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it, or use Corpus()")
     try:
@@ -84,6 +87,11 @@ def shard_of(path: str) -> Shard:
     except OSError:
         size = None
     return with_split_of_root([make_shard(name, path, size)], folder)[0]
+
+
+def _refuse_beside(path: str, name: str) -> None:
+    if what := written_beside(name):
+        raise PilekitError(f"{visible(path)}: {what}")
 
 
 def make_shard(relative: str, path: str, size: int | None) -> Shard:

@@ -26,13 +26,14 @@ import zstandard
 
 from pilekit import __version__
 from pilekit.corpus import Manifest, Shard
+from pilekit.corpus.beside import INDEX_SUFFIX, index_name
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.cache_folder import cache_folder
 from pilekit.shards.damage import BadLine, SkippedLines
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index_metadata import FORMAT, Frames, IndexHeader, LaterFormat, read_metadata
-from pilekit.shards.opening import exists, open_stored
+from pilekit.shards.opening import exists, open_file
 from pilekit.shards.reading import record_format
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-INDEX_SUFFIX = ".index.parquet"
 
 
 @dataclass(frozen=True)
@@ -117,12 +116,13 @@ def index_places(shard: Shard) -> list[str]:
         return []
     remote = is_url(shard.path)
     plain = not remote or (without_query(shard.path) == shard.path and "::" not in shard.path)
-    beside = [shard.path + INDEX_SUFFIX] if plain else []
+    folder, slash, name = shard.path.rpartition("/")
+    beside = [folder + slash + index_name(name)] if plain else []
     whole = shard.path if remote else os.path.abspath(shard.path)  # noqa: PTH100 (not resolved: as it was named)
     name = without_query(shard.path.partition("::")[0]).rpartition("/")[2]
     name = name if name not in ("", ".", "..") else "shard"
-    folder = cache_folder() / "index" / xxhash.xxh3_128_hexdigest(whole.encode(errors="surrogateescape"))
-    return [*beside, str(folder / (name + INDEX_SUFFIX))]
+    kept = cache_folder() / "index" / xxhash.xxh3_128_hexdigest(whole.encode(errors="surrogateescape"))
+    return [*beside, str(kept / (name + INDEX_SUFFIX))]
 
 
 def find_index(shard: Shard, manifest: Manifest | None = None, *, tell: bool = True) -> ShardIndex | None:
@@ -196,7 +196,7 @@ def index_schema(names: Sequence[str] | None = None) -> pa.Schema:
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
-    with closing(open_stored(path, scattered=True)[0]) as file:
+    with closing(open_file(path, scattered=True)) as file:
         try:
             table = pq.ParquetFile(file, page_checksum_verification=True, thrift_string_size_limit=1 << 30)
         except Exception as error:

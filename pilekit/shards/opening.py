@@ -100,15 +100,20 @@ def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storag
     if path == "-":
         return _open_standard_input()
     storage = storage_of(path)
+    return open_file(path, scattered=scattered), storage
+
+
+def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
+    """Open a file of any name, at a path or URL, as `open_stored` does; `PilekitError` if it cannot be opened."""
     try:
         if is_url(path):
             import fsspec
 
             if scattered:
                 store, inner = fsspec.core.url_to_fs(path)
-                return cast(BinaryIO, _StoredFile(store.open(inner, "rb", cache_type="none"))), storage
-            return cast(BinaryIO, _StoredFile(fsspec.open(path, "rb").open())), storage
-        return cast(BinaryIO, _StoredFile(Path(path).open("rb"))), storage
+                return cast(BinaryIO, _StoredFile(store.open(inner, "rb", cache_type="none")))
+            return cast(BinaryIO, _StoredFile(fsspec.open(path, "rb").open()))
+        return cast(BinaryIO, _StoredFile(Path(path).open("rb")))
     except FileNotFoundError:
         raise PilekitError(f"{visible(path)}: no such file; check the path") from None
     except IsADirectoryError:

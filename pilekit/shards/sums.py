@@ -12,13 +12,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from pilekit.corpus.beside import SUMS_FILES
 from pilekit.corpus.shard import Shard, is_url, without_query
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.opening import exists
 
-SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
-"""What such a file in the corpus root is called; the first is what pilekit writes."""
 MAX_SUMS_BYTES = 64 << 20
 
 _LINE = re.compile(rb"(?P<escaped>\\)?[ \t]*(?P<digits>[0-9a-fA-F]{64}) [ *]?(?P<name>.+)", re.DOTALL)

@@ -17,13 +17,14 @@ from pathlib import Path
 import msgspec
 
 from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus.beside import SUMS_FILES
 from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url, looks_like_shard, make_shard
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import check_target
 from pilekit.shards.findings import MOST_FINDINGS, Finding, some_names
-from pilekit.shards.sums import SUMS_FILES, below, find_sums, read_sums, stored_name
+from pilekit.shards.sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.sums import write_sums as write_sums_file
 from pilekit.shards.verify_progress import Progress, changed_at, verify_progress
 from pilekit.shards.verify_shard import Expected, Verdict, verify_shard

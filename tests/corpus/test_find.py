@@ -120,6 +120,47 @@ def test_if_all_there_is_was_written_by_pilekit_the_error_says_so(make: Make) ->
         Corpus(folder)
 
 
+@pytest.mark.parametrize("below", ["", "clean"])
+@pytest.mark.parametrize("finished", [True, False, None])
+def test_an_output_folder_that_is_not_finished_is_told(
+    make: Make, caplog: pytest.LogCaptureFixture, below: str, finished: bool | None
+) -> None:
+    folder = make("out/00.jsonl", "out/01.jsonl", "out/clean/02.jsonl", "other/03.jsonl")
+    write_header(folder / "out", kind="selection", parameters={}, inputs={}, finished=finished)
+    for source in (folder / "out" / below, f"{folder}/out/{below}/*", list((folder / "out").glob("*.jsonl"))):
+        caplog.clear()
+        Corpus(source)
+        told = [f"{folder}/out: is not finished, so shards may be missing"] if finished is False else []
+        assert [message.partition(";")[0] for message in caplog.messages] == told
+    caplog.clear()
+    Corpus(folder / "other")
+    Corpus(folder / "out/00.jsonl")
+    assert not caplog.messages, "what is whole"
+
+
+def test_what_pilekit_wrote_beside_shards_is_left_out_of_several_paths(make: Make) -> None:
+    ours = ["a.jsonl.zst.index.parquet", ".b.parquet.index", "pilekit.json", "SHA256SUMS", "SHA256SUMS.txt"]
+    folder = make("a.jsonl.zst", "b.parquet", *ours)
+    assert names(Corpus(sorted(map(str, folder.iterdir())))) == ["a.jsonl", "b.parquet"]
+    for name, what in zip(
+        ours,
+        (
+            "is the index of a.jsonl.zst, not a shard; give a.jsonl.zst itself",
+            "is the index of b.parquet, not a shard; give b.parquet itself",
+            "says how its folder was made, and is not a shard; give the folder",
+            "holds the sums of shards, and is not one; give the shards or their folder",
+            "holds the sums of shards, and is not one; give the shards or their folder",
+        ),
+        strict=True,
+    ):
+        for make_it in (Corpus, lambda path: Corpus([path]), lambda path: shard_of(str(path))):
+            with pytest.raises(PilekitError) as refused:
+                make_it(folder / name)
+            assert str(refused.value) == f"{folder / name}: {what}"
+    with pytest.raises(PilekitError, match=r"is the index of a\.jsonl\.zst"):
+        Corpus("https://host/a.jsonl.zst.index.parquet?token=1")
+
+
 def test_one_file_is_named_by_its_folder(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make("train/00.jsonl.zst", "odd.name")
     corpus = Corpus(folder / "train/00.jsonl.zst")

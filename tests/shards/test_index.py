@@ -124,6 +124,7 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("https://host/c.jsonl.zst", True),
         ("https://host/d.jsonl.zst?token=secret", False),
         ("zip://e.jsonl::file.zip", False),
+        ("zip://e.parquet::file.zip", False),
         ("https://host/..", True),
     ):
         places = index_places(Shard("x", path))
@@ -132,6 +133,13 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert folder.parent == tmp_path / "index"
         assert Path(places[-1]).name.endswith(INDEX_SUFFIX)
         assert "secret" not in places[-1]
+    # As polars reads hidden files too, the name may not end in `.parquet`.
+    for path, hidden in (
+        ("a.parquet", ".a.parquet.index"),
+        ("/folder/b.parquet", "/folder/.b.parquet.index"),
+        ("https://host/c.parquet", "https://host/.c.parquet.index"),
+    ):
+        assert index_places(Shard("x", path))[:-1] == [hidden]
     monkeypatch.chdir(tmp_path)
     assert index_places(shard_of("a.jsonl"))[-1] == index_places(shard_of(str(tmp_path / "a.jsonl")))[-1]
 

@@ -125,6 +125,17 @@ def test_parquet(tmp_path_factory: pytest.TempPathFactory, records: list[tuple[s
     ]
 
 
+def test_the_index_beside_parquet_is_no_part_of_the_table_that_the_folder_is(tmp_path: Path) -> None:
+    rows = pa.table({"text": ["one", "two"], "subset": ["a", "b"]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    for _ in range(2):
+        (index,) = index_corpus(Corpus(tmp_path))
+    assert not index.built
+    assert pq.read_table(tmp_path).equals(rows)
+    # As polars takes `*.parquet`: hidden files too.
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".parquet")] == ["a.parquet"]
+
+
 def test_the_scan_tells_bad_lines_and_stored_bytes(tmp_path: Path) -> None:
     text = b"\n".join([record("a"), b"{", record("b"), b'{"text": 1}'])
     pq.write_table(pa.table({"text": ["a", None, "b", None]}), tmp_path / "d.parquet")
