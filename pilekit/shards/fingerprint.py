@@ -2,16 +2,18 @@
 
 Its size, and a hash of 16 pieces spread evenly over it, the first and the last bytes among them: a quarter of a MiB of
 any file, whole files below that. What replaces a file (another download, another compression, another corpus) differs
-in that; a bit that flips somewhere inside does not, and is what `pilekit verify` is for.
+in that; a bit that flips somewhere inside does not, and is what `pilekit verify` is for. What is edited in place shows
+in its time of change, which is no part of the fingerprint, as a copy has another one (see index.py).
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import xxhash
 
-from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.damage import ShardDamage
 from pilekit.shards.opening import open_stored
@@ -44,3 +46,11 @@ def fingerprint(path: str) -> Fingerprint:
     except ShardDamage as damage:
         raise PilekitError(f"{visible(path)}: {damage.reason} (byte {damage.byte:,} of the file)") from damage
     return Fingerprint(size, hash.hexdigest())
+
+
+def changed_at(path: str) -> int:
+    """When a local file was last changed, in nanoseconds; 0 where that is not known."""
+    try:
+        return 0 if is_url(path) else os.stat(path).st_mtime_ns  # noqa: PTH116 (a path as it was given)
+    except OSError:
+        return 0

@@ -5,7 +5,9 @@ polars and duckdb read an index as the table of documents it is. What concerns t
 key-value metadata (index_metadata.py), which is read without touching the rows.
 
 An index is taken only where it fits: the shard's fingerprint and where its records keep text and label must be those
-it was made from. Pages have checksums, the metadata has a sum, and numbers that contradict each other are refused, so
+it was made from. As a fingerprint looks at a few places only, a local shard that was changed after its index is taken
+for another one too, as make does; what a copy without times (`cp` without -p) made older than its shard is made anew.
+Pages have checksums, the metadata has a sum, and numbers that contradict each other are refused, so
 that a damaged or made-up index is an error and never a wrong answer.
 """
 
@@ -31,7 +33,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.cache_folder import cache_folder
 from pilekit.shards.damage import BadLine, SkippedLines
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index_metadata import FORMAT, Frames, IndexHeader, LaterFormat, read_metadata
 from pilekit.shards.opening import exists, open_file
 from pilekit.shards.reading import record_format
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INDEX_SUFFIX",
     "Frames",
+    "IndexDamage",
     "IndexHeader",
     "ShardIndex",
     "bad_lines",
@@ -54,6 +57,10 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+
+class IndexDamage(PilekitError):
+    """What is there is no index, or a damaged one: the shard itself tells all that it would."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +132,13 @@ def index_places(shard: Shard) -> list[str]:
     return [*beside, str(kept / (name + INDEX_SUFFIX))]
 
 
-def find_index(shard: Shard, manifest: Manifest | None = None, *, tell: bool = True) -> ShardIndex | None:
-    """The shard's index, if there is one that fits; if there are only others, warnings `tell` why each does not."""
+def find_index(
+    shard: Shard, manifest: Manifest | None = None, *, tell: bool = True, whole: bool = False
+) -> ShardIndex | None:
+    """The shard's index, if there is one that fits; if there are only others, warnings `tell` why each does not.
+
+    `whole`: one with damaged rows, which else shows when they are read, does not fit either.
+    """
     now: Fingerprint | None = None
     passed_over = []
     for place in index_places(shard):
@@ -135,10 +147,14 @@ def find_index(shard: Shard, manifest: Manifest | None = None, *, tell: bool = T
         try:
             index = load_index(place)
             now = now or fingerprint(shard.path)
+            for _ in index.row_groups() if whole else ():
+                pass
         except PilekitError as error:
             passed_over.append(str(error))
             continue
         why = misfit(index.header, now, manifest)
+        if why is None and changed_at(shard.path) > changed_at(place):
+            why = "is older than its shard"
         if why is None:
             return index
         passed_over.append(f"{visible(place)}: {why}; make it anew with `pilekit index {visible(shard.path)}`")
@@ -204,10 +220,10 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
         yield table
 
 
-def _no_index(path: str, why: str) -> PilekitError:
-    return PilekitError(f"{visible(path)}: is not an index ({why}); remove it, and make it anew with `pilekit index`")
+def _no_index(path: str, why: str) -> IndexDamage:
+    return IndexDamage(f"{visible(path)}: is not an index ({why}); remove it, and make it anew with `pilekit index`")
 
 
-def _damaged(path: str, error: Exception) -> PilekitError:
+def _damaged(path: str, error: Exception) -> IndexDamage:
     why = visible(str(error).split("\n", 1)[0], 200)
-    return PilekitError(f"{visible(path)}: is damaged ({why}); remove it, and make it anew with `pilekit index`")
+    return IndexDamage(f"{visible(path)}: is damaged ({why}); remove it, and make it anew with `pilekit index`")

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pilekit import __version__
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import is_url
+from pilekit.documents import RecordFormat
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
-from pilekit.shards.index import ShardIndex, find_index, index_places, index_schema
+from pilekit.shards.damage import SkippedLines
+from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
+from pilekit.shards.index import Frames, ShardIndex, find_index, index_places, index_schema
 from pilekit.shards.index_metadata import FORMAT, ROWS_PER_GROUP, IndexHeader, index_metadata
 from pilekit.shards.index_scan import IndexScan, scan_shard
 from pilekit.shards.locking import locked
@@ -48,15 +51,20 @@ def index_of(
     on_error: OnError = "raise",
     advance: Advance | None = None,
     ahead: bool = True,
+    whole: bool = False,
 ) -> ShardIndex:
-    """The shard's index if there is one that fits, else a new one; of several processes that want it, one builds it."""
-    index = find_index(shard, manifest, tell=False)
+    """The shard's index if there is one that fits, else a new one; of several processes that want it, one builds it.
+
+    whole   one with damaged rows, which else shows when they are read, is made anew
+    """
+    index = find_index(shard, manifest, tell=False, whole=whole)
     if index is not None:
         return index
     now = fingerprint(shard.path)
     with ExitStack() as held:
         place = _lock_place(shard, index_places(shard), held)
-        index = find_index(shard, manifest, tell=False)  # Another process may have built it while this one waited.
+        # Another process may have built it while this one waited.
+        index = find_index(shard, manifest, tell=False, whole=whole)
         return index or _build(shard, place, now, manifest, on_error, advance, ahead)
 
 
@@ -90,13 +98,13 @@ def index_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
 ) -> list[ShardIndex]:
-    """An index of every shard, in their order; those that are there and fit are kept.
+    """An index of every shard, in their order; those that are there, whole and fit are kept.
 
     jobs      how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for shards so
               small that starting processes would take longer
     advance   called with each further amount of stored bytes dealt with
     """
-    found = [find_index(shard, corpus.manifest, tell=False) for shard in corpus.shards]
+    found = [find_index(shard, corpus.manifest, tell=False, whole=True) for shard in corpus.shards]
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))
@@ -118,7 +126,7 @@ def index_corpus(
 
 
 def _index_shard(shard: Shard, advance: Advance, *, manifest: Manifest, on_error: OnError, ahead: bool) -> ShardIndex:
-    return index_of(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead)
+    return index_of(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead, whole=True)
 
 
 def _lock_place(shard: Shard, places: list[str], held: ExitStack) -> str:
@@ -152,28 +160,54 @@ def _build(
     content_hash: str | None = None,
 ) -> ShardIndex:
     """Write the index of the shard, whose fingerprint is `now`, to `place`, which is locked."""
-    with (
-        scan_shard(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead) as scan,
-        write_atomically(place) as file,
-    ):
+    changed = changed_at(shard.path)
+    with scan_shard(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead) as scan:
+
+        def unchanged() -> Fingerprint:
+            if fingerprint(shard.path) != now or changed_at(shard.path) != changed:
+                raise PilekitError(f"{visible(shard.path)}: was changed while it was read; index it again")
+            if content_hash not in (None, scan.content_hash):
+                raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
+            return now
+
+        return write_index(place, shard.path, scan, unchanged)
+
+
+class Scan(Protocol):
+    """What goes through a shard for its index, as `IndexScan` does; all but the rows is asked for behind the last."""
+
+    lines: int
+    content_bytes: int
+    skipped: SkippedLines
+    format: RecordFormat
+    frames: Frames
+
+    @property
+    def content_hash(self) -> str: ...
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+
+def write_index(place: str, path: str, scan: Scan, made_of: Callable[[], Fingerprint]) -> ShardIndex:
+    """Write the index of the shard at `path` to `place`, where nobody else writes.
+
+    made_of   gives the shard's fingerprint when all rows are read, or raises what is wrong with it
+    """
+    with write_atomically(place) as file:
         import pyarrow.parquet as pq
 
         with pq.ParquetWriter(
             file, index_schema(), compression="zstd", use_dictionary=["subset"], write_page_checksum=True
         ) as writer:
             documents = text_bytes = 0
-            for rows in _row_groups(scan):
+            for rows in _row_groups(iter(scan)):
                 writer.write_table(rows, row_group_size=len(rows))
                 documents += len(rows)
                 text_bytes += int(rows["text_bytes"].to_numpy().sum())
-            if fingerprint(shard.path) != now:
-                raise PilekitError(f"{visible(shard.path)}: was changed while it was read; index it again")
-            if content_hash not in (None, scan.content_hash):
-                raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
+            now, changed = made_of(), changed_at(path)
             header = IndexHeader(
                 format=FORMAT,
                 pilekit=__version__,
-                storage=storage_of(shard.path),
+                storage=storage_of(path),
                 text_field=scan.format.text_field,
                 label_path=".".join(scan.format.label_path),
                 size=now.size,
@@ -187,6 +221,10 @@ def _build(
                 examples=[(bad.line, bad.reason) for bad in scan.skipped.examples],
             )
             writer.add_key_value_metadata(index_metadata(header, scan.frames))
+        file.flush()
+        written = os.fstat(file.fileno())
+        if written.st_mtime_ns < changed:  # by another clock; an index is never older than its shard
+            os.utime(file.fileno(), ns=(written.st_atime_ns, changed))
     return ShardIndex(place, header, scan.frames, built=True)
 
 

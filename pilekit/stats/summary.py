@@ -5,11 +5,13 @@ result is the same whatever the number of processes. Hashes of texts, needed to 
 the order of the corpus: which of two equal documents is the copy must not depend on which process was faster.
 
 A shard with an index that fits is counted from that (indexed.py), with the same result, unless tokens are asked for.
+If the index turns out to be damaged, the shard is read.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,7 @@ import numpy.typing as npt
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.engine import Advance, imap_shards, usable_cpus
 from pilekit.shards import SkippedLines, read
-from pilekit.shards.index import ShardIndex, find_index
+from pilekit.shards.index import IndexDamage, ShardIndex, find_index
 from pilekit.shards.opening import is_parquet
 from pilekit.shards.reading import OnError
 from pilekit.stats.copies import CopyCounter
@@ -29,6 +31,8 @@ from pilekit.stats.counting import Counts, TextHashes, count_batch
 from pilekit.stats.histogram import quantile
 from pilekit.stats.indexed import count_indexed, tells_all
 from pilekit.tokenize import Tokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
 
 STORED_BYTES_PER_PROCESS = 64 << 20
 """A further process is worth its start (about a second of work) for each so many compressed bytes."""
@@ -200,9 +204,14 @@ def count_shard(
     """
     (shard, index), counts, texts = item, Counts(), TextHashes()
     if index is not None:
-        count_indexed(shard, index, counts, texts if copies else None, subsets=subsets, on_error=on_error)
-        advance(index.header.size)
-        return counts, texts
+        try:
+            count_indexed(shard, index, counts, texts if copies else None, subsets=subsets, on_error=on_error)
+        except IndexDamage as damage:
+            logger.warning("index not used: %s", damage)
+            counts, texts = Counts(), TextHashes()
+        else:
+            advance(index.header.size)
+            return counts, texts
     if scan and not is_parquet(shard.path):
         from pilekit.stats.scanned import count_by_scanning  # numba: too slow in starting for a short corpus
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +20,9 @@ from hypothesis import strategies as st
 from pilekit.corpus import Corpus, shard_of
 from pilekit.engine import local
 from pilekit.errors import PilekitError
+from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index import INDEX_SUFFIX, index_places
-from pilekit.shards.indexing import build_index, index_corpus
+from pilekit.shards.indexing import build_index, index_corpus, index_of
 from pilekit.stats import corpus_stats, summary
 from tests.shards.index_reference import BAD_LINES
 from tests.shards.making import LABELS, lines, record, zstd_frame
@@ -116,16 +121,55 @@ def test_an_index_that_does_not_fit_is_not_counted(tmp_path: Path, caplog: pytes
     assert "index not used" in caplog.text
 
 
-def test_a_damaged_index_says_how_to_go_on(tmp_path: Path) -> None:
+def test_of_a_shard_edited_in_place_the_index_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"".join(record(str(i)) + b"\n" for i in range(1000)))
+    text = b"".join(record(f"{i:04}", "ArXiv") + b"\n" for i in range(20_000))
+    path.write_bytes(text)
+    index = index_of(shard_of(str(path)))
+    at = len(text) // 30 // 60 * 60  # between the places that a fingerprint looks at
+    edited = text[:at] + text[at : at + 500].replace(b"ArXiv", b"Books") + text[at + 500 :]
+    assert len(edited) == len(text)
+    assert edited != text
+    with path.open("rb+") as file:
+        file.write(edited)
+    os.utime(path, ns=(0, Path(index.path).stat().st_mtime_ns + 1))  # clocks of file systems tick slowly
+    assert fingerprint(str(path)) == Fingerprint(index.header.size, index.header.sample)
+    counted = {subset.name: subset.documents for subset in corpus_stats(path).subsets}
+    assert counted == Counter(json.loads(line)["meta"]["pile_set_name"] for line in edited.splitlines())
+    assert "is older than its shard; make it anew with `pilekit index" in caplog.text
+    assert index_corpus(Corpus(path))[0].built
+    assert not index_corpus(Corpus(path))[0].built
+
+
+def test_the_index_of_a_shard_from_the_future_is_not_made_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(record("one"))
+    os.utime(path, (0, time.time() + 10_000))
+    assert index_of(shard_of(str(path))).built
+    assert not index_of(shard_of(str(path))).built
+
+
+@pytest.mark.parametrize("column", ["subset", "text_bytes", "text_hash"])
+def test_a_damaged_index_is_not_counted_and_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, column: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(record(str(i), LABELS[i % 3]) + b"\n" for i in range(1000)))
+    before = told(Corpus(path), copies=True)
     index = Path(build_index(shard_of(str(path))).path)
-    data = bytearray(index.read_bytes())
-    column = pq.read_metadata(index).row_group(0).column(2)  # which is not looked at before it is counted
-    data[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    whole = index.read_bytes()
+    group = pq.read_metadata(index).row_group(0)
+    place = next(group.column(i) for i in range(4) if group.column(i).path_in_schema == column)
+    data = bytearray(whole)
+    data[place.data_page_offset + place.total_compressed_size // 2] ^= 1
     index.write_bytes(data)
-    with pytest.raises(PilekitError, match=r"index\.parquet: is damaged .* `pilekit index`"):
-        corpus_stats(path)
+    amounts: list[int] = []
+    assert told(Corpus(path), copies=True, advance=amounts.append) == before
+    assert sum(amounts) == path.stat().st_size
+    assert re.search(r"index not used: .*index\.parquet: is damaged .* `pilekit index`", caplog.text)
+    assert index_corpus(Corpus(path))[0].built
+    assert index.read_bytes() == whole
+    assert not index_corpus(Corpus(path))[0].built
 
 
 def test_progress_reports_every_stored_byte(tmp_path: Path) -> None:
