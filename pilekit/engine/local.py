@@ -22,6 +22,7 @@ import pickle
 import re
 import signal
 import sys
+import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -272,9 +273,10 @@ def _stop(workers: list[_Worker]) -> None:
         if worker.item is None and worker.started:
             worker.pipe.close()  # Idle: it leaves by itself.
         else:
-            worker.process.terminate()
+            worker.process.terminate()  # It clears up after itself, if that takes no longer than this.
+    end = time.monotonic() + _STOP_SECONDS
     for worker in workers:
-        worker.process.join(_STOP_SECONDS)
+        worker.process.join(max(0.0, end - time.monotonic()))
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()

@@ -3,6 +3,9 @@
 Each worker has a pipe of its own and shares no lock with anyone, so a worker that is killed in the middle of anything
 (the kernel's out-of-memory killer does that) cannot leave the others or the parent waiting.
 
+SIGTERM, by which the parent stops a worker, is an exception in its main thread, so that what it was at clears up after
+itself: no half-written file stays. Then it dies of the signal, as it would have.
+
 Messages to the worker: (function, item), pickled together. Messages from the worker: `Ready`, `Progress`, `Done`,
 `Failed`, as the small tuples below.
 """
@@ -12,12 +15,13 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 PROGRESS_SECONDS = 0.1
 """Progress is gathered for this long: a message per few megabytes would cost more than it tells."""
@@ -59,6 +63,21 @@ class _Sender:
 def work(pipe: Connection) -> None:
     """The worker's main function: ends when the parent closes its end of the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends Ctrl-C to all; stopping is the parent's to do.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        _serve(pipe)
+    except SystemExit:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would break off the clearing up.
+    sys.exit()
+
+
+def _serve(pipe: Connection) -> None:
+    """Work on what comes through the pipe."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     sender = _Sender(pipe)
     sender.finish(pickle.dumps(Message("ready")))

@@ -241,6 +241,46 @@ def wait_long_after_first(item: int, advance: Advance) -> int:
     return os.getpid()
 
 
+def clear_up(item: tuple[str, float], advance: Advance) -> None:
+    path, seconds = item
+    try:
+        Path(path).touch()
+        time.sleep(60)
+    finally:
+        time.sleep(seconds)
+        Path(f"{path}.cleared").touch()
+
+
+@pytest.mark.parametrize("seconds", [0.2, 30])
+def test_a_worker_that_is_stopped_clears_up_if_that_does_not_take_long(tmp_path: Path, seconds: float) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+
+    def interrupt() -> None:
+        wait_for(lambda: all(path.exists() for path in paths))
+        nonlocal started
+        started = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    started = 0.0
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        map_shards(clear_up, [(str(path), seconds) for path in paths], jobs=2)
+    assert time.monotonic() - started < 10, "both are stopped in the same two seconds"
+    assert [Path(f"{path}.cleared").exists() for path in paths] == [seconds < 1] * 2
+
+
+def ask_to_leave(item: Named, advance: Advance) -> int:
+    if item.value < 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    return item.value
+
+
+def test_a_worker_stopped_from_outside_is_an_error() -> None:
+    with pytest.raises(PilekitError, match=r"^gone: the process that worked on it was killed \(signal 15\)"):
+        map_shards(ask_to_leave, [Named("gone", -1), Named("here", 1)], jobs=2)
+
+
 def test_work_inside_a_worker_runs_there() -> None:
     assert map_shards(nested, [1, 2], jobs=2) == [[1, 4], [4, 9]]
 
