@@ -61,7 +61,7 @@ def deduplicate(
     against     folder of an earlier run, whose documents come before all of these
     write       write the clean shards; else only masks and records
     memory      bytes for sorting and comparing; besides, there are some bits for each document, and the processes
-    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs
+    jobs        how many shards at a time, each in a process of its own; None: one for every two CPUs
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed, and is in no clean shard
     advance     told of the progress of each step
 

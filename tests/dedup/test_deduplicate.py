@@ -201,6 +201,35 @@ def test_shards_in_memory(corpus: Path, tmp_path: Path) -> None:
     files.rm("/dedup", recursive=True)
 
 
+def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path) -> None:
+    """Row groups, chunks and batches end in the middle of everything; copies stand far from what they are copies of."""
+    documents = [(place, number) for place in range(2) for number in range(80_000)]
+    of = [(31 * i) % 30_000 if i % 3 else i for i in range(len(documents))]
+    lines = [making.record(f"text {text}", LABELS[i % 3]) for i, text in enumerate(of)]
+    (tmp_path / "data").mkdir()
+    for place in range(2):
+        (tmp_path / "data" / f"{place}.jsonl").write_bytes(b"\n".join(lines[80_000 * place : 80_000 * (place + 1)]))
+    result = deduplicate(tmp_path / "data", out=tmp_path / "out", jobs=1, memory=64 << 20)
+    first_of: dict[int, int] = {}
+    # Of "text 7" and "text 12345" the longer would be kept, but they are no copies of each other.
+    expected = [(i, first) for i, text in enumerate(of) if (first := first_of.setdefault(text, i)) != i]
+    table = result.removed
+    found = [
+        (80_000 * int(shard[0]) + number, 80_000 * int(kept_shard[0]) + kept_number)
+        for shard, number, kept_shard, kept_number in zip(
+            *(table[name].to_pylist() for name in ("shard", "number", "kept_shard", "kept_number")), strict=True
+        )
+    ]
+    assert len(expected) > 1 << 16
+    assert found == expected
+    assert table["subset"].to_pylist() == [LABELS[i % 3] for i, _ in expected]
+    assert table["kept_subset"].to_pylist() == [LABELS[first % 3] for _, first in expected]
+    assert set(table["reason"].to_pylist()) == {"exact"}
+    kept = b"".join(making.unzstd(path) for path in sorted((tmp_path / "out" / "clean").glob("*.zst")))
+    gone = {i for i, _ in expected}
+    assert kept == b"".join(line + b"\n" for i, line in enumerate(lines) if i not in gone)
+
+
 def test_many_documents_with_one_header(tmp_path: Path) -> None:
     """More than 64 documents share most bands, in a run; those alike in the rest too are removed, the others stay."""
     rng = random.Random(2)
