@@ -1,0 +1,138 @@
+"""What is scanned is what is decoded: numbers, labels, sizes, hashes, and what is said of bad lines."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pilekit.documents import RecordFormat
+from pilekit.errors import PilekitError
+from pilekit.shards import SkippedLines, line_scan
+from pilekit.shards.lines import LineBlock, whole_lines
+from pilekit.shards.records import LineParser
+from pilekit.shards.scanned_lines import LineScanner, rows_of
+from tests.shards.making import LABELS, lines, record
+
+Found = list[tuple[int, str, int, int]]
+
+
+def parser(skip: bool = True) -> LineParser:
+    return LineParser("a.jsonl", "a.jsonl", RecordFormat(), None, SkippedLines() if skip else None)
+
+
+def blocks_of(text: bytes, cuts: list[int]) -> list[LineBlock]:
+    borders = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return list(whole_lines(iter([text[a:b] for a, b in pairwise(borders)]), 1 << 30))
+
+
+def rows(numbers: object, subsets: object, sizes: object, hashes: object) -> Found:
+    return list(zip(numbers.tolist(), subsets, sizes.tolist(), hashes.tolist(), strict=True))  # type: ignore[attr-defined]
+
+
+def scanned(blocks: list[LineBlock], by: LineParser) -> Found:
+    scanner, number, found = LineScanner(by), 0, []
+    for block in blocks:
+        count = scanner.scan(block)
+        found += rows(*scanner.rows(number))
+        number += count
+    return found
+
+
+def decoded(blocks: list[LineBlock], by: LineParser) -> Found:
+    number, found = 0, []
+    for block in blocks:
+        some = block.lines()
+        found += rows(*rows_of(by.parse(some, np.arange(number, number + len(some)))))
+        number += len(some)
+    return found
+
+
+def check(text: bytes, cuts: list[int]) -> None:
+    blocks = blocks_of(text, cuts)
+    one, other = parser(), parser()
+    assert scanned(blocks, one) == decoded(blocks, other)
+    assert one.skipped == other.skipped
+
+
+characters = st.one_of(
+    st.characters(exclude_categories=["Cs"]),
+    st.sampled_from('"\\/\b\f\n\r\t\x00\x1f\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff'),
+)
+
+
+@st.composite
+def spelt(draw: st.DrawFn) -> bytes:
+    """A record in the Pile's form, each character of its text spelt in one of the ways that JSON has."""
+    text = ""
+    for character in draw(st.text(characters, max_size=30)):
+        plain = json.dumps(character, ensure_ascii=False)[1:-1]
+        escaped = "".join(f"\\u{unit:04x}" for unit in np.frombuffer(character.encode("utf-16-le"), "<u2").tolist())
+        text += draw(
+            st.sampled_from([plain, json.dumps(character)[1:-1], escaped, escaped.upper().replace("\\U", "\\u")])
+        )
+    label = draw(st.sampled_from(LABELS))
+    return f'{{"text": "{text}", "meta": {{"pile_set_name": {json.dumps(label, ensure_ascii=False)}}}}}'.encode()
+
+
+some_lines = st.lists(
+    st.one_of(
+        lines(), spelt(), spelt(), st.sampled_from([b"", b" ", b"bad", b'{"text": "\\ud800"}', record("x", "(none)")])
+    ),
+    max_size=20,
+)
+
+
+@given(some_lines, st.booleans(), st.lists(st.integers(0, 5000), max_size=5))
+@example([record("a"), record("b", "ArXiv")] * 4, True, [40, 100, 160])
+def test_what_is_scanned_is_what_is_decoded(some: list[bytes], ends: bool, cuts: list[int]) -> None:
+    # Twice: in the second half the labels are known.
+    check(b"\n".join([*some, *some]) + b"\n" * ends, [*cuts, len(b"\n".join(some))])
+
+
+def test_more_lines_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilekit.shards.scanned_lines.LINES", 7)
+    text = b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200))
+    check(text, [100, 5000])
+
+
+def test_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilekit.shards.scanned_lines.KNOWN_LABELS", 5)
+    text = b"".join(record(f"{number}", f"label {number % 9}") + b"\n" for number in range(300))
+    check(text, list(range(0, len(text), 1000)))
+
+
+def test_the_first_bad_line_is_the_one_that_is_told() -> None:
+    text = b"".join(line + b"\n" for line in [record("a"), record("b"), b"bad", record("c"), b"worse"])
+    with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is not JSON"):
+        scanned(blocks_of(text, [20]), parser(skip=False))
+
+
+def test_scanning_goes_on_only_where_lines_are_of_its_form() -> None:
+    of_form = [record("a", f"label {number}") for number in range(10)]
+    odd = [json.dumps({"meta": {"pile_set_name": "ArXiv"}, "text": "b"}).encode()] * 10
+    for some, worthwhile in ((of_form, True), (odd, False)):
+        scanner = LineScanner(parser())
+        for number in range(3):
+            (block,) = whole_lines(iter([b"".join(line + b"\n" for line in some)]), 1 << 30)
+            scanner.scan(block)
+            scanner.rows(10 * number)
+        assert scanner.worthwhile is worthwhile
+
+
+def test_texts_are_written_where_they_are_asked_for_and_nowhere_else() -> None:
+    """Room for the texts is as much as for the lines; what lies behind it stays as it was."""
+    text = b"".join(record("é\n" * number) + b"\n" for number in range(50))
+    data, words = np.frombuffer(text, np.uint8), np.frombuffer(text, np.uint64, count=len(text) // 8)
+    arrays = [np.zeros(100, dtype=np.int64) for _ in range(4)]
+    form, labels = line_scan.line_form("text", ("meta", "pile_set_name")), line_scan.known_labels({"Github": 0})
+    room = np.full(len(text) + 64, 0xAA, dtype=np.uint8)
+    count, _ = line_scan.scan_lines(data, words, 0, len(text), *form, *labels, *arrays, room)
+    assert count == 50
+    expected = "".join("é\n" * number for number in range(50)).encode()
+    assert room[: len(expected)].tobytes() == expected
+    assert (room[len(expected) :] == 0xAA).all()
