@@ -30,6 +30,8 @@ from pilekit.shards.records import LineParser
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pilekit.shards.parquet import RowBlocks, RowGroup
+
 READ_BYTES = 1 << 20
 
 
@@ -49,13 +51,16 @@ class _TellingSkippedLines(SkippedLines):
 class IndexScan(Iterator["pa.RecordBatch"]):
     """Reads a shard once, yielding the rows of its index; the rest is known when it is exhausted.
 
-    lines           lines read so far
+    lines           lines read so far; after damage those before it
     skipped         bad lines passed over so far
     content_bytes   decompressed bytes so far; for Parquet as its metadata tells them
     frames          the `Frames`, at the end; where the shard is damaged, as far as it was read
+    frame_of        tells at any time in which of them a line or row begins that was read, by its number from 0
+    row_groups      of Parquet, what the footer says of them
     """
 
     frames: Frames
+    frame_of: Callable[[int], int]
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class IndexScan(Iterator["pa.RecordBatch"]):
     ):
         self.lines = self.content_bytes = 0
         self.skipped, self.format = skipped, parser.format
+        self.row_groups: list[RowGroup] = []
         self._shard, self._parser, self._on_stored = shard, parser, on_stored
         self._hash = xxhash.xxh3_128()
         self._parquet = is_parquet(shard.path)
@@ -97,6 +103,7 @@ class IndexScan(Iterator["pa.RecordBatch"]):
         path = self._shard.path
         storage = storage_of(path)
         frame_lines = FrameLines(path, marks=storage == "plain")
+        self.frame_of = frame_lines.frame_of
         if storage != "zstd":
             frame_lines.begin_frame(0, 0)
 
@@ -126,19 +133,26 @@ class IndexScan(Iterator["pa.RecordBatch"]):
         from pilekit.shards.parquet import parquet_batches, row_groups
 
         path = self._shard.path
+        self.frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)
         with open_stored(path)[0] as file:
-            rows, sizes = row_groups(file, path)
+            self.row_groups = row_groups(file, path)
+            rows, sizes = [group.rows for group in self.row_groups], [group.size for group in self.row_groups]
+            first, before = (np.cumsum([0, *counts[:-1]], dtype=np.int64)[: len(rows)] for counts in (rows, sizes))
+            self.frames = Frames(np.arange(len(rows)), before, first, np.zeros_like(before))
+            self.frame_of = lambda row: int(np.searchsorted(first, row, side="right")) - 1
             if self._on_stored is not None:
                 file.seek(0)
                 with located_errors(path, lambda: 0):
                     while piece := file.read(READ_BYTES):
                         self._on_stored(piece)
-            for batch in parquet_batches(file, self._parser, 0, MAX_DOCUMENT_BYTES, advance):
-                self.lines = int(batch.numbers[-1]) + 1
-                yield from _record_batch(batch)
+            read: list[RowBlocks] = []
+            try:
+                for batch in parquet_batches(file, self._parser, 0, MAX_DOCUMENT_BYTES, advance, read.append):
+                    self.lines = int(batch.numbers[-1]) + 1
+                    yield from _record_batch(batch)
+            finally:
+                self.lines = read[0].read if read else 0
         self.lines, self.content_bytes = sum(rows), sum(sizes)
-        first_rows, before = (np.cumsum([0, *counts[:-1]], dtype=np.int64)[: len(rows)] for counts in (rows, sizes))
-        self.frames = Frames(np.arange(len(rows)), before, first_rows, np.zeros_like(before))
 
 
 def _record_batch(batch: DocumentBatch) -> Iterator[pa.RecordBatch]:

@@ -5,14 +5,16 @@ field `pile_set_name`) or as one column with the path for its name (`meta.pile_s
 
 Memory is a batch, a row, and a page of each column, whatever the file holds. A dictionary, or a page of zeros, makes
 gigabytes out of a kilobyte; so Arrow is asked for one row at a time, a row is measured before it becomes a string, and
-rows are gathered until they are worth a batch. (One page is at most 2 GiB: the format says so.)
+rows are gathered until they are worth a batch. (One page is at most 2 GiB: the format says so.) Pages that carry
+checksums, as those that we write do, are compared with them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +29,23 @@ BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1024
 READ_BYTES = 1 << 20
 
+# A page's header, in Thrift's compact protocol: type, size and stored size (fields 1 to 3), then its CRC (field 4) or
+# not. Each is an i32 one field behind the last (0x15) and a number of at most 5 bytes.
+_CHECKED_PAGE = re.compile(rb"(?:\x15[\x80-\xff]{0,4}[\x00-\x7f]){4}", re.DOTALL)
+
 
 def parquet_batches(
-    file: BinaryIO, parser: LineParser, start: int, max_document_bytes: int, advance: Callable[[int], None] | None
+    file: BinaryIO,
+    parser: LineParser,
+    start: int,
+    max_document_bytes: int,
+    advance: Callable[[int], None] | None,
+    on_rows: Callable[[RowBlocks], None] | None = None,
 ) -> Iterator[DocumentBatch]:
-    """Yield the documents of an open Parquet file from row `start` on."""
+    """Yield the documents of an open Parquet file from row `start` on.
+
+    on_rows   is given the rows before the first is read: after damage they tell how many were whole
+    """
     rows: RowBlocks | None = None
     with located_rows(parser.path, lambda: rows.read if rows is not None else 0):
         size = file.seek(0, 2)
@@ -43,6 +57,8 @@ def parquet_batches(
         columns = [format.text_field, label if label in leaves else format.label_path[0]]
         rows = RowBlocks(table, columns, parser.path, max_document_bytes, start=start)
         told = 0
+        if on_rows is not None:
+            on_rows(rows)
         for block in rows:
             yield from _documents(block, rows.read - len(block), format, parser)
             if advance is not None:
@@ -100,12 +116,39 @@ class RowBlocks:
             yield held
 
 
-def row_groups(file: BinaryIO, path: str) -> tuple[list[int], list[int]]:
-    """(rows, uncompressed bytes) of each row group of an open Parquet file; `path` is what messages call it."""
+class RowGroup(NamedTuple):
+    """What the footer says of a row group.
+
+    rows      how many there are
+    size      uncompressed bytes of all columns
+    columns   the byte of the file at which each column begins, in the columns' order
+    """
+
+    rows: int
+    size: int
+    columns: list[int]
+
+
+def row_groups(file: BinaryIO, path: str) -> list[RowGroup]:
+    """The row groups of an open Parquet file; `path` is what messages call it."""
     with located_rows(path, lambda: 0):
         metadata = open_table(file, file.seek(0, 2)).metadata
-    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    return [group.num_rows for group in groups], [max(0, group.total_byte_size) for group in groups]
+    found = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = [group.column(column) for column in range(group.num_columns)]
+        begins = [max(0, column.dictionary_page_offset or column.data_page_offset) for column in columns]
+        found.append(RowGroup(group.num_rows, max(0, group.total_byte_size), begins))
+    return found
+
+
+def has_page_checksums(file: BinaryIO, group: RowGroup) -> bool:
+    """Whether the first page of every column of a row group carries a checksum."""
+    for begin in group.columns:
+        file.seek(begin)
+        if not _CHECKED_PAGE.match(file.read(32)):
+            return False
+    return True
 
 
 @contextmanager
@@ -117,8 +160,8 @@ def located_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
         raise PilekitError(damage.describe(path, read() + 1)) from damage
     except (pa.ArrowException, OSError) as error:
         reason = visible(str(error).split("\n", 1)[0], 200)
-        place = f", at row {read() + 1:,}" if read() else ""
-        raise PilekitError(f"{visible(path)}: is not a whole Parquet file ({reason}{place}); fetch it again") from error
+        place = f", row {read() + 1:,}" if read() else ""
+        raise PilekitError(f"{visible(path)}{place}: is not a whole Parquet file ({reason}); fetch it again") from error
 
 
 def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
@@ -134,7 +177,9 @@ def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
     footer = file.read(footer_bytes).replace(b"ARROW:schema", b"ARROW-schema")
     metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
     # Without a pre-buffer, and with a buffer, a row group is read bit by bit and not whole.
-    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=READ_BYTES)
+    return pq.ParquetFile(
+        file, metadata=metadata, pre_buffer=False, buffer_size=READ_BYTES, page_checksum_verification=True
+    )
 
 
 def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordFormat:

@@ -58,7 +58,10 @@ def read_seek_table(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
     if magic != SEEKABLE_MAGIC and header != (SKIPPABLE_MAGIC, content):
         return None
     if magic != SEEKABLE_MAGIC or header != (SKIPPABLE_MAGIC, content):
-        raise _damaged("its header and footer disagree", size - _FOOTER.size)
+        # If one half of a header is where the footer says, the other half is what is wrong.
+        wrong_header = header is not None and (header[0] == SKIPPABLE_MAGIC or header[1] == content)
+        wrong = begin if wrong_header and magic == SEEKABLE_MAGIC else size - _FOOTER.size
+        raise _damaged("its header and footer disagree", wrong)
     if descriptor & _RESERVED_BITS:
         raise _damaged(f"descriptor {descriptor:#04x}, which no known version has", size - 5)
     if number > MAX_FRAMES:

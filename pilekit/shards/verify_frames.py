@@ -41,16 +41,19 @@ def known_frames(file: BinaryIO, table: SeekTable | None, index: ShardIndex | No
     ]
 
 
-def locate(damage: ShardDamage, begins: list[int], read: int) -> tuple[int | None, int, str, bool]:
-    """What stopped reading: (frame, its first suspect byte, what is wrong, whether all lines of the frame are suspect).
+def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tuple[int | None, int, str, bool]:
+    """What stopped reading: (frame, its first suspect byte, what is wrong, whether all its lines are suspect).
+
+    Without frames (gzip) all lines from that byte on.
 
     begins   where frames begin, as far as that is known, and behind them where the last one ends
     read     how many frames reading came to
+    lines    how many lines were read
     """
     number = damage.frame
     if damage.since is not None:
-        what = f"{damage.reason} (it lies in bytes {damage.since:,} to {damage.byte:,})"
-        return number, damage.since, what, number is not None and "checksum" in damage.reason
+        place = f"it lies in bytes {damage.since:,} to {damage.byte:,} and was noticed after {lines:,} lines"
+        return number, damage.since, f"{damage.reason} ({place})", True
     if number is None:
         return None, damage.byte, damage.reason, False
     if 0 < number == read < len(begins) and begins[number] != damage.byte:

@@ -37,6 +37,8 @@ class IndexComparison:
         format = record_format(manifest)
         places = index.header.text_field, index.header.label_path
         self.comparable = places == (format.text_field, ".".join(format.label_path))
+        # Of this very shard, but of other documents: nothing is wrong, and the stored text can still be compared.
+        self.other_fields = not self.comparable and (index.header.size, index.header.sample) == (now.size, now.sample)
         self.differs_at: int | None = None  # number of the first document that is not the same in both
         self.text_bytes = 0
         self._parts = index.row_groups()
@@ -56,14 +58,21 @@ class IndexComparison:
         if at < len(batch):
             self.differs_at = batch.column("number")[at].as_py()
 
+    def forget_from(self, number: int) -> None:
+        """Drop what was seen at or behind a document number: the text was damaged there."""
+        if self.differs_at is not None and self.differs_at >= number:
+            self.differs_at = None
+
     def conclude(self, scan: IndexScan | None, findings: FindingList) -> None:
         """Add what is wrong, at most one finding; `scan` is None where the shard was not read to its end."""
         if scan is not None and self.comparable and self.differs_at is None:
             for rows in self._next(1):
                 self.differs_at = rows.column("number")[0].as_py()
+        if scan is not None and self.misfit is not None and self.index.header.lines > scan.lines:
+            self.differs_at = scan.lines if self.differs_at is None else min(self.differs_at, scan.lines)
         place = f"its index {visible(self.index.path)}"
         line = None if self.differs_at is None else self.differs_at + 1
-        if self.misfit is not None:
+        if self.misfit is not None and not self.other_fields:
             if line is not None:
                 how = f", and the documents differ from line {line:,} on"
             else:
@@ -97,6 +106,8 @@ class IndexComparison:
             "skipped": (header.skipped, scan.skipped.count),
             "examples": (header.examples, [(bad.line, bad.reason) for bad in scan.skipped.examples]),
         }
+        if not self.comparable:
+            figures = {name: figures[name] for name in ("lines", "content_bytes", "content_hash")}
         others = [name for name, (there, here) in figures.items() if there != here]
         here = scan.frames
         same = all(np.array_equal(getattr(self.index.frames, f.name), getattr(here, f.name)) for f in fields(Frames))

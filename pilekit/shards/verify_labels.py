@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pilekit.corpus import UNLABELLED, Manifest
 from pilekit.errors import visible
-from pilekit.shards.findings import MOST_FINDINGS, Finding
+from pilekit.shards.findings import MOST_FINDINGS, Finding, StateBefore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,13 +25,23 @@ class UnknownLabels:
         self.known = {subset.name for subset in manifest.subsets}
         self.found: dict[str, tuple[int, int]] = {}  # label -> first line, documents
         self.others = 0
+        self.before: StateBefore[tuple[dict[str, tuple[int, int]], int]] = StateBefore()
 
-    def see(self, batch: pa.RecordBatch) -> None:
-        """Count those in a batch of the scan."""
+    def see(self, batch: pa.RecordBatch, frame_of: Callable[[int], int]) -> None:
+        """Count those in a batch of the scan, which tells the frame of each document."""
+        if not self.known or self.known.issuperset(batch.column("subset").dictionary.to_pylist()):
+            return
+        numbers = batch.column("number").to_numpy()
+        while len(numbers):
+            frame = frame_of(int(numbers[0]))
+            self.before.enter(frame, lambda: (dict(self.found), self.others))
+            count = bisect_right(numbers, frame, key=lambda number: frame_of(int(number)))
+            self._count(batch.slice(len(batch) - len(numbers), count))
+            numbers = numbers[count:]
+
+    def _count(self, batch: pa.RecordBatch) -> None:
         column = batch.column("subset")
         labels = column.dictionary.to_pylist()
-        if not self.known or self.known.issuperset(labels):
-            return
         for value in column.indices.value_counts().to_pylist():
             label, documents = labels[value["values"]], value["counts"]
             if label in self.known:
@@ -44,10 +56,9 @@ class UnknownLabels:
             else:
                 self.others += documents
 
-    def forget_from(self, line: int) -> None:
-        """Drop those that occur first at or behind a line."""
-        self.found = {label: place for label, place in self.found.items() if place[0] < line}
-        self.others = 0
+    def forget_from(self, frame: int) -> None:
+        """Drop what was seen in a frame, if it is the last one in which something was."""
+        self.found, self.others = self.before.of(frame) or (self.found, self.others)
 
     def findings(self, shard: str) -> list[Finding]:
         """One for each label, by its first line."""

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import xxhash
 from pilekit import __version__
 from pilekit.corpus import Shard
 from pilekit.corpus.shard import is_url
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.cache_folder import cache_folder
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
@@ -70,13 +70,13 @@ def changed_at(shard: Shard) -> int:
 
 
 @contextmanager
-def verify_progress(question: Any) -> Iterator[Progress]:
-    """The results kept for this question, which is known by its `repr`.
+def verify_progress(root: str, question: Any) -> Iterator[Progress]:
+    """The results kept for this question about the corpus in `root`; a question is known by its `repr`.
 
     They are removed when the block ends well, and left for the next run if it does not.
     Raises PilekitError if another process is at the same. Without a cache folder that can be written nothing is kept.
     """
-    key = xxhash.xxh3_128_hexdigest(repr([__version__, question]).encode(errors="surrogateescape"))
+    key = xxhash.xxh3_128_hexdigest(repr([__version__, root, question]).encode(errors="surrogateescape"))
     try:
         above = cache_folder() / "verify"
         folder = above / key
@@ -84,7 +84,16 @@ def verify_progress(question: Any) -> Iterator[Progress]:
     except (OSError, PilekitError):
         yield Progress(None)
         return
-    with locked(above / f"{key}.lock", wait=False):
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(locked(above / f"{key}.lock", wait=False))
+        except PilekitError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                yield Progress(None)
+                return
+            raise PilekitError(
+                f"{visible(root)}: is being verified by another process; wait for it, or stop it"
+            ) from error
         _remove_old(above)
         yield Progress(folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -184,8 +184,8 @@ def _verdicts(
     if any(shard.path.startswith("memory://") for shard in corpus.shards):
         jobs = 1  # Only this process has it.
     asked = [(task.shard.name, task.shard.path, task.expected) for task in tasks]
-    question = [os.path.abspath(corpus.root), asked, corpus.manifest, hashed]  # noqa: PTH100 (as it was named)
-    with verify_progress(question) as progress:
+    root = corpus.root if is_url(corpus.root) else os.path.abspath(corpus.root)  # noqa: PTH100 (as it was named)
+    with verify_progress(root, [asked, corpus.manifest, hashed]) as progress:
         kept = {name: msgspec.convert(result, Verdict) for name, result in progress.kept(corpus.shards).items()}
         if kept:
             logger.warning(
@@ -240,10 +240,8 @@ def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, 
     shards: dict[str, list[str]] = defaultdict(list)
     for shard in corpus.shards:
         verdict = verdicts[shard.name]
-        for what in verdict.unguarded:
+        for what in verdict.unjudged:
             shards[what].append(shard.name)
-        if verdict.unread:
-            shards["unread"].append(shard.name)
         if listed_in is not None and stored_name(shard) not in listed:
             shards["unlisted"].append(shard.name)
     told = {
@@ -251,5 +249,10 @@ def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, 
         "cut": "{}: no seek table, index or sum: a cut exactly at the end of a frame or line would not show",
         "change": "{}: no checksums, index or sum: a changed byte may pass as text",
         "unread": "{}: lines behind the damage were not checked",
+        "fields": "{}: the index is of another text_field or label_path than the manifest's: its documents were not "
+        "compared",
     }
-    return [text.format(some_names(shards[what])) for what, text in told.items() if shards[what]]
+    notes = [text.format(some_names(shards[what])) for what, text in told.items() if shards[what]]
+    if others := sum(not looks_like_shard(name) for name in listed):
+        notes.append(f"{others:,} listed files are no shards and were not checked; sha256sum -c checks them")
+    return notes

@@ -80,7 +80,7 @@ def test_json_is_exactly_what_is_promised(corpus: Path) -> None:
     assert found["ok"] is False
     bad, damaged = found["findings"]
     assert list(bad) == list(damaged) == ["shard", "problem", "frame", "line", "byte"]
-    assert {**bad, "problem": ""} == {"shard": "a.jsonl", "problem": "", "frame": None, "line": 2, "byte": None}
+    assert {**bad, "problem": ""} == {"shard": "a.jsonl", "problem": "", "frame": None, "line": 2, "byte": 54}
     assert {**damaged, "problem": ""} == {"shard": "b.jsonl", "problem": "", "frame": 0, "line": 1, "byte": 0}
     # What could not be judged goes to people only.
     assert "note: a.jsonl: no seek table" in run(corpus, "--json").stderr

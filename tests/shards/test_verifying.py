@@ -25,12 +25,15 @@ import zstandard
 
 from pilekit.corpus import Corpus
 from pilekit.corpus.shard import shard_of
+from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, index_scan
+from pilekit.shards import ShardWriter, index_scan, read
 from pilekit.shards.findings import Finding
 from pilekit.shards.frames import PIECE_BYTES
 from pilekit.shards.index_metadata import index_metadata
 from pilekit.shards.indexing import build_index
+from pilekit.shards.parquet_writing import parquet_writer
+from pilekit.shards.random_access import read_documents
 from pilekit.shards.reading import line_blocks
 from pilekit.shards.seek_table import seek_table
 from pilekit.shards.verifying import Verification, verify_corpus
@@ -188,7 +191,7 @@ def test_no_line_of_a_damaged_frame_is_judged(tmp_path: Path) -> None:
     frames = frames_of(path.read_bytes())
     flip(path, frames[1].end - 1)  # the checksum: the decoder has given out all lines before it sees it
     found = findings(path)
-    assert [(finding.frame, finding.line) for finding in found] == [(1, 5001), (None, 4), (None, 5)]
+    assert [(finding.frame, finding.line) for finding in found] == [(1, 5001), (0, 4), (0, 5)]
     assert found[0].byte == frames[1].begin
     assert '"unheard-of"' in found[2].problem
 
@@ -312,7 +315,7 @@ def test_a_cut_at_every_byte(tmp_path: Path, against: str) -> None:
     if against == "index":
         path.write_bytes(whole[: frames[2].end])
         finding = only(path)
-        assert finding.line == frames[3].line
+        assert (finding.line, finding.frame, finding.byte) == (frames[3].line, 3, frames[2].end)
         assert f"differ from line {frames[3].line} on" in finding.problem
 
 
@@ -364,7 +367,7 @@ def test_bad_lines(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join(lines))
     found = findings(path)
     assert [(finding.line, finding.frame, finding.byte) for finding in found] == [
-        (line, None, None) for line in (2, 4, 5, 7, 8)
+        (line, None, len(b"\n".join([*lines[: line - 1], b""]))) for line in (2, 4, 5, 7, 8)
     ]
     reasons = ["not JSON", '"text" is a number', 'no "text"', "not valid UTF-8", "is a list"]
     for finding, reason in zip(found, reasons, strict=True):
@@ -385,8 +388,55 @@ def test_a_bad_line_in_any_frame_has_its_line(tmp_path: Path) -> None:
     bad = sorted(rng.sample(range(300), 20))
     for number in bad:
         lines[number] = lines[number][:-1]
-    found = findings(write(tmp_path / "00.jsonl.zst", lines))
-    assert [finding.line for finding in found] == [number + 1 for number in bad]
+    lines[299] = record("text", "unheard-of")
+    path = write(tmp_path / "00.jsonl.zst", lines)
+    frames = frames_of(path.read_bytes())
+    found = findings(path)
+    assert [finding.line for finding in found] == [*(number + 1 for number in bad if number < 299), 300]
+    for finding in found:
+        assert finding.line is not None
+        [number] = [n for n, f in enumerate(frames) if f.line <= finding.line < [*frames[1:], Frame(0, 0, 301)][n].line]
+        assert (finding.frame, finding.byte) == (number, frames[number].begin)
+
+
+def test_a_bad_line_far_into_plain_text_has_its_byte(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl"
+    lines = some_lines(9000)
+    bad = [0, 1, 4000, 8999]
+    for number in bad:
+        lines[number] = lines[number][:-1]
+    lines[5000] = record("long" * (1 << 20), "unheard-of")
+    lines[5001] = b"bad"
+    path.write_bytes(b"\n".join(lines))
+    assert path.stat().st_size > 3 << 20
+    found = findings(path)
+    assert [(finding.line, finding.byte, finding.frame) for finding in found] == [
+        (number + 1, sum(len(line) + 1 for line in lines[:number]), None) for number in [0, 1, 4000, 5001, 8999, 5000]
+    ]
+
+
+def test_a_bad_line_of_gzip_has_its_line_alone(tmp_path: Path) -> None:
+    path = tmp_path / "00.jsonl.gz"
+    path.write_bytes(gzip.compress(b"\n".join([record("text"), b"bad"])))
+    assert [(finding.line, finding.byte, finding.frame) for finding in findings(path)] == [(2, None, None)]
+
+
+def test_of_a_damaged_frame_nothing_is_told_but_that(tmp_path: Path) -> None:
+    # More than are listed, before the damaged frame, in it, and both.
+    for counts in ((150, 0), (90, 40), (0, 130), (150, 150), (100, 1)):
+        path = tmp_path / f"{counts}.jsonl.zst"
+        frames = []
+        for number, count in enumerate(counts):
+            labels = [f"label {number} {i}" for i in range(count)] + ["shared"] * 3
+            lines = [*[b"bad"] * count, *(record("text", label) for label in labels), record("text")]
+            frames.append(b"".join(line + b"\n" for line in lines))
+        path.write_bytes(b"".join(zstd_frame(frame, checksum=True) for frame in frames))
+        second = frames_of(path.read_bytes())[1]
+        flip(path, second.end - 1)
+        damage, *before = findings(path)
+        assert (damage.frame, damage.line, damage.byte) == (1, second.line, second.begin)
+        path.write_bytes(zstd_frame(frames[0], checksum=True))
+        assert before == list(findings(path)), counts
 
 
 def test_labels_that_the_manifest_does_not_list(tmp_path: Path) -> None:
@@ -464,6 +514,16 @@ def test_a_listed_file_that_is_missing(shard: Path) -> None:
     assert verify(shard).ok  # nobody asked for the others
     assert verify(str(shard.parent / "*.zst")).ok
     assert verify_corpus(Corpus(str(shard.parent)), jobs=1).ok
+
+
+def test_listed_files_that_are_no_shards_are_told(shard: Path) -> None:
+    index(shard)
+    place = sums(shard)
+    assert not note(shard, "no shards")
+    with place.open("a") as file:
+        file.writelines(f"{'0' * 64}  {name}\n" for name in ("README.txt", f"{shard.name}.index.parquet"))
+        file.write(f"{'0' * 64}  train/99.jsonl.zst\n")
+    assert "2 listed files are no shards and were not checked; sha256sum -c checks them" in verify(shard).notes
 
 
 def test_sums_of_nothing_here_are_an_error(shard: Path) -> None:
@@ -583,13 +643,28 @@ def test_an_index_of_a_longer_and_of_a_shorter_shard(tmp_path: Path) -> None:
     assert only(path).line == 51
 
 
-def test_an_index_with_other_labels_path(tmp_path: Path) -> None:
-    path = write(tmp_path / "00.jsonl.zst", some_lines(5))
+def test_an_index_of_other_fields_is_told_and_its_documents_are_not_compared(tmp_path: Path) -> None:
+    path = released(tmp_path / "00.jsonl.zst", some_lines(5))
     index(path)
     (tmp_path / "own.toml").write_text('name = "own"\nlabel_path = "source"\n')
-    [finding] = verify_corpus(Corpus(str(path), str(tmp_path / "own.toml")), jobs=1).findings
-    assert "label_path" in finding.problem
-    assert finding.line is None
+    corpus = Corpus(str(path), str(tmp_path / "own.toml"))
+    found = verify_corpus(corpus, jobs=1)
+    assert found.ok
+    [told] = found.notes
+    assert told.startswith("00.jsonl: the index is of another text_field or label_path")
+    # What does not depend on the fields is compared.
+    place = build_index(shard_of(str(path)))
+    header = msgspec.structs.replace(place.header, content_hash="0" * 32)
+    table = place.columns()
+    with pq.ParquetWriter(place.path, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(index_metadata(header, place.frames))
+    [finding] = verify_corpus(corpus, jobs=1).findings
+    assert "says otherwise of the whole shard (content_hash)" in finding.problem
+    # And an index of another shard is one.
+    released(path, some_lines(6))
+    [finding] = verify_corpus(corpus, jobs=1).findings
+    assert "was made of a shard of" in finding.problem
 
 
 @pytest.mark.parametrize("column", ["number", "subset", "text_bytes", "text_hash"])
@@ -700,7 +775,9 @@ def test_parquet(tmp_path: Path) -> None:
     rows[1700]["meta"] = {"pile_set_name": "unheard-of"}
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
     found = findings(path)
-    assert [(finding.line, finding.frame) for finding in found] == [(1501, None), (1701, None)]
+    assert [(finding.line, finding.frame) for finding in found] == [(1501, 5), (1701, 5)]
+    group = pq.read_metadata(path).row_group(5)
+    assert {finding.byte for finding in found} == {group.column(0).dictionary_page_offset}
     rows[1500]["text"] = "text"
     rows[1700]["meta"] = {"pile_set_name": "ArXiv"}
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
@@ -712,10 +789,102 @@ def test_parquet(tmp_path: Path) -> None:
     assert verify(path).ok
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    assert any("not a whole Parquet file" in finding.problem for finding in findings(path))
+    damage = findings(path)[0]
+    assert damage.problem.startswith("is not a whole Parquet file")
+    assert (damage.line, damage.byte) == (1, 0)
+    path.write_bytes(whole)
     rows[1234]["text"] = "Document 1234"
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
-    assert [finding.line for finding in findings(path)] == [1235, None]
+    assert [(finding.line, finding.frame) for finding in findings(path)] == [(1235, 4), (None, None)]
+
+
+@pytest.fixture(scope="module")
+def parquet_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A Parquet shard as we write them, of several row groups."""
+    folder = tmp_path_factory.mktemp("parquet")
+    source, path = write(folder / "00.jsonl.zst", some_lines(40_000), 1 << 20), folder / "00.parquet"
+    with parquet_writer(path, RecordFormat()) as rows, read(source) as batches:
+        for batch in batches:
+            rows.write(batch)
+    assert pq.read_metadata(path).num_row_groups >= 3
+    return path.read_bytes()
+
+
+@pytest.fixture
+def checked_parquet(parquet_bytes: bytes, tmp_path: Path) -> Path:
+    path = tmp_path / "00.parquet"
+    path.write_bytes(parquet_bytes)
+    return path
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_flipped_bit_in_every_tenth_of_our_parquet_is_found(checked_parquet: Path, tenth: int) -> None:
+    rng = random.Random(tenth)
+    size = checked_parquet.stat().st_size
+    metadata = pq.read_metadata(checked_parquet)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    begins = [group.column(0).data_page_offset for group in groups]
+    position = rng.randrange(size * tenth // 10, min(size * (tenth + 1) // 10, size - metadata.serialized_size - 8))
+    flip(checked_parquet, position, rng.randrange(8))
+    number = sum(begin <= position for begin in begins) - 1
+    finding = only(checked_parquet)
+    first = sum(group.num_rows for group in groups[:number])
+    assert (finding.frame, finding.byte) == (number, begins[number])
+    assert finding.line is not None
+    assert first < finding.line <= first + groups[number].num_rows
+    assert finding.problem.startswith("is not a whole Parquet file (")
+    assert str(checked_parquet) not in finding.problem
+    # Whoever reads it notices too.
+    with pytest.raises(PilekitError, match=f"(row {finding.line:,}|parquet): is not a whole Parquet file"):
+        sum(len(batch) for batch in read(checked_parquet))
+    with pytest.raises(PilekitError, match="is not a whole Parquet file"):
+        list(read_documents(checked_parquet, [first + groups[number].num_rows - 1]))
+
+
+def test_parquet_with_checksums_is_guarded_against_changes(checked_parquet: Path) -> None:
+    assert verify(checked_parquet).notes == ()
+    table = pq.read_table(checked_parquet).slice(0, 100)
+    for version in ("1.0", "2.0"):
+        for checksum in (True, False):
+            pq.write_table(table, checked_parquet, write_page_checksum=checksum, data_page_version=version)
+            assert note(checked_parquet, CHANGE) != checksum
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_gzip_with_a_wrong_checksum(tmp_path: Path, members: int) -> None:
+    path = tmp_path / "00.jsonl.gz"
+    lines = [record(f"document {i}", "unheard-of") for i in range(100)]
+    packed = gzip.compress(b"\n".join([*lines, b"bad", b""]))
+    path.write_bytes(packed * members)
+    assert len(findings(path)) == 2 * 1 + members - 1
+    flip(path, path.stat().st_size - 8)
+    finding = only(path)
+    assert (finding.frame, finding.line, finding.byte) == (None, 1, 0)
+    assert "CRC" in finding.problem
+    assert "was noticed after" in finding.problem
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_flip_anywhere_in_a_seek_table_is_one_finding_about_it(tmp_path: Path) -> None:
+    path = small(tmp_path / "00.jsonl.zst")
+    whole = path.read_bytes()
+    frames = frames_of(whole)
+    begin = frames[-1].end
+    for position in range(begin, len(whole)):
+        for bit in range(8):
+            path.write_bytes(whole)
+            flip(path, position, bit)
+            if (len(whole) - position, bit) in ((5, 0), (5, 1)):  # means nothing
+                continue
+            if position == begin and bit < 4:  # still the magic of a skippable frame
+                continue
+            finding = only(path)
+            assert "seek table" in finding.problem, (position, bit)
+            assert finding.byte is not None
+            if finding.frame is None:
+                assert begin <= finding.byte < len(whole)
+            else:  # a frame that is not as listed
+                assert finding.byte == frames[finding.frame].begin
 
 
 def test_a_shard_that_cannot_be_read_is_a_finding_and_the_others_go_on(tmp_path: Path) -> None:
