@@ -10,36 +10,24 @@ Loading the scan takes half a second: it is for shards of half a gigabyte of tex
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from pilekit.documents import DocumentBatch
+from pilekit.shards.decoded_lines import DocumentRows, LineDecoder, rows_of
 from pilekit.shards.line_scan import KNOWN_LABELS, LINES, Int64, known_labels, line_form, scan_lines
 from pilekit.shards.lines import Line, LineBlock
 from pilekit.shards.records import LineParser
 
 
-class DocumentRows(NamedTuple):
-    """What an index says of some documents, [documents] each, in the order of their numbers."""
-
-    numbers: Int64
-    subsets: list[str]
-    text_bytes: Int64
-    text_hashes: npt.NDArray[np.uint64]
-
-
 class LineScanner:
-    """Takes the blocks of one shard, each with `scan` and then `rows`.
+    """Takes the blocks of a shard, each with `pass_block` and then `rows`, as a `LineDecoder` does.
 
     worthwhile   turns false when the shard's lines are of another form
     """
 
     def __init__(self, parser: LineParser):
         self.worthwhile = True
-        self._parser = parser
+        self._decoder = LineDecoder(parser)
         self._form = line_form(parser.format.text_field, parser.format.label_path)
         self._known: dict[str, int] = {}
         self._labels = known_labels(self._known)
@@ -49,8 +37,10 @@ class LineScanner:
         self._rows = self._sizes = np.empty(0, dtype=np.int64)
         self._hashes: list[int] = []
 
-    def scan(self, block: LineBlock) -> int:
-        """Scan a block; returns how many lines it has."""
+    def pass_block(self, block: LineBlock) -> int:
+        """Scan the next block; returns how many lines it has."""
+        if not self.worthwhile:
+            return self._decoder.pass_block(block)
         head = [] if block.head is None else [block.head]
         rows, sizes = [np.full(len(head), -1)], [np.zeros(len(head), dtype=np.int64)]
         self._left, self._hashes = list(head), []
@@ -80,14 +70,16 @@ class LineScanner:
             begin = end
 
     def rows(self, first: int) -> DocumentRows:
-        """The documents of the block scanned last, whose first line has this number; decodes what is left."""
+        """The documents of that block, whose first line has this number; decodes what is left of it."""
+        if not self.worthwhile:
+            return self._decoder.rows(first)
         labels = list(self._known)
         scanned = np.flatnonzero(self._rows >= 0)
         subsets = [labels[row] for row in self._rows[scanned].tolist()]
         rows = DocumentRows(first + scanned, subsets, self._sizes[scanned], np.array(self._hashes, dtype=np.uint64))
         if not self._left:
             return rows
-        decoded = rows_of(self._parser.parse(self._left, first + np.flatnonzero(self._rows < 0)))
+        decoded = rows_of(self._decoder.parser.parse(self._left, first + np.flatnonzero(self._rows < 0)))
         self._learn(decoded.subsets)
         numbers, sizes, hashes = (
             np.concatenate([getattr(rows, name), getattr(decoded, name)])
@@ -106,8 +98,3 @@ class LineScanner:
         self.worthwhile = 2 * len(self._left) <= len(self._rows) or len(self._known) > before
         if len(self._known) > before:
             self._labels = known_labels(self._known)
-
-
-def rows_of(batch: DocumentBatch) -> DocumentRows:
-    """What an index says of documents that were decoded."""
-    return DocumentRows(batch.numbers, batch.subsets, *batch.text_hashes())

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards import SkippedLines, line_scan
+from pilekit.shards.decoded_lines import LineDecoder
 from pilekit.shards.lines import LineBlock, whole_lines
 from pilekit.shards.records import LineParser
-from pilekit.shards.scanned_lines import LineScanner, rows_of
+from pilekit.shards.scanned_lines import LineScanner
 from tests.shards.making import LABELS, lines, record
 
 Found = list[tuple[int, str, int, int]]
@@ -34,28 +35,19 @@ def rows(numbers: object, subsets: object, sizes: object, hashes: object) -> Fou
     return list(zip(numbers.tolist(), subsets, sizes.tolist(), hashes.tolist(), strict=True))  # type: ignore[attr-defined]
 
 
-def scanned(blocks: list[LineBlock], by: LineParser) -> Found:
-    scanner, number, found = LineScanner(by), 0, []
-    for block in blocks:
-        count = scanner.scan(block)
-        found += rows(*scanner.rows(number))
-        number += count
-    return found
-
-
-def decoded(blocks: list[LineBlock], by: LineParser) -> Found:
+def told(by: LineDecoder | LineScanner, blocks: list[LineBlock]) -> Found:
     number, found = 0, []
     for block in blocks:
-        some = block.lines()
-        found += rows(*rows_of(by.parse(some, np.arange(number, number + len(some)))))
-        number += len(some)
+        count = by.pass_block(block)
+        found += rows(*by.rows(number))
+        number += count
     return found
 
 
 def check(text: bytes, cuts: list[int]) -> None:
     blocks = blocks_of(text, cuts)
     one, other = parser(), parser()
-    assert scanned(blocks, one) == decoded(blocks, other)
+    assert told(LineScanner(one), blocks) == told(LineDecoder(other), blocks)
     assert one.skipped == other.skipped
 
 
@@ -109,7 +101,7 @@ def test_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_first_bad_line_is_the_one_that_is_told() -> None:
     text = b"".join(line + b"\n" for line in [record("a"), record("b"), b"bad", record("c"), b"worse"])
     with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is not JSON"):
-        scanned(blocks_of(text, [20]), parser(skip=False))
+        told(LineScanner(parser(skip=False)), blocks_of(text, [20]))
 
 
 def test_scanning_goes_on_only_where_lines_are_of_its_form() -> None:
@@ -119,7 +111,7 @@ def test_scanning_goes_on_only_where_lines_are_of_its_form() -> None:
         scanner = LineScanner(parser())
         for number in range(3):
             (block,) = whole_lines(iter([b"".join(line + b"\n" for line in some)]), 1 << 30)
-            scanner.scan(block)
+            scanner.pass_block(block)
             scanner.rows(10 * number)
         assert scanner.worthwhile is worthwhile
 
