@@ -23,8 +23,9 @@ from pilekit.dedup.population import Population
 from pilekit.dedup.shingle_sets import large_sets, shingle_sets
 from pilekit.dedup.shingle_store import KEY_WORDS, WORD, Int64, ShingleStore, extents_file, sets_file
 from pilekit.dedup.shingles import Bytes, UInt64
-from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.engine import Advance, map_shards
 from pilekit.shards.atomic import write_atomically
+from pilekit.shards.processes import processes_for, threads_of
 
 LARGE_BYTES = 16 << 20
 """Of a longer text not all shingles are held at a time."""
@@ -53,11 +54,9 @@ def store_shingles(
         (place, FlaggedDocuments(shard, sketch, _bits_between(flagged, *population.base[place : place + 2].tolist())))
         for place, (shard, sketch) in enumerate(zip(shards, population.sketches, strict=True))
     ]
-    if any(shard.path.startswith("memory://") for shard in shards):
-        jobs = 1  # Only this process has it.
-    processes = max(1, min(usable_cpus() if jobs is None else jobs, len(work)))
-    store = functools.partial(_store_shard, folder=folder, threads=max(1, usable_cpus() // processes))
-    map_shards(store, work, jobs=jobs, names=[shard.name for shard in shards], on_progress=advance)
+    processes = processes_for(shards, jobs)
+    store = functools.partial(_store_shard, folder=folder, threads=threads_of(processes))
+    map_shards(store, work, jobs=processes, names=[shard.name for shard in shards], on_progress=advance)
     return ShingleStore(folder, population.base, flagged)
 
 

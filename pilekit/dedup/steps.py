@@ -41,9 +41,9 @@ from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.pipeline.selecting import stem
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.damage import LISTED_BAD_LINES
-from pilekit.shards.indexing import STORED_BYTES_PER_PROCESS
 from pilekit.shards.keep_masks import SUFFIX as MASK_SUFFIX
 from pilekit.shards.output import Output
+from pilekit.shards.processes import STORED_BYTES_PER_PROCESS
 
 CLEAN, SCRATCH = "clean", "scratch"
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat
-from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.match import Match
 from pilekit.pipeline.min_bytes import MinBytes
@@ -30,6 +30,7 @@ from pilekit.shards import BadLine, ShardWriter, SkippedLines, read
 from pilekit.shards.opening import is_parquet
 from pilekit.shards.output import Output, inputs_for, output_folder
 from pilekit.shards.parquet_writing import RowGroups, parquet_writer
+from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.reading import OnError
 
 SELECTION = "selection"
@@ -109,7 +110,8 @@ def select_corpus(
     min_bytes   documents whose text has at least so many UTF-8 bytes
     format      "zst" and "jsonl" keep whole lines, "parquet" text and label
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
-    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs
+    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a small
+                corpus
     advance     called with each further amount of stored bytes dealt with
 
     A shard of which nothing is selected gives no file. If nothing is selected at all, that is a `PilekitError`, and
@@ -146,9 +148,7 @@ def select_corpus(
         waiting = [shard for shard in corpus.shards if shard.name not in done]
         if advance is not None:
             advance(sum(shard.size or 0 for shard in corpus.shards if shard.name in done))
-        if any(shard.path.startswith("memory://") for shard in waiting):  # is there in this process only
-            jobs = 1
-        processes = min(jobs or usable_cpus(), len(waiting))
+        processes = processes_for(waiting, jobs)
         select = functools.partial(
             select_shard,
             output=output,
@@ -157,9 +157,9 @@ def select_corpus(
             stages=stages,
             manifest=corpus.manifest,
             on_error=on_error,
-            ahead=processes == 1 or 2 * processes <= usable_cpus(),
+            ahead=decompress_ahead(processes),
         )
-        map_shards(select, waiting, jobs=jobs, on_progress=advance)
+        map_shards(select, waiting, jobs=processes, on_progress=advance)
         selected = _selected(output, corpus.shards)
         if not selected.total.documents:
             output.forget()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +18,7 @@ from pilekit import __version__
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import is_url
 from pilekit.documents import RecordFormat
-from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.damage import SkippedLines
@@ -28,6 +28,7 @@ from pilekit.shards.index_metadata import FORMAT, ROWS_PER_GROUP, IndexHeader, i
 from pilekit.shards.index_scan import IndexScan, scan_shard
 from pilekit.shards.locking import locked
 from pilekit.shards.opening import storage_of
+from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.reading import OnError
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["IndexScan", "build_index", "index_corpus", "index_of", "scan_shard"]
 
 logger = logging.getLogger(__name__)
-
-STORED_BYTES_PER_PROCESS = 64 << 20
-"""A further process is worth its start for each so many stored bytes."""
 
 WRITTEN_BYTES = 64 << 20
 """Rows are written when they take so much memory, however few: labels may be long."""
@@ -92,7 +90,7 @@ def build_index(
 
 
 def index_corpus(
-    corpus: Corpus,
+    corpus: Corpus | str | Path | Sequence[str | Path],
     *,
     on_error: OnError = "raise",
     jobs: int | None = None,
@@ -100,28 +98,25 @@ def index_corpus(
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; those that are there, whole and fit are kept.
 
+    corpus    a `Corpus`, or what makes one: a path, glob or URL, or several
     jobs      how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for shards so
               small that starting processes would take longer
     advance   called with each further amount of stored bytes dealt with
     """
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     found = [find_index(shard, corpus.manifest, tell=False, whole=True) for shard in corpus.shards]
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))
-    sizes = [shard.size for shard in missing if shard.size is not None]
-    if jobs is None and len(sizes) == len(missing):
-        jobs = min(usable_cpus(), 1 + sum(sizes) // STORED_BYTES_PER_PROCESS)
-    if any(shard.path.startswith("memory://") for shard in missing):
-        jobs = 1  # Only this process has it.
-    processes = min(usable_cpus() if jobs is None else jobs, len(missing))
+    processes = processes_for(missing, jobs)
     build = functools.partial(
         _index_shard,
         manifest=corpus.manifest,
         on_error=on_error,
-        ahead=processes <= 1 or 2 * processes <= usable_cpus(),
+        ahead=decompress_ahead(processes),
     )
     names = [shard.name for shard in missing]
-    built = iter(map_shards(build, missing, jobs=jobs, names=names, on_progress=advance))
+    built = iter(map_shards(build, missing, jobs=processes, names=names, on_progress=advance))
     return [index or next(built) for index in found]
 
 

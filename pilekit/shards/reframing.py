@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -31,7 +31,7 @@ import xxhash
 
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.damage import ShardDamage
@@ -42,6 +42,7 @@ from pilekit.shards.lines import LineTooLong
 from pilekit.shards.opening import is_parquet
 from pilekit.shards.output import Output, inputs_for, output_folder
 from pilekit.shards.parallel_frames import decompress_in_threads
+from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.reading import MAX_DOCUMENT_BYTES, located_errors, text_pieces
 from pilekit.shards.seek_table import MAX_FRAME_BYTES, read_seek_table
 
@@ -81,7 +82,7 @@ class Reframed:
 
 
 def reframe_corpus(
-    corpus: Corpus,
+    corpus: Corpus | str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     frame_bytes: int = FRAME_BYTES,
@@ -91,14 +92,17 @@ def reframe_corpus(
 ) -> list[Reframed]:
     """Write every shard of `corpus` as `<out>/<shard name>.zst`, in frames that can be sought, with an index beside it.
 
+    corpus        a `Corpus`, or what makes one: a path, glob or URL, or several
     frame_bytes   text in a frame, at least: a frame ends with the line that reaches it
     level         zstd compression level
-    jobs          how many shards at a time, each in a process of its own; None: the usable CPUs
+    jobs          how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a small
+                  corpus
     advance       called with each further amount of the input's stored bytes dealt with
 
     A folder that an earlier run of the same job left is gone on with. Raises `PilekitError` for input that is damaged,
     is Parquet or standard input or lies in `out`, and for output that cannot be written or does not read back.
     """
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if frame_bytes not in range(SMALLEST_FRAME, MAX_FRAME_BYTES + 1):
         raise PilekitError(f"frames hold {SMALLEST_FRAME:,} to {MAX_FRAME_BYTES:,} bytes of text, not {frame_bytes:,}")
     if level not in LEVELS:
@@ -120,19 +124,17 @@ def reframe_corpus(
         waiting = [shard for shard in corpus.shards if output.result(shard.name) is None]
         if advance is not None:
             advance(sum(sizes.values()) - sum(sizes[shard.name] for shard in waiting))
-        if any(shard.path.startswith("memory://") for shard in waiting):
-            jobs = 1  # only this process has it
-        processes = max(1, min(usable_cpus() if jobs is None else jobs, len(waiting)))
+        processes = processes_for(waiting, jobs)
         work = functools.partial(
             _reframe,
             output=output,
             frame_bytes=frame_bytes,
             level=level,
-            threads=max(1, usable_cpus() // processes),
+            threads=threads_of(processes),
             manifest=manifest,
             sizes=sizes,
         )
-        map_shards(work, waiting, jobs=jobs, on_progress=advance)
+        map_shards(work, waiting, jobs=processes, on_progress=advance)
         results = output.results()
     return [msgspec.convert(results[shard.name], Reframed) for shard in corpus.shards]
 

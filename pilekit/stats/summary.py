@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
-from pilekit.engine import Advance, imap_shards, usable_cpus
+from pilekit.engine import Advance, imap_shards
 from pilekit.shards import SkippedLines, read
 from pilekit.shards.index import IndexDamage, ShardIndex, find_index
 from pilekit.shards.opening import is_parquet
+from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.reading import OnError
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, TextHashes, count_batch
@@ -33,10 +34,6 @@ from pilekit.stats.indexed import count_indexed, tells_all
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
-
-STORED_BYTES_PER_PROCESS = 64 << 20
-"""A further process is worth its start (about a second of work) for each so many compressed bytes."""
-
 
 SCANNED_FROM_BYTES = 16 << 20
 """From so many compressed bytes a process on, the compiled scan counts. It takes half a second and 130 MB to load: a
@@ -152,11 +149,8 @@ def corpus_stats(
     indexes = [
         None if tokenizer is not None else _index_for(shard, corpus.manifest, subsets) for shard in corpus.shards
     ]
-    sizes = [shard.size for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
-    size = None if None in sizes else sum(size for size in sizes if size is not None)
-    if jobs is None or not sizes:
-        jobs = usable_cpus() if size is None else min(usable_cpus(), 1 + size // STORED_BYTES_PER_PROCESS)
-    processes = min(jobs, len(corpus.shards))
+    to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
+    processes = processes_for(to_read, jobs)
     only_counts = subsets is None and tokenizer is None and not copies
     count = functools.partial(
         count_shard,
@@ -165,14 +159,14 @@ def corpus_stats(
         tokenizer=tokenizer,
         copies=copies,
         on_error=on_error,
-        ahead=processes == 1 or 2 * processes <= usable_cpus(),
-        scan=only_counts and (size or 0) >= SCANNED_FROM_BYTES * processes,
+        ahead=decompress_ahead(processes),
+        scan=only_counts and sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * processes,
     )
     counts = Counts()
     copy_counter = CopyCounter()
     names = [shard.name for shard in corpus.shards]
     items = list(zip(corpus.shards, indexes, strict=True))
-    for shard_counts, texts in imap_shards(count, items, jobs=jobs, names=names, on_progress=advance):
+    for shard_counts, texts in imap_shards(count, items, jobs=processes, names=names, on_progress=advance):
         rows = counts.merge(shard_counts).astype(np.int32)
         for hashes, local_rows in texts.drain():
             copy_counter.add(hashes, rows[local_rows])

@@ -26,6 +26,7 @@ from pilekit.dedup.shingle_store import ShingleStore, extents_file
 from pilekit.dedup.shingles import shingle_set
 from pilekit.dedup.sketch import sketch_shard
 from pilekit.errors import PilekitError
+from pilekit.shards import processes
 from pilekit.shards.indexing import build_index
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
 from tests.stopping import tree
@@ -123,7 +124,7 @@ def test_the_sets_of_flagged_documents_of_any_shard(
         if data.draw(st.booleans()):
             patch.setattr(second_pass, "LARGE_BYTES", data.draw(st.integers(1, 200)))
             patch.setattr(shingle_sets, "RANGE_VALUES", data.draw(st.integers(1, 100)))
-        patch.setattr(second_pass, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
+        patch.setattr(processes, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
         store = store_shingles(population, shards, bits(flagged), folder / "sets", jobs=1, advance=told.append)
     check(store, texts, flagged, ngram)
     assert sum(told) == sum(path.stat().st_size for path in paths)
@@ -239,7 +240,7 @@ def killed_at(moment: int, work: Callable[[], object]) -> bool:
 
 
 def test_killed_at_any_moment_it_goes_on_with_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(second_pass, "usable_cpus", lambda: 1)
+    monkeypatch.setattr(processes, "usable_cpus", lambda: 1)
     paths = [write_plain(tmp_path / f"{i}", b"\n".join(some_lines(20 + i))) for i in range(2)]
     population, shards = population_of(paths, tmp_path)
     flagged = bits([i % 2 == 0 for i in range(41)])

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, ShardWriter
 from pilekit.corpus import shard_of
-from pilekit.shards import read, reframing
+from pilekit.shards import processes, read, reframing
 from pilekit.shards.index import find_index
 from pilekit.shards.reframing import Reframed, cut_at_lines, reframe_corpus
 from tests.shards import making
@@ -167,8 +167,8 @@ def test_the_bytes_do_not_depend_on_threads_or_processes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    for number, (cpus, jobs) in enumerate([(1, 1), (2, 1), (4, 1), (4, 2), (2, None)]):
-        monkeypatch.setattr(reframing, "usable_cpus", lambda cpus=cpus: cpus)
+    for number, (cpus, jobs) in enumerate([(1, 1), (2, 1), (4, 1), (4, 2), (2, 2)]):
+        monkeypatch.setattr(processes, "usable_cpus", lambda cpus=cpus: cpus)
         reframe_corpus(Corpus(corpus), tmp_path / str(number), jobs=jobs, frame_bytes=200_000)
         written.append(tree(tmp_path / str(number)))
     names = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
@@ -239,7 +239,7 @@ def test_what_another_tool_wrote_is_reframed(corpus: Path, tmp_path: Path) -> No
 def test_damage_is_told_as_by_read_and_nothing_is_written(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: int
 ) -> None:
-    monkeypatch.setattr(reframing, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(processes, "usable_cpus", lambda: cpus)
     data = (corpus / "train" / "01.jsonl.zst").read_bytes()
     damaged = tmp_path / "01.jsonl.zst"
     for wrong in (data[:-100], data[: len(data) // 2] + b"\0" * 50 + data[len(data) // 2 + 50 :], data + b"tail"):
@@ -457,9 +457,9 @@ def test_a_disk_that_is_found_full_late(corpus: Path, tmp_path: Path, monkeypatc
 
 MEMORY = """
 from pilekit import Corpus
-from pilekit.shards import reframing
+from pilekit.shards import processes, reframing
 import shutil
-reframing.usable_cpus = lambda: 4
+processes.usable_cpus = lambda: 4
 (shard,) = reframing.reframe_corpus(Corpus(sys.argv[1]), sys.argv[1] + ".out")
 value = shard.content_bytes
 """
