@@ -71,7 +71,7 @@ word = st.sampled_from(["a", "b", "c", "d", "é", "B"])
 short_text = st.lists(word, max_size=9).map(" ".join) | st.sampled_from(["", " ", "...", "a-b", "\x00"])
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.lists(st.lists(short_text, max_size=12), min_size=1, max_size=3),
     st.sampled_from([0.3, 0.5, 0.8, 1.0]),
@@ -233,17 +233,16 @@ def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path) -> None:
 def test_many_documents_with_one_header(tmp_path: Path) -> None:
     """More than 64 documents share most bands, in a run; those alike in the rest too are removed, the others stay."""
     rng = random.Random(2)
-    header = " ".join(f"licence{i}" for i in range(150))
-    bodies = [" ".join(f"w{rng.randrange(10**6)}" for _ in range(rng.randint(20, 80))) for _ in range(100)]
+    header = " ".join(f"licence{i}" for i in range(100))
+    bodies = [" ".join(f"w{rng.randrange(10**6)}" for _ in range(rng.randint(20, 80))) for _ in range(50)]
     texts = [f"{header} {body}{end}" for body in bodies for end in ("", " one more", " and yet another")]
     rng.shuffle(texts)
     write_corpus(tmp_path / "data", {"00": lines_of(texts)})
-    for keep in ("longest", "first"):
-        deduplicate(tmp_path / "data", out=tmp_path / keep, keep=keep, threshold=0.9, jobs=1)  # type: ignore[arg-type]
-        removed = check(tmp_path / keep, corpus_documents(tmp_path / "data"), keep=keep, threshold=0.9)  # type: ignore[arg-type]
-        both_kept, pairs = missed(tmp_path / "data", removed, 0.9)
-        assert pairs >= 200
-        assert both_kept <= 0.01 * pairs
+    deduplicate(tmp_path / "data", out=tmp_path / "out", threshold=0.9, jobs=1)
+    removed = check(tmp_path / "out", corpus_documents(tmp_path / "data"), threshold=0.9)
+    both_kept, pairs = missed(tmp_path / "data", removed, 0.9)
+    assert pairs >= 100
+    assert both_kept <= 0.01 * pairs
 
 
 # An earlier run.
@@ -285,14 +284,10 @@ def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
     kept = {name: earlier[name] for name in set(earlier) - check(tmp_path / "first", earlier)}
     removed = check(tmp_path / "second", corpus_documents(halves / "b"), against=kept)
     # Of a pair across, the one of the second corpus is removed, however much longer it is.
-    texts = {document.text: name for name, document in corpus_documents(halves / "b").items()}
-    missing = 0
-    for text, name in texts.items():
-        similar = [
-            reference.jaccard(reference.shingles(text), reference.shingles(document.text)) for document in kept.values()
-        ]
-        missing += max(similar) >= 0.8 and name not in removed
-    assert missing == 0
+    earlier_sets = [reference.shingles(document.text) for document in kept.values()]
+    for name, document in corpus_documents(halves / "b").items():
+        shingles = reference.shingles(document.text)
+        assert name in removed or max(reference.jaccard(shingles, other) for other in earlier_sets) < 0.8
 
 
 def test_what_an_earlier_run_must_be(halves: Path, tmp_path: Path) -> None:
@@ -362,7 +357,7 @@ def test_progress_of_every_step_comes_to_its_end(corpus: Path, tmp_path: Path) -
         done[step] = done.get(step, 0) + amount
         assert totals.setdefault(step, total) == total
 
-    deduplicate(corpus, out=tmp_path / "out", jobs=2, advance=advance)
+    deduplicate(corpus, out=tmp_path / "out", jobs=1, advance=advance)
     assert list(done) == ["sketching", "matching", "reading candidates", "comparing", "writing"]
     assert done == totals
 
