@@ -20,19 +20,17 @@ from pilekit.corpus import Corpus, Manifest
 from pilekit.corpus.beside import SUMS_FILES
 from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url, looks_like_shard, make_shard
-from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import check_target
 from pilekit.shards.findings import MOST_FINDINGS, Finding, some_names
+from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.sums import write_sums as write_sums_file
 from pilekit.shards.verify_progress import Progress, changed_at, verify_progress
 from pilekit.shards.verify_shard import Expected, Verdict, verify_shard
 
 logger = logging.getLogger(__name__)
-
-STORED_BYTES_PER_PROCESS = 64 << 20
-"""A further process is worth its start for each so many stored bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +175,6 @@ def _verdicts(
     corpus: Corpus, tasks: list[_Task], hashed: bool, jobs: int | None, advance: Advance | None
 ) -> dict[str, Verdict]:
     """Each shard's verdict, by its name: those that an earlier run left, the others by reading."""
-    if jobs is None:
-        jobs = usable_cpus()
-        if corpus.size is not None:
-            jobs = min(jobs, 1 + corpus.size // STORED_BYTES_PER_PROCESS)
-    if any(shard.path.startswith("memory://") for shard in corpus.shards):
-        jobs = 1  # Only this process has it.
     asked = [(task.shard.name, task.shard.path, task.expected) for task in tasks]
     root = corpus.root if is_url(corpus.root) else os.path.abspath(corpus.root)  # noqa: PTH100 (as it was named)
     with verify_progress(root, [asked, corpus.manifest, hashed]) as progress:
@@ -196,18 +188,20 @@ def _verdicts(
                 visible(str(progress.folder)),
             )
         waiting = [task for task in tasks if task.shard.name not in kept]
-        processes = min(jobs, len(waiting))
+        processes = processes_for([task.shard for task in waiting], jobs)
         work = functools.partial(
             _verify,
             manifest=corpus.manifest,
             hashed=hashed,
-            ahead=processes <= 1 or 2 * processes <= usable_cpus(),
+            ahead=decompress_ahead(processes),
             progress=progress,
         )
         if advance is not None:
             advance(sum(verdict.now.size for verdict in kept.values() if verdict.now is not None))
         names = [task.shard.name for task in waiting]
-        read = dict(zip(names, map_shards(work, waiting, jobs=jobs, names=names, on_progress=advance), strict=True))
+        read = dict(
+            zip(names, map_shards(work, waiting, jobs=processes, names=names, on_progress=advance), strict=True)
+        )
     return {task.shard.name: kept.get(task.shard.name) or read[task.shard.name] for task in tasks}
 
 
