@@ -125,7 +125,7 @@ class IndexScan(Iterator["pa.RecordBatch"]):
                     lines = block.lines()
                     frame_lines.pass_lines(block, len(lines))
                     self.lines += len(lines)
-                    yield from _record_batch(self._parser.parse(lines, np.arange(self.lines - len(lines), self.lines)))
+                    yield from index_rows(self._parser.parse(lines, np.arange(self.lines - len(lines), self.lines)))
         finally:
             self.frames = frame_lines.frames(self.content_bytes)
 
@@ -149,14 +149,14 @@ class IndexScan(Iterator["pa.RecordBatch"]):
             try:
                 for batch in parquet_batches(file, self._parser, 0, MAX_DOCUMENT_BYTES, advance, read.append):
                     self.lines = int(batch.numbers[-1]) + 1
-                    yield from _record_batch(batch)
+                    yield from index_rows(batch)
             finally:
                 self.lines = read[0].read if read else 0
         self.lines, self.content_bytes = sum(rows), sum(sizes)
 
 
-def _record_batch(batch: DocumentBatch) -> Iterator[pa.RecordBatch]:
-    """The rows of these documents; nothing where there are none."""
+def index_rows(batch: DocumentBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of these documents in an index; nothing where there are none."""
     import pyarrow as pa
 
     if len(batch):
