@@ -20,9 +20,10 @@ class Finding:
 
     shard     the shard's name, e.g. `train/00.jsonl`
     problem   what is wrong and the remedy; safe to print
-    frame     number of the frame from 0; None where that says nothing
+    frame     number of the frame, or of the row group of a Parquet file, from 0; None where that says nothing
     line      number of the line, or of the row of a Parquet file, from 1; of damage the first line that may be wrong
-    byte      offset in the stored file; of damage the first byte that may be wrong
+    byte      offset in the stored file where that frame begins, of plain text the line; of damage the first byte that
+              may be wrong
     """
 
     shard: str

@@ -1,0 +1,90 @@
+"""What the tests of verify share: shards to damage, and the slow way to tell where their frames are."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import zstandard
+
+from pilekit.corpus.shard import shard_of
+from pilekit.shards import ShardWriter
+from pilekit.shards.findings import Finding
+from pilekit.shards.indexing import build_index
+from pilekit.shards.verifying import Verification, verify_corpus
+from tests.shards.making import record, zstd_frame
+
+CUT = "no seek table, index or sum"
+CHANGE = "no checksums, index or sum"
+
+
+def verify(path: Path | str, **options: object) -> Verification:
+    return verify_corpus(path, jobs=1, **options)  # type: ignore[arg-type]
+
+
+def findings(path: Path | str, **options: object) -> tuple[Finding, ...]:
+    return verify(path, **options).findings
+
+
+def only(path: Path | str, **options: object) -> Finding:
+    [finding] = findings(path, **options)
+    assert "\n" not in finding.problem
+    return finding
+
+
+def note(path: Path, what: str) -> bool:
+    return any(what in line for line in verify(path).notes)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a frame of a test's shard is: the slow way, from the library's own reading of each."""
+
+    begin: int
+    end: int
+    line: int  # of its first line, from 1
+
+
+def frames_of(data: bytes) -> list[Frame]:
+    found: list[Frame] = []
+    position, line = 0, 1
+    while data[position : position + 4] == b"\x28\xb5\x2f\xfd":
+        decoder = zstandard.ZstdDecompressor().decompressobj()
+        text = decoder.decompress(data[position:])
+        end = len(data) - len(decoder.unused_data)
+        found.append(Frame(position, end, line))
+        position, line = end, line + text.count(b"\n")
+    return found
+
+
+def write(path: Path, lines: list[bytes], frame_bytes: int = 4096) -> Path:
+    with ShardWriter(path, frame_bytes=frame_bytes) as writer:
+        writer.write_lines(lines)
+    return path
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def index(path: Path) -> Path:
+    return Path(build_index(shard_of(str(path))).path)
+
+
+def sums(path: Path, name: str = "SHA256SUMS") -> Path:
+    place = path.parent / name
+    place.write_text(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n")
+    return place
+
+
+def small(path: Path) -> Path:
+    return write(path, [record(f"document {i}", label) for i in range(9) for label in ("Github", "ArXiv")], 200)
+
+
+def released(path: Path, lines: list[bytes]) -> Path:
+    """As the Pile was: one frame, no checksum, no content size."""
+    path.write_bytes(zstd_frame(b"".join(line + b"\n" for line in lines)))
+    return path
