@@ -144,7 +144,7 @@ def command(
         )
     if "up_sampled" in summary:
         click.echo(
-            f"warning: {summary['up_sampled']:,} of the exact copies are in subsets that the Pile repeats on purpose; "
+            f"warning: {summary['up_sampled']:,} of the exact copies are in subsets that the corpus repeats on purpose; "
             "in a released train split most are that up-sampling, which repeats= of PileStream gives back in training",
             err=True,
         )

@@ -66,7 +66,7 @@ def test_json_is_the_summary(data: Path, tmp_path: Path) -> None:
 
 
 def test_copies_that_the_pile_makes_on_purpose_are_told(data: Path, tmp_path: Path) -> None:
-    warning = "warning: 1 of the exact copies are in subsets that the Pile repeats on purpose"
+    warning = "warning: 1 of the exact copies are in subsets that the corpus repeats on purpose"
     assert warning in run(data, "--out", tmp_path / "out", "--keep", "first", "--jobs", "1").stderr
     assert warning in run(data, "--out", tmp_path / "out", "--keep", "first", "--jobs", "1").stderr  # finished
     # Nothing of the kind is known of a held-out shard, nor of a corpus of one's own.
