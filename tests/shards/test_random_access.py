@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -285,7 +286,10 @@ def test_a_damaged_frame_is_named_and_all_others_can_be_read(tmp_path: Path) -> 
     for number in (begin, (begin + end) // 2, end - 1):
         message = refused(path, number)
         assert f"frame {frame} is damaged" in message
-        assert f"noticed at line {number + 1:,})" in message
+        # In the frame, at the latest where it is asked for: wrong bytes may decode to wrong text for a while.
+        noticed = re.search(r"noticed at line ([\d,]+)\)", message)
+        assert noticed is not None
+        assert begin < int(noticed[1].replace(",", "")) <= number + 1
     rest = [*range(begin), *range(end, 20_000)]
     assert [document.number for document in read_documents(path, rest)] == rest
     with pytest.raises(PilekitError, match="is damaged"):
