@@ -6,8 +6,8 @@ import gzip
 import itertools
 import json
 import logging
+import os
 import random
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -267,14 +267,16 @@ value = sum(len(document.text) for document in read_documents(sys.argv[1], asked
 
 
 def damaged_frame(path: Path) -> tuple[ShardIndex, int]:
-    """Write and index a shard of many checksummed frames, then flip a bit that no fingerprint shows: (index, frame)."""
+    """Write and index a shard of many checksummed frames, then flip a bit as a disk does, unseen: (index, frame)."""
     with ShardWriter(path, frame_bytes=100_000) as writer:
         writer.write_lines(some_lines(20_000))
     index = index_of(shard_of(str(path)))
     stored, before = bytearray(path.read_bytes()), fingerprint(str(path))
     frame = len(index.frames) // 2
     stored[int(index.frames.offset[frame]) + 20_000] ^= 4
+    times = path.stat()
     path.write_bytes(stored)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert fingerprint(str(path)) == before
     return index, frame
 
@@ -286,10 +288,7 @@ def test_a_damaged_frame_is_named_and_all_others_can_be_read(tmp_path: Path) -> 
     for number in (begin, (begin + end) // 2, end - 1):
         message = refused(path, number)
         assert f"frame {frame} is damaged" in message
-        # In the frame, at the latest where it is asked for: wrong bytes may decode to wrong text for a while.
-        noticed = re.search(r"noticed at line ([\d,]+)\)", message)
-        assert noticed is not None
-        assert begin < int(noticed[1].replace(",", "")) <= number + 1
+        assert f"noticed at line {number + 1:,})" in message
     rest = [*range(begin), *range(end, 20_000)]
     assert [document.number for document in read_documents(path, rest)] == rest
     with pytest.raises(PilekitError, match="is damaged"):
