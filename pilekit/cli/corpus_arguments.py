@@ -13,6 +13,7 @@ shards take `paths_argument`, which is the same without `--subsets`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -34,6 +35,19 @@ _MANIFEST = click.option(
     metavar="NAME|FILE",
     help="What the corpus is: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
 )
+
+
+class _Folder(click.ParamType[Path]):
+    name = "folder"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not str(value):
+            self.fail("it is empty; name a folder", param, ctx)  # A Path of nothing is the current folder.
+        return Path(value)
+
+
+out_option = click.option("--out", required=True, type=_Folder(), metavar="DIR", help="New folder for the shards.")
+"""Adds the option `out` (a Path) to a command that writes shards."""
 
 
 def corpus_argument(function: F) -> F:

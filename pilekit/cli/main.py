@@ -11,12 +11,15 @@ import importlib
 import io
 import os
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from pilekit import __version__
 from pilekit.errors import PilekitError, visible
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COMMANDS = {
     "stats": "Count documents, bytes and tokens per subset.",
@@ -52,10 +55,11 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader of the output that has gone (`| head`) is no failure, as it is to click."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # Later, what is wrong with it could not be told any more.
+            return result
         except BrokenPipeError:
-            # Point stdout away so that Python's own flush at exit does not complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -94,6 +98,8 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = _named(sys.stdout)
     try:
         code = pilekit.main(args=arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -108,6 +114,35 @@ def main() -> NoReturn:
             raise
         click.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(1)
+
+
+class _StandardOutput(io.FileIO):
+    """Standard output whose failures say that it is what failed; that nobody reads it is for `LazyGroup`."""
+
+    def write(self, data: Buffer) -> int:
+        try:
+            return super().write(data) if memoryview(data).nbytes else 0  # click tries what it is with nothing
+        except OSError as error:
+            # Point it away so that Python's own flush at exit does not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise PilekitError(f"standard output: cannot be written: {error.strerror}") from error
+
+
+def _named(stdout: io.TextIOWrapper) -> io.TextIOWrapper:
+    """The same output through `_StandardOutput`, if it is a file, a pipe or a terminal."""
+    unbuffered = isinstance(stdout.buffer, io.FileIO)  # as PYTHONUNBUFFERED asks
+    if not unbuffered and not isinstance(getattr(stdout.buffer, "raw", None), io.FileIO):
+        return stdout
+    file: Any = _StandardOutput(stdout.fileno(), "wb", closefd=False)
+    return io.TextIOWrapper(
+        file if unbuffered else io.BufferedWriter(file),
+        stdout.encoding,
+        stdout.errors,
+        line_buffering=stdout.line_buffering,
+        write_through=unbuffered,
+    )
 
 
 if __name__ == "__main__":

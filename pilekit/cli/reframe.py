@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.byte_size import ByteSize
-from pilekit.cli.corpus_arguments import open_corpus, paths_argument
+from pilekit.cli.corpus_arguments import open_corpus, out_option, paths_argument
 from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
 
@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
     from pilekit.shards.reframing import Reframed
 
+EXPENDABLE = ("Text", "Before", "Documents", "Frames")
+SHORTEST_NAME = 16
+"""Of a shard's name so much is shown before columns go."""
+
 
 @click.command()
 @paths_argument
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="New folder for the shards.")
+@out_option
 @click.option(
     "--frame",
     "frame_bytes",
-    type=ByteSize(4 << 10, 1 << 30),
+    type=ByteSize(),
     default="1MiB",
     show_default=True,
     metavar="SIZE",
@@ -57,8 +61,12 @@ def command(
       pilekit reframe 00.jsonl.zst --out seekable
       pilekit reframe data/ --out archive --frame 16MiB --level 19
     """
-    from pilekit.shards.reframing import reframe_corpus
+    from pilekit.shards.reframing import FRAME_SIZES, reframe_corpus
 
+    if frame_bytes not in FRAME_SIZES:
+        raise click.BadParameter(
+            f"is not in the range from {FRAME_SIZES[0]:,} to {FRAME_SIZES[-1]:,}", param_hint="--frame"
+        )
     corpus = open_corpus(paths, manifest)
     with byte_progress("reframing", corpus.size) as advance:
         reframed = reframe_corpus(corpus, out, frame_bytes=frame_bytes, level=level, jobs=jobs, advance=advance)
@@ -67,12 +75,13 @@ def command(
         return
     from rich.console import Console
 
-    Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False).print(_table(reframed))
+    width = shutil.get_terminal_size().columns
+    Console(file=sys.stdout, width=width, highlight=False).print(_table(reframed, width))
     click.echo(f"{len(reframed):,} shard{'s' * (len(reframed) != 1)} in {visible(str(out))}")
 
 
-def _table(reframed: list[Reframed]) -> Table:
-    """A row for each shard, and the totals of several."""
+def _table(reframed: list[Reframed], width: int) -> Table:
+    """A row for each shard, and the totals of several; where that is too wide, columns go, the least telling first."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -81,10 +90,15 @@ def _table(reframed: list[Reframed]) -> Table:
     table.add_column(Text("Shard"), Text("Total"), overflow="ellipsis", no_wrap=True)
     rows = [_cells(reframed, [shard]) for shard in reframed]
     total = _cells(reframed, reframed)
-    for title in total:
-        table.add_column(Text(title), Text(total[title]), justify="right", no_wrap=True, min_width=len(title))
+    widths = {title: max(len(title), *(len(row[title]) for row in [*rows, total])) for title in total}
+    names = min(SHORTEST_NAME, max(len(shard.shard) for shard in reframed))
+    for title in EXPENDABLE:
+        if names + sum(1 + column for column in widths.values()) > width:
+            del widths[title]
+    for title in widths:
+        table.add_column(Text(title), Text(total[title]), justify="right", no_wrap=True, min_width=widths[title])
     for shard, row in zip(reframed, rows, strict=True):
-        table.add_row(Text(visible(shard.shard)), *map(Text, row.values()))
+        table.add_row(Text(visible(shard.shard)), *(Text(row[title]) for title in widths))
     return table
 
 

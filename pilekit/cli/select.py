@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus, out_option
 from pilekit.cli.progress import byte_progress
 from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
@@ -32,7 +32,7 @@ MOST_ROWS = 200
     "--match", metavar="REGEX", help="Documents in whose text this is found (Python's re; (?i) ignores case)."
 )
 @click.option("--min-bytes", type=click.IntRange(0, 1 << 30), metavar="N", help="Documents of N bytes of text or more.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="New folder for the shards.")
+@out_option
 @click.option(
     "--format",
     type=click.Choice(["zst", "parquet", "jsonl"]),
@@ -45,7 +45,7 @@ MOST_ROWS = 200
     show_default=True,
     help="At a line that is no document: stop, or skip and count it.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Shards at a time; fewer jobs, less memory.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(
     paths: tuple[str, ...],
@@ -99,11 +99,13 @@ def command(
         return
     from rich.console import Console
 
+    from pilekit.shards.findings import some_names
+
     Console(file=sys.stdout, highlight=False).print(_table(selected))
     written = len(corpus) - len(selected.empty)
     click.echo(f"{written:,} shard{'s' if written > 1 else ''} in {visible(str(out))}")
     if selected.empty:
-        click.echo(f"nothing in {_listed(selected.empty)}")
+        click.echo(f"nothing in {some_names(selected.empty)}")
 
 
 def _table(selected: Selected) -> Table:
@@ -132,8 +134,3 @@ def _table(selected: Selected) -> Table:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f}" if whole else "–"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    shown = ", ".join(visible(name, 80) for name in names[:5])
-    return f"{shown} and {len(names) - 5:,} more" if len(names) > 5 else shown

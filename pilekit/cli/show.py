@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
 from contextlib import closing
+from typing import Any
 
 import click
 
@@ -62,11 +64,28 @@ def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | 
         )
     fields = {"shard": document.shard, "number": document.number, "subset": document.subset, "meta": document.meta}
     if as_json:
-        click.echo(json.dumps({**fields, "text": document.text}, default=str))
+        click.echo(_line({**fields, "text": document.text}))
         return
     if meta:
-        click.echo(json.dumps(fields, default=str))
+        click.echo(_line(fields))
     if sys.stdout.isatty():
         click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), document.text), nl=document.text[-1:] != "\n")
     else:
         sys.stdout.buffer.write(document.text.encode())
+
+
+def _line(fields: dict[str, Any]) -> str:
+    """The fields as JSON, in ASCII: what would be a control character to a terminal is spelt out."""
+    try:
+        return json.dumps(fields, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(fields), default=str)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null for nan and infinity: Parquet has them, JSON has not."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

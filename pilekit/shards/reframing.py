@@ -49,7 +49,7 @@ from pilekit.shards.seek_table import MAX_FRAME_BYTES, read_seek_table
 KIND = "reframed corpus"
 """The kind in the header of the folder that reframed shards are written into."""
 
-SMALLEST_FRAME = 4 << 10
+FRAME_SIZES = range(4 << 10, MAX_FRAME_BYTES + 1)
 LEVELS = range(1, 23)
 
 PIECES_AT_A_TIME = 8
@@ -103,8 +103,9 @@ def reframe_corpus(
     is Parquet or standard input or lies in `out`, and for output that cannot be written or does not read back.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    if frame_bytes not in range(SMALLEST_FRAME, MAX_FRAME_BYTES + 1):
-        raise PilekitError(f"frames hold {SMALLEST_FRAME:,} to {MAX_FRAME_BYTES:,} bytes of text, not {frame_bytes:,}")
+    if frame_bytes not in FRAME_SIZES:
+        least, most = FRAME_SIZES[0], FRAME_SIZES[-1]
+        raise PilekitError(f"frames hold {least:,} to {most:,} bytes of text, not {frame_bytes:,}")
     if level not in LEVELS:
         raise PilekitError(f"zstd levels go from {LEVELS[0]} to {LEVELS[-1]}, not {level}")
     for shard in corpus.shards:

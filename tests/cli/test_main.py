@@ -149,6 +149,26 @@ def test_a_reader_that_has_gone_is_no_failure(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["stats", "--json"], ["stats"], ["index"], ["show", "0"], ["--help"]])
+def test_a_full_output_is_named(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(making.record("abc"))
+    command = [
+        PILEKIT[0],
+        *PILEKIT[1:],
+        arguments[0],
+        *([] if arguments[0] == "--help" else [str(path)]),
+        *arguments[1:],
+    ]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        )
+    assert done.stderr == b"error: standard output: cannot be written: No space left on device\n"
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(KeyboardInterrupt(), 130), (OSError("disk"), 1), (SystemExit(3), 3)], ids=repr
 )

@@ -97,6 +97,9 @@ def test_wrong_usage_is_exit_code_2(data: Path, tmp_path: Path, arguments: list[
 
 def test_a_folder_for_the_output_must_be_named(data: Path) -> None:
     assert run(data, "--sample", "1").exit_code == 2
+    result = run(data, "--sample", "1", "--out", "")
+    assert result.exit_code == 2
+    assert "'--out': it is empty; name a folder" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -86,6 +88,22 @@ def test_json(shard: Path) -> None:
     assert json.loads(output) == expected
 
 
+@pytest.mark.parametrize("option", ["--json", "--meta"])
+def test_what_json_has_no_number_for_is_null(tmp_path: Path, option: str) -> None:
+    meta = {"pile_set_name": "ArXiv", "score": float("nan"), "all": [float("inf"), 1.5, -float("inf")]}
+    pq.write_table(pa.Table.from_pylist([{"text": "abc", "meta": meta}]), tmp_path / "a.parquet")
+
+    def never(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    line = run(tmp_path / "a.parquet", 0, option).stdout.splitlines()[0]
+    assert json.loads(line, parse_constant=never)["meta"] == {
+        "pile_set_name": "ArXiv",
+        "score": None,
+        "all": [None, 1.5, None],
+    }
+
+
 @pytest.mark.parametrize(
     ("number", "why"),
     [
@@ -132,7 +150,9 @@ def test_an_index_is_used_where_one_fits(tmp_path: Path) -> None:
     stored = bytearray(path.read_bytes())
     at = int(index.frames.offset[40]) + 500
     stored[at] ^= 1
+    times = path.stat()
     path.write_bytes(stored)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a disk damages, not as a program edits
     assert run(path, 4999).stdout == text
     Path(index.path).unlink()
     with pytest.raises(PilekitError, match="frame 40 is damaged"):
