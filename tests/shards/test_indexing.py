@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, load_manifest, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, frame_lines, reading
+from pilekit.shards import ShardWriter, frame_lines, index_scan, reading
 from pilekit.shards.index import INDEX_SUFFIX, find_index
 from pilekit.shards.indexing import build_index, index_corpus, index_of, scan_shard
 from pilekit.shards.locking import locked
