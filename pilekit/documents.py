@@ -30,6 +30,14 @@ MAX_SUBSETS = 4096
 """More labels than this are no subsets: the label's path leads to something like an URL, and memory would not last."""
 
 
+def too_many_subsets(most: int) -> PilekitError:
+    """What to raise where there are more labels than `most`."""
+    return PilekitError(
+        f"more than {most:,} different subset labels; set label_path in a manifest to where records keep their "
+        "subset, and give it as Corpus(..., manifest=...) or with --manifest"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
     """Where a JSON record keeps its text and its subset label; a manifest sets it."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from pilekit.corpus import Corpus, resolve_subsets
-from pilekit.documents import MAX_SUBSETS, DocumentBatch
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, check_vocabulary, load_causal_lm
 from pilekit.evaluate.model_folder import check_folder, positions_of, read_config
@@ -184,10 +184,7 @@ class _FirstDocuments:
             keep.append(self.limit is None or taken < self.limit)
             self.taken[subset] = taken + keep[-1]
         if len(self.taken) > self.most:
-            raise PilekitError(
-                f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records "
-                "keep their subset, and give it as Corpus(..., manifest=...) or with --manifest"
-            )
+            raise too_many_subsets(MAX_SUBSETS)
         return batch.where(keep)
 
     @property

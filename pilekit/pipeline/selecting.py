@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat, too_many_subsets
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.match import Match
@@ -217,10 +217,7 @@ class _Counts:
         for subset, size in zip(batch.subsets, batch.text_bytes().tolist(), strict=True):
             self.bytes[subset] += size
         if len(self.documents) > MAX_SUBSETS:
-            raise PilekitError(
-                f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records "
-                "keep their subset, and give it with --manifest"
-            )
+            raise too_many_subsets(MAX_SUBSETS)
 
     def counting(self, batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
         for batch in batches:

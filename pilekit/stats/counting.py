@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.documents import MAX_SUBSETS, DocumentBatch
-from pilekit.errors import PilekitError
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.shards import SkippedLines
 from pilekit.stats.histogram import BINS, bin_of
 from pilekit.tokenize import Tokenizer
@@ -27,10 +26,7 @@ class _Groups(dict[str, int]):
 
     def __missing__(self, label: str) -> int:
         if len(self) == MAX_SUBSETS:
-            raise PilekitError(
-                f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records "
-                "keep their subset, and give it with --manifest"
-            )
+            raise too_many_subsets(MAX_SUBSETS)
         self[label] = number = len(self)
         return number
 

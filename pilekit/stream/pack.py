@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pilekit.documents import MAX_SUBSETS
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch import Batch, OpenBatch
 from pilekit.stream.concat import Int64
@@ -104,10 +104,7 @@ class _SubsetIds(dict[str, int]):
 
     def __missing__(self, name: str) -> int:
         if len(self) >= self._most:
-            raise PilekitError(
-                f"more than {MAX_SUBSETS:,} different subset labels; set label_path in a manifest to where records "
-                "keep their subset, and give it as Corpus(..., manifest=...) or with --manifest"
-            )
+            raise too_many_subsets(MAX_SUBSETS)
         self[name] = len(self)
         return self[name]
 

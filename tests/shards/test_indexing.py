@@ -213,6 +213,8 @@ def test_every_shard_of_a_corpus_and_those_that_fit_are_kept(tmp_path: Path) -> 
     first = index_corpus(Corpus(tmp_path), jobs=2, advance=amounts.append)
     assert [index.header.documents for index in first] == [100, 200, 300]
     assert all(index.built for index in first)
+    for source in (tmp_path, sorted(tmp_path.iterdir())):  # paths make a corpus
+        assert [(index.path, index.built) for index in index_corpus(source)] == [(one.path, False) for one in first]
     assert sum(amounts) == Corpus(tmp_path).size
     stamps = [Path(index.path).stat().st_mtime_ns for index in first]
     with ShardWriter(tmp_path / "1.jsonl.zst") as writer:

@@ -169,7 +169,8 @@ def test_the_bytes_do_not_depend_on_threads_or_processes(
     written = []
     for number, (cpus, jobs) in enumerate([(1, 1), (2, 1), (4, 1), (4, 2), (2, 2)]):
         monkeypatch.setattr(processes, "usable_cpus", lambda cpus=cpus: cpus)
-        reframe_corpus(Corpus(corpus), tmp_path / str(number), jobs=jobs, frame_bytes=200_000)
+        given = Corpus(corpus) if cpus > 1 else corpus
+        reframe_corpus(given, tmp_path / str(number), jobs=jobs, frame_bytes=200_000)
         written.append(tree(tmp_path / str(number)))
     names = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
     assert sorted(written[0]) == sorted(["pilekit.json", *names, *(f"{name}.index.parquet" for name in names)])
