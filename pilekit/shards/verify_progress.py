@@ -7,7 +7,6 @@ that ends removes its results, so the next one reads everything.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -21,11 +20,10 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.corpus import Shard
-from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.cache_folder import cache_folder
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.locking import locked
 
 KEPT_SECONDS = 24 * 60 * 60
@@ -59,14 +57,6 @@ class Progress:
             return {}
         found = {shard.name: _result(self.folder, shard) for shard in shards}
         return {name: result for name, result in found.items() if result is not None}
-
-
-def changed_at(shard: Shard) -> int:
-    """When a local shard was last changed, in nanoseconds; 0 where that is not known."""
-    try:
-        return 0 if is_url(shard.path) else os.stat(shard.path).st_mtime_ns  # noqa: PTH116 (a path as it was given)
-    except OSError:
-        return 0
 
 
 @contextmanager
@@ -112,7 +102,7 @@ def _result(folder: Path, shard: Shard) -> dict[str, Any] | None:
         now = fingerprint(shard.path)
     except (OSError, msgspec.DecodeError, PilekitError):
         return None
-    return kept.result if kept.state == (now.size, now.sample, changed_at(shard)) else None
+    return kept.result if kept.state == (now.size, now.sample, changed_at(shard.path)) else None
 
 
 def _remove_old(above: Path) -> None:

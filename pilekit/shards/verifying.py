@@ -24,10 +24,11 @@ from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import check_target
 from pilekit.shards.findings import MOST_FINDINGS, Finding, some_names
+from pilekit.shards.fingerprint import changed_at
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.sums import write_sums as write_sums_file
-from pilekit.shards.verify_progress import Progress, changed_at, verify_progress
+from pilekit.shards.verify_progress import Progress, verify_progress
 from pilekit.shards.verify_shard import Expected, Verdict, verify_shard
 
 logger = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ def _verdicts(
 def _verify(
     task: _Task, advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool, progress: Progress
 ) -> Verdict:
-    changed = changed_at(task.shard)
+    changed = changed_at(task.shard.path)
     verdict = verify_shard(task.shard, advance, manifest=manifest, expected=task.expected, hashed=hashed, ahead=ahead)
     if verdict.now is not None and not verdict.findings:
         progress.keep(task.shard, verdict.now, changed, msgspec.to_builtins(verdict))
