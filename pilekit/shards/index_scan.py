@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pilekit.shards.scanned_lines import LineScanner
 
 READ_BYTES = 1 << 20
-SCANNED_FROM_BYTES = 256 << 20
+SCANNED_FROM_BYTES = 200 << 20
 """Loading the compiled scan takes as long as it saves on so many stored bytes."""
 
 
