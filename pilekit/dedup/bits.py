@@ -51,6 +51,15 @@ def get_bits(bits: Bits, places: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_
     return found
 
 
+@compiled()
+def bits_in(word: np.uint64) -> np.int64:
+    """How many bits of a word are set; for kernels, compiled into the instruction for it."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
 def count_bits(bits: Bits) -> int:
     """How many bits are set."""
     return int(np.bitwise_count(bits).sum(dtype=np.int64))

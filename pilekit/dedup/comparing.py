@@ -1,9 +1,8 @@
 """Decide documents in keeper order, each by comparing it with kept ones: the kernels of `verify.py`.
 
-How many shingles two documents must share follows from the sizes of their sets alone. So most pairs that are alike in
-size only are dismissed without looking at them, and the two sets, which are sorted, are merged only as far as that many
-can still be reached: as hashes are spread evenly, unlike documents show it soon. Two steps of the merge never wait for
-a branch, it takes 1.5 ns a value.
+How many shingles two documents must share follows from the sizes of their sets alone. So a pair is dismissed if one set
+is too large for the other, and if their bitmaps differ in too many places (difference.py). What is left is merged, as
+sets are sorted, but only as far as that many can still be reached; the merge has no branches, and takes 1.5 ns a value.
 
 What becomes of a document depends on the ones before it, so one cannot be decided beside another. But it depends on
 those only that it is compared with: documents fall into groups that share no comparison, and groups go to threads.
@@ -14,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.dedup.difference import least_difference
 from pilekit.dedup.shingles import UInt64
 from pilekit.kernels import compiled
 
@@ -67,27 +67,60 @@ def possible(one: Int64, other: Int64, threshold: float) -> npt.NDArray[np.bool_
 
 
 @compiled()
-def to_load(
+def enough_for(one: int, other: int, threshold: float, sizes: Int64) -> int:
+    """How many shingles the sets at two slots must share; -1 if one of them has fewer."""
+    enough = needed(sizes[one], sizes[other], threshold)
+    return enough if enough <= min(sizes[one], sizes[other]) else -1
+
+
+@compiled()
+def may_share(one: int, other: int, enough: int, sizes: Int64, bits: UInt64, bits_at: Int64, words: Int64) -> bool:
+    """False if it is certain that the sets at two slots share fewer than `enough` shingles.
+
+    sizes                 int64 [slots]
+    bits, bits_at, words  a slot's bitmap is `bits[bits_at[slot]:][:words[slot]]`; no words: it has none
+    """
+    difference = least_difference(bits, bits_at[one], words[one], bits_at[other], words[other])
+    return bool(sizes[one] + sizes[other] - difference >= 2 * enough)
+
+
+@compiled()
+def _may_reach(
+    one: int, other: int, threshold: float, sizes: Int64, bits: UInt64, bits_at: Int64, words: Int64
+) -> bool:
+    enough = enough_for(one, other, threshold, sizes)
+    return enough >= 0 and may_share(one, other, enough, sizes, bits, bits_at, words)
+
+
+@compiled()
+def to_look_at(
     slot_of: Int32,
     own: npt.NDArray[np.bool_],
+    pair_place: Int32,
     pair_slot: Int32,
     member_place: Int32,
     member_run: Int32,
     representatives: Int32,
     held: Int32,
-    sizes: Int64,
     threshold: float,
+    sizes: Int64,
+    bits: UInt64,
+    bits_at: Int64,
+    words: Int64,
 ) -> npt.NDArray[np.bool_]:
     """The slots whose sets `decide` may look at, arguments as there: bool [slots]."""
     wanted = np.zeros(len(sizes), dtype=np.bool_)
-    for slot in pair_slot:
-        wanted[slot] = True
+    for i in range(len(pair_place)):
+        slot, other = slot_of[pair_place[i]], pair_slot[i]
+        if _may_reach(slot, other, threshold, sizes, bits, bits_at, words):
+            wanted[slot] = wanted[other] = True
     for i in range(len(member_place)):
         slot, run = slot_of[member_place[i]], member_run[i]
-        wanted[slot] = True
+        wanted[slot] = True  # It may become a representative.
         if own[member_place[i]]:
             for other in representatives[run, : held[run]]:
-                wanted[other] |= needed(sizes[slot], sizes[other], threshold) <= min(sizes[slot], sizes[other])
+                if not wanted[other]:
+                    wanted[other] = _may_reach(slot, other, threshold, sizes, bits, bits_at, words)
     return wanted
 
 
@@ -140,17 +173,20 @@ def decide(
     held: Int32,
     room: Int32,
     let_go: npt.NDArray[np.uint8],
+    threshold: float,
     sizes: Int64,
+    bits: UInt64,
+    bits_at: Int64,
+    words: Int64,
     begins: Int64,
     values: UInt64,
     known: Int64,
-    threshold: float,
     removed: npt.NDArray[np.bool_],
     partner: Int32,
     similarity: Float64,
     unsure: npt.NDArray[np.bool_],
 ) -> int:
-    """Decide some documents; returns how many pairs of sets were compared.
+    """Decide some documents; returns how many pairs of sets were compared, if only by their bitmaps.
 
     Documents have slots, which are in keeper order; the ones to be decided have places, which are too.
 
@@ -161,7 +197,8 @@ def decide(
     representatives            int32 [runs, most]: slots of kept members of the run, the first `held[run]` of them, the
                                one that was of use last first; `room[run]` is how many it may have
     let_go                     uint8 [runs]: whether it had to let go of one (1), and a document was unsure for that (2)
-    sizes, begins              [slots]: the document's set is `values[begins[slot]:][:sizes[slot]]`
+    sizes, bits, bits_at, words   [slots]: as in `may_share`
+    begins, values             the set at a slot is `values[begins[slot]:][:sizes[slot]]`
     known                      [slots]: what the one document to decide shares with others, in the place of `values`;
                                -1: not enough. Empty: there are `values`
 
@@ -181,10 +218,12 @@ def decide(
                 if removed[other] or seen[other] == place:
                     continue
                 seen[other] = place
-                enough = needed(sizes[slot], sizes[other], threshold)
-                if enough > min(sizes[slot], sizes[other]):
+                enough = enough_for(slot, other, threshold, sizes)
+                if enough < 0:
                     continue
                 compared += 1
+                if not may_share(slot, other, enough, sizes, bits, bits_at, words):
+                    continue
                 if len(known):
                     shared = known[other]
                 else:

@@ -1,6 +1,6 @@
 """The second pass over the shards: the shingle sets of flagged documents, into the files of a `ShingleStore`.
 
-Each shard makes its own two files, which appear under their names when they are complete, with a hash of all that they
+Each shard makes its own files, which appear under their names when they are complete, with a hash of all that they
 depend on. A run that was killed takes those that are there and fit, and makes the others.
 """
 
@@ -18,10 +18,20 @@ import xxhash
 from pilekit import __version__
 from pilekit.corpus import Shard
 from pilekit.dedup.bits import Bits
+from pilekit.dedup.difference import bitmap_words
 from pilekit.dedup.flagged_texts import FlaggedDocuments, flagged_texts
 from pilekit.dedup.population import Population
-from pilekit.dedup.shingle_sets import large_sets, shingle_sets
-from pilekit.dedup.shingle_store import KEY_WORDS, WORD, Int64, ShingleStore, extents_file, sets_file
+from pilekit.dedup.shingle_sets import Sets, large_sets, shingle_sets
+from pilekit.dedup.shingle_store import (
+    EXTENT_WORDS,
+    KEY_WORDS,
+    WORD,
+    Int64,
+    ShingleStore,
+    bits_file,
+    extents_file,
+    sets_file,
+)
 from pilekit.dedup.shingles import Bytes, UInt64
 from pilekit.engine import Advance, map_shards
 from pilekit.shards.atomic import write_atomically
@@ -78,43 +88,47 @@ def _store_shard(work: tuple[int, FlaggedDocuments], advance: Advance, *, folder
     key = xxhash.xxh3_128(repr(made_of).encode())
     key.update(documents.flagged.data)
     words = np.frombuffer(key.digest(), dtype=np.uint64)
-    extents, sets = extents_file(folder, place), sets_file(folder, place)
-    if _is_there(extents, sets, words, len(documents)):
+    extents, sets, bits = extents_file(folder, place), sets_file(folder, place), bits_file(folder, place)
+    if _are_there(extents, sets, bits, words, len(documents)):
         advance(header.size)
         return
     documents.check_unchanged()
-    # The extents are complete last: where they are, the sets are.
+    # The extents are complete last: where they are, the others are.
     with write_atomically(extents) as extents_out:
         extents_out.write(words.data)
-        extents_out.write(bytes(WORD))
-        with write_atomically(sets) as sets_out:
-            end = 0
-            for values, sizes in _sets(flagged_texts(documents, advance, ahead=threads > 1), header.ngram, threads):
-                sets_out.write(values.data)
-                ends = end + np.cumsum(sizes)
-                extents_out.write(ends.astype(np.uint64).data)
-                end = int(ends[-1]) if len(ends) else end
-                del values
+        ends = np.zeros((1, EXTENT_WORDS), dtype=np.int64)
+        extents_out.write(ends.data)
+        with write_atomically(sets) as sets_out, write_atomically(bits) as bits_out:
+            for found in _sets(flagged_texts(documents, advance, ahead=threads > 1), header.ngram, threads):
+                sets_out.write(found.values.data)
+                bits_out.write(found.bits.data)
+                lengths = np.stack([found.sizes, bitmap_words(found.sizes)], axis=1)
+                more = ends[-1] + np.cumsum(lengths, axis=0)
+                extents_out.write(more.data)
+                ends = more if len(more) else ends
+                del found
         documents.check_unchanged()
 
 
-def _is_there(extents: Path, sets: Path, key: UInt64, documents: int) -> bool:
-    """Whether both files are there and were made of what has this key."""
+def _are_there(extents: Path, sets: Path, bits: Path, key: UInt64, documents: int) -> bool:
+    """Whether the files are there and were made of what has this key."""
     try:
-        if extents.stat().st_size != (KEY_WORDS + documents + 1) * WORD:
+        if extents.stat().st_size != (KEY_WORDS + (documents + 1) * EXTENT_WORDS) * WORD:
             return False
         with extents.open("rb") as file:
             there = np.frombuffer(file.read(KEY_WORDS * WORD), dtype=np.uint64)
-            file.seek(-WORD, 2)
-            values = int.from_bytes(file.read(WORD), "little")
-        return bool(np.array_equal(there, key)) and sets.stat().st_size == values * WORD
+            file.seek(-EXTENT_WORDS * WORD, 2)
+            ends = np.frombuffer(file.read(), dtype=np.int64).tolist()
+        return bool(np.array_equal(there, key)) and [sets.stat().st_size, bits.stat().st_size] == [
+            WORD * end for end in ends
+        ]
     except FileNotFoundError:
         return False
 
 
-def _sets(batches: Iterator[list[bytes]], ngram: int, threads: int) -> Iterator[tuple[UInt64, Int64]]:
-    """(the next values of the sets of all texts, one behind the other; the sizes of the sets that end with them)."""
-    waiting: deque[Future[tuple[UInt64, Int64]]] = deque()
+def _sets(batches: Iterator[list[bytes]], ngram: int, threads: int) -> Iterator[Sets]:
+    """The sets of all texts."""
+    waiting: deque[Future[Sets]] = deque()
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         for batch in batches:
             data, offsets = _joined(batch)

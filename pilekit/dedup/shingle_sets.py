@@ -11,10 +11,12 @@ a million times from filling one range.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.dedup.difference import LARGEST, bitmaps
 from pilekit.dedup.shingles import Bytes, UInt64, begin_document, next_shingles
 from pilekit.kernels import compiled
 
@@ -25,11 +27,21 @@ RANGE_VALUES = 8 << 20
 
 _AT_A_TIME = 4096
 _SEEN_LATELY = 1 << 16
-_NONE = np.empty(0, dtype=np.int64)
 
 
-def shingle_sets(data: Bytes, offsets: Int64, ngram: int) -> tuple[UInt64, Int64]:
-    """(the shingle sets of all documents, one behind the other, each ascending; the size of each).
+class Sets(NamedTuple):
+    """Shingle sets, one behind the other."""
+
+    values: UInt64
+    """Each set ascending; the first may have begun, and the last may go on, in other parts."""
+    sizes: Int64
+    """Of the sets that end here."""
+    bits: UInt64
+    """The bitmaps of those (difference.py), one behind the other."""
+
+
+def shingle_sets(data: Bytes, offsets: Int64, ngram: int) -> Sets:
+    """The shingle sets of all documents.
 
     data, offsets   the UTF-8 bytes of the documents and where each begins, int64 [documents + 1]
     """
@@ -43,22 +55,26 @@ def shingle_sets(data: Bytes, offsets: Int64, ngram: int) -> tuple[UInt64, Int64
         values[begin:end].sort()
         begin = end
     sizes = _make_unique(values, ends)
-    return values[: sizes.sum()], sizes
+    values = values[: sizes.sum()]
+    return Sets(values, sizes, bitmaps(values, sizes))
 
 
-def large_sets(data: Bytes, offsets: Int64, ngram: int) -> Iterator[tuple[UInt64, Int64]]:
-    """The same of few large documents, in parts: (the next values, the sizes of the sets that end with them)."""
+def large_sets(data: Bytes, offsets: Int64, ngram: int) -> Iterator[Sets]:
+    """The same of few large documents, in parts."""
     for document in range(len(offsets) - 1):
         begin, end = int(offsets[document]), int(offsets[document + 1])
         counts = _counts(data, begin, end, ngram)
-        size = 0
+        size, few = 0, np.empty(0, dtype=np.uint64)
         for lowest, highest in _ranges(counts):
             values = np.empty(int(counts[lowest : highest + 1].sum()), dtype=np.uint64)
             _fill_range(data, begin, end, ngram, lowest, highest, values)
             values.sort()
-            count = int(_make_unique(values, np.array([len(values)])).sum())
-            size += count
-            yield values[:count], np.array([size]) if highest == 255 else _NONE
+            values = values[: int(_make_unique(values, np.array([len(values)])).sum())]
+            size += len(values)
+            if size <= LARGEST:
+                few = np.concatenate([few, values])
+            sizes = np.array([size] if highest == 255 else [], dtype=np.int64)
+            yield Sets(values, sizes, bitmaps(few, sizes))
             del values
 
 

@@ -1,10 +1,12 @@
 """The shingle sets of the documents that may have a duplicate: on disk, looked up by id.
 
-Only these documents are compared, so only their sets are kept, about 1.3 bytes on disk for a byte of their text. Each
-shard has two files, with nothing for documents that are in no pair:
+Only these documents are compared, so only their sets are kept, about 1.4 bytes on disk for a byte of their text. Each
+shard has three files, with nothing for documents that are in no pair:
 
     <place>.sets       the sets one behind the other, each ascending; uint64
-    <place>.extents    what they were made of (two words, see `second_pass.py`), then where each begins, and the end
+    <place>.bits       their bitmaps (difference.py) one behind the other; uint64
+    <place>.extents    what all was made of (two words, see second_pass.py); then, for each document, where its set and
+                       its bitmap begin; and where the last ones end
 
 Which set is a document's follows from how many flagged documents come before it: the bitmap of those is in memory, with
 a count for every 512 of its bits. So memory is a bit and an eighth per document, whatever the sets take on disk. Sets
@@ -15,13 +17,15 @@ here.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.bits import Bits
+from pilekit.dedup.bits import Bits, bits_in
 from pilekit.dedup.shingles import UInt64, common
 from pilekit.errors import PilekitError, visible
 from pilekit.kernels import compiled
@@ -30,10 +34,24 @@ Int64 = npt.NDArray[np.int64]
 
 WORD = 8
 KEY_WORDS = 2
+EXTENT_WORDS = 2
 PIECE = 1 << 17
 """Values read at a time of sets that are compared without being loaded: 1 MiB of each."""
 
 _NEAR = 64
+
+
+class Extents(NamedTuple):
+    """Where sets and their bitmaps lie in the files of their shards, in words, and their sizes; int64 [documents]."""
+
+    begins: Int64
+    sizes: Int64
+    bit_begins: Int64
+    words: Int64
+
+    def take(self, chosen: npt.NDArray[np.integer]) -> Extents:
+        """Those of some of the documents."""
+        return Extents(*(column[chosen] for column in self))
 
 
 class ShingleStore:
@@ -53,9 +71,9 @@ class ShingleStore:
         self._before = np.cumsum(counts) - counts
         self._first = _set_bits_before(words, self._before, base)
 
-    def extents(self, ids: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
-        """(where its set begins in its shard's file, values in it) of each document; ids ascending, all flagged."""
-        begins, ends = np.empty(len(ids), dtype=np.int64), np.empty(len(ids), dtype=np.int64)
+    def extents(self, ids: npt.NDArray[np.integer]) -> Extents:
+        """Where the sets of these documents are; ids ascending, all flagged."""
+        begins, ends = np.empty((2, len(ids), EXTENT_WORDS), dtype=np.int64)
         entries = _set_bits_before(self._words, self._before, ids.astype(np.int64))
         for place, chosen in self._by_shard(ids):
             wanted = entries[chosen] - self._first[place]
@@ -63,37 +81,47 @@ class ShingleStore:
                 # Entries that lie near each other are read at once, with what is between them.
                 for part in _split(wanted, np.diff(wanted) > _NEAR):
                     first, count = int(wanted[part.start]), int(wanted[part.stop - 1] - wanted[part.start]) + 2
-                    found = np.empty(count, dtype=np.uint64)
-                    file.read_into(found, KEY_WORDS + first)
+                    found = np.empty((count, EXTENT_WORDS), dtype=np.uint64)
+                    file.read_into(found.reshape(-1), KEY_WORDS + EXTENT_WORDS * first)
                     where = slice(chosen.start + part.start, chosen.start + part.stop)
                     begins[where] = found[wanted[part] - first]
                     ends[where] = found[wanted[part] - first + 1]
-        return begins, ends - begins
+        return Extents(begins[:, 0], (ends - begins)[:, 0], begins[:, 1], (ends - begins)[:, 1])
 
-    def load(self, ids: npt.NDArray[np.integer], begins: Int64, sizes: Int64) -> UInt64:
+    def sets(self, ids: npt.NDArray[np.integer], extents: Extents) -> UInt64:
         """The sets of these documents, one behind the other; ids ascending, with their `extents`."""
-        loaded = np.empty(int(sizes.sum()), dtype=np.uint64)
-        into = np.cumsum(sizes) - sizes
+        return self._load(sets_file, ids, extents.begins, extents.sizes)
+
+    def bits(self, ids: npt.NDArray[np.integer], extents: Extents) -> UInt64:
+        """Their bitmaps, in the same way."""
+        return self._load(bits_file, ids, extents.bit_begins, extents.words)
+
+    def _load(
+        self, file_of: Callable[[Path, int], Path], ids: npt.NDArray[np.integer], begins: Int64, sizes: Int64
+    ) -> UInt64:
+        loaded, ends = np.empty(int(sizes.sum()), dtype=np.uint64), np.cumsum(sizes)
         for place, chosen in self._by_shard(ids):
-            begin, size, to = begins[chosen], sizes[chosen], into[chosen]
-            with _opened(sets_file(self.folder, place)) as file:
-                for part in _split(begin, begin[1:] != begin[:-1] + size[:-1]):
-                    count = int(size[part].sum())
-                    first = int(to[part.start])
-                    file.read_into(loaded[first : first + count], int(begin[part.start]))
+            begin, size, end = begins[chosen], sizes[chosen], ends[chosen]
+            # What lies one behind the other is read at once.
+            last = np.append(begin[1:] != begin[:-1] + size[:-1], True)
+            first = np.append(True, last[:-1])
+            parts = zip(begin[first].tolist(), (end - size)[first].tolist(), end[last].tolist(), strict=True)
+            with _opened(file_of(self.folder, place)) as file:
+                for at, to, until in parts:
+                    file.read_into(loaded[to:until], at)
         return loaded
 
     def get(self, id: int) -> UInt64:
         """The shingle set of one flagged document, ascending."""
         ids = np.array([id], dtype=np.int64)
-        return self.load(ids, *self.extents(ids))
+        return self.sets(ids, self.extents(ids))
 
     def shared_if_enough(self, one: int, other: int, enough: int) -> int:
         """How many shingles two flagged documents share, or -1 if fewer than `enough`; neither set is loaded whole."""
         ids = np.array([one, other], dtype=np.int64)
         places = np.searchsorted(self.base, ids, side="right") - 1
         order = np.argsort(ids)
-        begins, sizes = (column[np.argsort(order)] for column in self.extents(ids[order]))
+        begins, sizes = (column[np.argsort(order)] for column in self.extents(ids[order])[:2])
         with (
             _opened(sets_file(self.folder, int(places[0]))) as first,
             _opened(sets_file(self.folder, int(places[1]))) as second,
@@ -111,6 +139,11 @@ class ShingleStore:
 def sets_file(folder: Path, place: int) -> Path:
     """The file with the sets of the shard at this place of the population."""
     return folder / f"{place}.sets"
+
+
+def bits_file(folder: Path, place: int) -> Path:
+    """The file with their bitmaps."""
+    return folder / f"{place}.bits"
 
 
 def extents_file(folder: Path, place: int) -> Path:
@@ -196,14 +229,6 @@ def _set_bits_before(words: UInt64, before: Int64, ids: Int64) -> Int64:
         word = ids[i] >> 6
         count = before[word >> 3]
         for earlier in range(word & ~7, word):
-            count += _bits(words[earlier])
-        out[i] = count + _bits(words[word] & ((np.uint64(1) << np.uint64(ids[i] & 63)) - np.uint64(1)))
+            count += bits_in(words[earlier])
+        out[i] = count + bits_in(words[word] & ((np.uint64(1) << np.uint64(ids[i] & 63)) - np.uint64(1)))
     return out
-
-
-@compiled()
-def _bits(word: np.uint64) -> np.int64:
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))

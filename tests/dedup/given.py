@@ -10,9 +10,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.dedup.difference import bitmap_words, bitmaps
 from pilekit.dedup.match import Candidates
 from pilekit.dedup.rows import write_rows
-from pilekit.dedup.shingle_store import ShingleStore, extents_file, sets_file
+from pilekit.dedup.shingle_store import (
+    EXTENT_WORDS,
+    KEY_WORDS,
+    ShingleStore,
+    bits_file,
+    extents_file,
+    sets_file,
+)
 from pilekit.dedup.verify import Verified, verify
 
 Values = npt.NDArray[np.uint64]
@@ -42,15 +50,23 @@ def all_pairs(ranks: Iterable[int]) -> list[tuple[int, int]]:
     return [(later, earlier) for earlier, later in combinations(sorted(ranks), 2)]
 
 
+def write_store_files(folder: Path, place: int, sets: Sequence[Values]) -> None:
+    """The files of a shard of which these sets, each ascending, are stored."""
+    sizes = np.array([len(some) for some in sets], dtype=np.int64)
+    values = np.concatenate([np.empty(0, dtype=np.uint64), *sets])
+    ends = np.cumsum(np.stack([sizes, bitmap_words(sizes)], axis=1), axis=0)
+    sets_file(folder, place).write_bytes(values.tobytes())
+    bits_file(folder, place).write_bytes(bitmaps(values, sizes).tobytes())
+    extents_file(folder, place).write_bytes(bytes(8 * (KEY_WORDS + EXTENT_WORDS)) + ends.astype(np.uint64).tobytes())
+
+
 def given_store(folder: Path, sets: Sequence[Iterable[int] | Values], *, shards: int = 1) -> ShingleStore:
     """A store of these shingle sets, of documents 0, 1, ..., in so many shards."""
     folder.mkdir(parents=True, exist_ok=True)
     base = np.linspace(0, len(sets), shards + 1).astype(np.int64)
     for place in range(shards):
         values = [np.unique(np.array(list(some), dtype=np.uint64)) for some in sets[base[place] : base[place + 1]]]
-        ends = np.cumsum([0, 0, 0, *(len(some) for some in values)]).astype(np.uint64)
-        sets_file(folder, place).write_bytes(b"".join(some.tobytes() for some in values))
-        extents_file(folder, place).write_bytes(ends.tobytes())
+        write_store_files(folder, place, values)
     return ShingleStore(folder, base, np.full(-(-len(sets) // 8), 255, dtype=np.uint8))
 
 

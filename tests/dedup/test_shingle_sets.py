@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.dedup import shingle_sets as module
-from pilekit.dedup.shingle_sets import large_sets, shingle_sets
+from pilekit.dedup.difference import bitmaps
+from pilekit.dedup.shingle_sets import Sets, large_sets, shingle_sets
 from pilekit.dedup.shingles import shingle_set
 from tests.shards.making import texts
 
@@ -26,14 +27,16 @@ def single(text: str, ngram: int) -> list[int]:
     return shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram).tolist()
 
 
-def split(values: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> list[list[int]]:
+def split(sets: Sets) -> list[list[int]]:
+    values, sizes, bits = sets
     assert len(values) == sizes.sum()
-    return [part.tolist() for part in np.split(values, np.cumsum(sizes)[:-1])] if len(sizes) else []
+    assert bits.tolist() == bitmaps(values, sizes).tolist()
+    return [part.tolist() for part in np.split(values, np.cumsum(sizes)[:-1])]
 
 
 @given(st.lists(st.one_of(texts, repetitive), min_size=1, max_size=8), st.integers(1, 6))
 def test_each_text_has_its_own_set(documents: list[str], ngram: int) -> None:
-    assert split(*shingle_sets(*joined(documents), ngram)) == [single(text, ngram) for text in documents]
+    assert split(shingle_sets(*joined(documents), ngram)) == [single(text, ngram) for text in documents]
 
 
 @pytest.mark.parametrize("held", [1, 50, 10**6])
@@ -42,8 +45,9 @@ def test_in_parts_they_are_the_same(held: int, documents: list[str], ngram: int)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "RANGE_VALUES", held)
         parts = list(large_sets(*joined(documents), ngram))
-    values, sizes = (np.concatenate(column) for column in zip(*parts, strict=True))
-    assert split(values, sizes) == [single(text, ngram) for text in documents]
+    assert split(Sets(*(np.concatenate(column) for column in zip(*parts, strict=True)))) == [
+        single(text, ngram) for text in documents
+    ]
 
 
 def test_a_long_text_takes_no_more_than_one_range_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,5 +56,5 @@ def test_a_long_text_takes_no_more_than_one_range_of_values(monkeypatch: pytest.
     words = rng.integers(0, 1000, 200_000).astype(str).tolist()
     for text in (" ".join(words), " ".join(words[:10] * 20_000), "a " * 200_000):
         parts = list(large_sets(*joined([text]), 5))
-        assert np.concatenate([values for values, _ in parts]).tolist() == single(text, 5)
-        assert max(len(values.base if values.base is not None else values) for values, _ in parts) <= 10_000
+        assert split(Sets(*(np.concatenate(column) for column in zip(*parts, strict=True)))) == [single(text, 5)]
+        assert max(len(part.values if part.values.base is None else part.values.base) for part in parts) <= 10_000

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from pilekit.dedup import shingle_store
 from pilekit.dedup.bits import Bits
-from pilekit.dedup.shingle_store import KEY_WORDS, ShingleStore, extents_file, sets_file
+from pilekit.dedup.difference import bitmaps
+from pilekit.dedup.shingle_store import ShingleStore, extents_file, sets_file
 from pilekit.errors import PilekitError
-from tests.dedup.given import given_store
+from tests.dedup.given import given_store, write_store_files
 
 values = st.sets(st.integers(0, 30) | st.integers(0, 2**64 - 1), min_size=1, max_size=40)
 
@@ -24,10 +25,8 @@ def store_of_some(folder: Path, sets: list[set[int]], flagged: list[bool], borde
     folder.mkdir(parents=True, exist_ok=True)
     base = np.array([0, *sorted(min(border, len(sets)) for border in borders), len(sets)], dtype=np.int64)
     for place, (begin, end) in enumerate(pairwise(base.tolist())):
-        chosen = [sorted(sets[i]) for i in range(begin, end) if flagged[i]]
-        ends = np.cumsum([0] * (KEY_WORDS + 1) + [len(some) for some in chosen]).astype(np.uint64)
-        extents_file(folder, place).write_bytes(ends.tobytes())
-        sets_file(folder, place).write_bytes(np.array(list(chain(*chosen)), dtype=np.uint64).tobytes())
+        chosen = [np.array(sorted(sets[i]), dtype=np.uint64) for i in range(begin, end) if flagged[i]]
+        write_store_files(folder, place, chosen)
     bits: Bits = np.packbits(np.array(flagged, dtype=bool), bitorder="little")
     return ShingleStore(folder, base, bits)
 
@@ -44,9 +43,11 @@ def test_every_set_is_found_alone_and_among_others(
     for id in ids.tolist():
         assert store.get(id).tolist() == sorted(sets[id])
     some = ids[data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))]
-    begins, sizes = store.extents(some)
-    assert sizes.tolist() == [len(sets[id]) for id in some]
-    assert store.load(some, begins, sizes).tolist() == list(chain(*(sorted(sets[id]) for id in some.tolist())))
+    extents = store.extents(some)
+    assert extents.sizes.tolist() == [len(sets[id]) for id in some]
+    loaded = store.sets(some, extents)
+    assert store.bits(some, extents).tolist() == bitmaps(loaded, extents.sizes).tolist()
+    assert loaded.tolist() == list(chain(*(sorted(sets[id]) for id in some.tolist())))
 
 
 @given(one=values, other=values, piece=st.integers(1, 5), shards=st.integers(1, 2))
