@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 MOST_HELD = 100_000_000
 """Characters of all texts together that are held, the same of each: shards are gone through once, for all pairs."""
 
-Identity = tuple[str, str, int]
-"""Corpus (`this` or `against`), shard's name and document's number."""
+Texts = dict[int, tuple[str, int]]
+"""Of documents by number: as much as is held of each, and how many more characters it has."""
 
 
 @click.command()
@@ -55,10 +55,10 @@ def command(folder: str, subset: str | None, min_similarity: float, count: int, 
     """
     from pilekit.corpus import read_header
     from pilekit.dedup.deduplication import REMOVED
-    from pilekit.dedup.earlier_run import KIND, earlier_run
+    from pilekit.dedup.earlier_run import KIND, check_finished, finished_run
     from pilekit.dedup.removed_pairs import spread_pairs
 
-    parameters = read_header(folder, KIND).parameters
+    check_finished(folder, read_header(folder, KIND))
     name = None if subset is None else _exact_name(subset, Path(folder))
     pairs, total = spread_pairs(Path(folder) / REMOVED, count, subset=name, min_similarity=min_similarity)
     if as_json:
@@ -68,7 +68,7 @@ def command(folder: str, subset: str | None, min_similarity: float, count: int, 
         asked = subset is not None or min_similarity > 0
         click.echo(f"no {'such ' * asked}document was removed")
         return
-    _print(pairs, _texts(pairs, earlier_run(folder, parameters)))
+    _print(pairs, _texts(pairs, finished_run(folder)))
     click.echo(f"{len(pairs):,} of {total:,} removed document{'s' * (total != 1)}")
 
 
@@ -83,42 +83,76 @@ def _exact_name(subset: str, folder: Path) -> str:
     return subset if subset in labels else resolve_subsets(subset)[0]
 
 
-def _texts(pairs: list[RemovedPair], run: EarlierRun) -> dict[Identity, tuple[str, int]]:
-    """The texts of all documents, as much as is held, and how many more characters each has."""
+def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """The texts of each pair, the kept one's first, as much as is held, and how many more characters each has."""
     import msgspec
 
-    from pilekit.corpus import load_manifest, read_header
-    from pilekit.dedup.deduplication import DONE
-    from pilekit.dedup.earlier_run import KIND, earlier_run
+    from pilekit.corpus import load_manifest
+    from pilekit.dedup.earlier_run import runs_before
     from pilekit.shards.index import find_index
     from pilekit.shards.opening import is_parquet
     from pilekit.shards.random_access import DocumentReader
 
-    numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for pair in pairs:
-        numbers["this", pair.shard].add(pair.number)
-        numbers[pair.kept_corpus, pair.kept_shard].add(pair.kept_number)
-    header = read_header(run.folder, KIND)
-    runs = {"this": run}
-    if any(pair.kept_corpus == "against" for pair in pairs):
-        runs["against"] = earlier_run(header.results[DONE]["result"]["against"], header.parameters)
-    shards = {(corpus, shard.name): shard for corpus, one in runs.items() for shard in one.shards}
-    manifest = msgspec.structs.replace(
-        load_manifest(), text_field=header.parameters["text_field"], label_path=header.parameters["label_path"]
-    )
-    indexes = {key: find_index(shards[key], manifest) for key in sorted(numbers)}
+    before = runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else []
+    runs = [run, *before]
+    # Several earlier runs may have a shard of that name: each may be the one.
+    places = [[0] if pair.kept_corpus == "this" else _kept_in(before, pair) for pair in pairs]
+    numbers: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for pair, possible in zip(pairs, places, strict=True):
+        numbers[0, pair.shard].add(pair.number)
+        for place in possible:
+            numbers[place, pair.kept_shard].add(pair.kept_number)
+    manifests = [
+        msgspec.structs.replace(
+            load_manifest(), **{name: one.parameters[name] for name in ("text_field", "label_path")}
+        )
+        for one in runs
+    ]
+    shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
+    indexes = {key: find_index(shards[key], manifests[key[0]]) for key in sorted(numbers)}
     without = [shards[key] for key, index in indexes.items() if index is None and not is_parquet(shards[key].path)]
-    texts: dict[Identity, tuple[str, int]] = {}
+    texts: dict[tuple[int, str], Texts] = defaultdict(dict)
     most = MOST_HELD // sum(map(len, numbers.values()))
     with byte_progress("reading", sum(shard.size or 0 for shard in without)) as advance:
         for key, index in indexes.items():
-            with closing(DocumentReader(shards[key], index, manifest=manifest, advance=advance)) as reader:
+            with closing(DocumentReader(shards[key], index, manifest=manifests[key[0]], advance=advance)) as reader:
                 for document in reader.read(sorted(numbers[key])):
-                    texts[*key, document.number] = document.text[:most], max(0, len(document.text) - most)
-    return texts
+                    texts[key][document.number] = document.text[:most], max(0, len(document.text) - most)
+    found = []
+    for pair, possible in zip(pairs, places, strict=True):
+        removed = texts[0, pair.shard][pair.number]
+        kept = [texts[place, pair.kept_shard][pair.kept_number] for place in possible]
+        found.append((_of_similarity(kept, removed, pair.similarity, run.parameters["ngram"]), removed))
+    return found
 
 
-def _print(pairs: list[RemovedPair], texts: dict[Identity, tuple[str, int]]) -> None:
+def _kept_in(before: list[EarlierRun], pair: RemovedPair) -> list[int]:
+    """Which of the earlier runs, from 1 on, kept a document that has the name of the pair's kept one."""
+    import numpy as np
+
+    found = []
+    for place, run in enumerate(before, 1):
+        for shard, mask in zip(run.shards, run.masks(), strict=True):
+            if shard.name == pair.kept_shard and pair.kept_number < mask.header.lines:
+                found += [place] * int(mask.keeps(np.array([pair.kept_number]))[0])
+    return found
+
+
+def _of_similarity(
+    kept: list[tuple[str, int]], removed: tuple[str, int], similarity: float, ngram: int
+) -> tuple[str, int]:
+    """The text that is so similar to the removed one."""
+    import numpy as np
+
+    from pilekit.dedup.shingles import jaccard, shingle_set
+
+    if len(kept) == 1:
+        return kept[0]
+    sets = [shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram) for text, _ in (removed, *kept)]
+    return min(zip(kept, sets[1:], strict=True), key=lambda one: abs(jaccard(one[1], sets[0]) - similarity))[0]
+
+
+def _print(pairs: list[RemovedPair], texts: list[tuple[tuple[str, int], tuple[str, int]]]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -127,15 +161,13 @@ def _print(pairs: list[RemovedPair], texts: dict[Identity, tuple[str, int]]) -> 
 
     console = Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False)
     colour = console.color_system is not None and not console.no_color
-    for place, pair in enumerate(pairs, 1):
+    for place, (pair, ((one, more), (other, more_of_other))) in enumerate(zip(pairs, texts, strict=True), 1):
         how = "exact copy" if pair.reason == "exact" else f"similarity {pair.similarity:.4f}"
         console.print(Text(f"{place} of {len(pairs)}: {how}", style="bold"))
         kept = f"kept: {visible(pair.kept_shard, 100)} {pair.kept_number:,}, {visible(pair.kept_subset, 60)}"
         if pair.kept_corpus == "against":
-            kept += " (of the earlier run)"
+            kept += " (of an earlier run)"
         removed = f"removed: {visible(pair.shard, 100)} {pair.number:,}, {visible(pair.subset, 60)}"
-        one, more = texts[pair.kept_corpus, pair.kept_shard, pair.kept_number]
-        other, more_of_other = texts["this", pair.shard, pair.number]
         diff = word_diff(one, other, unseen=(more, more_of_other))
         console.print(side_by_side(diff, (kept, removed), colour=colour))
         console.print()

@@ -18,8 +18,8 @@ from typing import get_args
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.dedup.bands import choose_bands
-from pilekit.dedup.deduplication import RECORDS, SEED, Deduplication
-from pilekit.dedup.earlier_run import KIND, earlier_run
+from pilekit.dedup.deduplication import SEED, Deduplication
+from pilekit.dedup.earlier_run import KIND, RECORDS, earlier_runs
 from pilekit.dedup.population import Keep
 from pilekit.dedup.steps import Report, Steps
 from pilekit.errors import PilekitError
@@ -58,7 +58,8 @@ def deduplicate(
     ngram       words in an n-gram
     num_perm    MinHash permutations, about: as many as make bands for a recall of 0.99 at the threshold
     keep        which of similar documents stays: the "longest" (of equally long ones the first), or the "first"
-    against     folder of an earlier run, whose documents come before all of these
+    against     folder of an earlier run, whose documents come before all of these, and before those the documents of
+                the run that it was made against itself
     write       write the clean shards; else only masks and records
     memory      bytes for sorting and comparing; besides, there are some bits for each document, and the processes
     jobs        how many shards at a time, each in a process of its own; None: one for every two CPUs
@@ -88,8 +89,8 @@ def deduplicate(
         "text_field": corpus.manifest.text_field,
         "label_path": corpus.manifest.label_path,
     }
-    before = None if against is None else earlier_run(against, parameters)
-    parameters["against"] = None if before is None else before.identity
+    before = [] if against is None else earlier_runs(against, parameters)
+    parameters["against"] = before[-1].identity if before else None
     inputs = inputs_for(out, corpus.shards)
     with output_folder(out, kind=KIND, parameters=parameters, inputs=inputs) as output:
         if not output.finished:

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from pilekit.corpus import read_header
-from pilekit.dedup.earlier_run import KIND, MASKS, SKETCHES
+from pilekit.dedup.earlier_run import KIND, MASKS, SKETCHES, check_finished
 from pilekit.dedup.sketch_file import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch_file import load_sketch
 from pilekit.documents import DocumentBatch
@@ -42,10 +42,7 @@ class Deduplicated(DocumentStage):
     folder: str | Path
 
     def __post_init__(self) -> None:
-        if read_header(self.folder, KIND).finished is not True:
-            raise PilekitError(
-                f"{visible(str(self.folder))}: is not finished; run the same `pilekit dedup` again, and it goes on"
-            )
+        check_finished(self.folder, read_header(self.folder, KIND))
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents kept; batches without any are dropped."""

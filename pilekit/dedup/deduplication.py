@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from pilekit.corpus import Corpus, read_header
-from pilekit.dedup.earlier_run import KIND
+from pilekit.dedup.earlier_run import KIND, RECORDS
 from pilekit.dedup.minhash import permutations, signatures
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.damage import BadLine, SkippedLines
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REMOVED, SUMMARY = "removed.parquet", "summary.json"
-
-RECORDS, DONE = "/records", "/summary"
-"""What is noted of the folder as a whole. No shard has a name that begins so."""
 
 SEED = 1
 """Of the permutations; datasketch's own."""

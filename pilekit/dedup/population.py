@@ -78,7 +78,7 @@ class Population:
         if self.documents > MAX_DOCUMENTS:
             raise PilekitError(
                 f"{self.documents:,} documents are more than can be compared at once ({MAX_DOCUMENTS:,}); take fewer "
-                "subsets, or parts of the corpus, each against the ones before"
+                "subsets, or deduplicate parts of the corpus each for itself"
             )
 
     def chunks(self, columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, npt.NDArray[Any]]]]:

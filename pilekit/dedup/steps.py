@@ -17,8 +17,8 @@ from pilekit.dedup.apply import clean_shard, mask_shard
 from pilekit.dedup.bands import Bands
 from pilekit.dedup.bits import Bits, get_bits
 from pilekit.dedup.choose import Decisions, choose
-from pilekit.dedup.deduplication import DONE, RECORDS, REMOVED, SUMMARY
-from pilekit.dedup.earlier_run import MASKS, SKETCHES, EarlierRun
+from pilekit.dedup.deduplication import REMOVED, SUMMARY
+from pilekit.dedup.earlier_run import DONE, MASKS, RECORDS, SKETCHES, EarlierRun
 from pilekit.dedup.exact import find_exact
 from pilekit.dedup.match import find_candidates
 from pilekit.dedup.population import Population, ids_of
@@ -99,14 +99,16 @@ class Steps:
         return map_shards(work, self.corpus.shards, jobs=self._jobs(self.corpus.shards), on_progress=progress)
 
     def population(
-        self, sketches: Sequence[ShardSketch], before: EarlierRun | None
+        self, sketches: Sequence[ShardSketch], before: Sequence[EarlierRun]
     ) -> tuple[Population, Sequence[Shard]]:
         """All documents that are compared, and the shards that they lie in."""
-        if before is None:
-            return Population(sketches, self.parameters["keep"]), self.corpus.shards
-        kept = (mask.unpacked() for mask in before.masks())
-        population = Population(sketches, self.parameters["keep"], zip(before.sketches(), kept, strict=True))
-        return population, [*before.shards, *self.corpus.shards]
+        against = (
+            (sketch, mask.unpacked())
+            for run in before
+            for sketch, mask in zip(run.sketches(), run.masks(), strict=True)
+        )
+        population = Population(sketches, self.parameters["keep"], against)
+        return population, [*(shard for run in before for shard in run.shards), *self.corpus.shards]
 
     def decide(self, population: Population, shards: Sequence[Shard]) -> tuple[Decisions, Counts]:
         """Find out which documents go, and why."""
@@ -188,11 +190,11 @@ class Steps:
         progress(total - sum(self.inputs[shard.name][0] for shard in waiting))
         map_shards(work, waiting, jobs=self._jobs(waiting), on_progress=progress)
 
-    def finish(self, summary: dict[str, Any], before: EarlierRun | None) -> None:
+    def finish(self, summary: dict[str, Any], before: Sequence[EarlierRun]) -> None:
         """Write the summary, note where the earlier run was, and remove what is not needed any more."""
         with write_atomically(self.output.folder / SUMMARY) as file:
             file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        against = None if before is None else str(before.folder.absolute())
+        against = str(before[-1].folder.absolute()) if before else None
         self.output.note(DONE, {"against": against}, self.output.folder / SUMMARY)
         shutil.rmtree(self.scratch, ignore_errors=True)
 

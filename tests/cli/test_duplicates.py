@@ -141,11 +141,27 @@ def test_kept_documents_of_an_earlier_run_are_read_there(corpus: Path, dedup: Pa
     deduplicate(tmp_path / "new", against=dedup, out=out, write=False, jobs=1)
     assert {row["kept_corpus"] for row in removed(out)} == {"against"}
     shown = run(out, "-n", 1000, "--min-similarity", 1).stdout
-    assert "(of the earlier run)" in shown
+    assert "(of an earlier run)" in shown
     # Exact copies: had the kept one been looked for in the new shard, it would be another text.
     copies = [row for row in removed(out) if row["reason"] == "exact"]
     assert len(copies) > 10
     assert shown.count("No word differs.") >= len(copies)
+
+
+def test_earlier_runs_may_have_shards_of_one_name(corpus: Path, dedup: Path, tmp_path: Path) -> None:
+    shard(tmp_path / "new" / "00.jsonl.zst", [f"something new {number} " * 9 for number in range(70)])
+    deduplicate(tmp_path / "new", against=dedup, out=tmp_path / "second", write=False, jobs=1)
+    shard(
+        tmp_path / "third" / "00.jsonl.zst",
+        [f"something new {number} " * 9 for number in range(30, 50)] + PLANTED[30:50],
+    )
+    out = tmp_path / "out"
+    deduplicate(tmp_path / "third", against=tmp_path / "second", out=out, write=False, jobs=1)
+    copies = [row for row in removed(out) if row["reason"] == "exact" and row["kept_shard"] == "00.jsonl"]
+    assert sum(row["number"] < 20 for row in copies) == 20
+    assert len(copies) > 25
+    shown = run(out, "-n", 1000, "--min-similarity", 1).stdout
+    assert shown.count("No word differs.") == len([row for row in removed(out) if row["similarity"] == 1])
 
 
 def test_a_shard_that_was_changed_is_an_error(tmp_path: Path) -> None:

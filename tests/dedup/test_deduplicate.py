@@ -290,6 +290,49 @@ def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
         assert name in removed or max(reference.jaccard(shingles, other) for other in earlier_sets) < 0.8
 
 
+def test_an_earlier_run_brings_those_that_it_was_made_against(halves: Path, tmp_path: Path) -> None:
+    """One after the other is all together: what resembles a document of the first is found by the third."""
+    lines = [document.line for document in corpus_documents(halves).values()]
+    parts = {"a": lines[::3], "b": lines[1::3], "c": [*lines[2::3], *lines[:40:3]]}
+    write_corpus(tmp_path / "data", {f"{name}/{name}": part for name, part in parts.items()})
+    deduplicate(tmp_path / "data", keep="first", out=tmp_path / "all", jobs=1)
+    against = None
+    found: list[dict[str, Any]] = []
+    for name in parts:
+        deduplicate(tmp_path / "data" / name, keep="first", against=against, out=tmp_path / name, jobs=1)
+        found += removed_rows(tmp_path / name)
+        against = tmp_path / name
+    kept_in = {(row["shard"][0], row["kept_shard"][0]): row.pop("kept_corpus") for row in found}
+    assert {("b", "a"), ("c", "a"), ("c", "b"), ("c", "c")} <= set(kept_in)
+    assert all((corpus == "this") == (one == other) for (one, other), corpus in kept_in.items())
+    together = removed_rows(tmp_path / "all")
+    for row in together:
+        assert row.pop("kept_corpus") == "this"
+        row["shard"], row["kept_shard"] = row["shard"][2:], row["kept_shard"][2:]
+    assert found == together
+
+    def fails(match: str) -> None:
+        with pytest.raises(PilekitError, match=match):
+            deduplicate(tmp_path / "data" / "c", keep="first", against=tmp_path / "b", out=tmp_path / "c", jobs=1)
+
+    (tmp_path / "a").rename(tmp_path / "elsewhere")
+    fails("b: was made against an earlier run that cannot be used: .*/a: was not written by pilekit")
+    deduplicate(tmp_path / "data" / "b", keep="first", out=tmp_path / "a", jobs=1)
+    fails("a: is not the run any more that .*/b was made against")
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "elsewhere").rename(tmp_path / "a")
+    deduplicate(tmp_path / "data" / "c", keep="first", against=tmp_path / "b", out=tmp_path / "c", jobs=1)
+
+
+def test_an_earlier_run_must_have_compared_what_is_compared_now(halves: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    deduplicate(halves / "a", subsets=["ArXiv", "Github"], out=first, jobs=1, write=False)
+    for subsets, now in ((None, "all"), (["ArXiv", "Pile-CC"], "ArXiv, Pile-CC")):
+        with pytest.raises(PilekitError, match=f"was made with subsets ArXiv, Github, now they are {now};"):
+            deduplicate(halves / "b", subsets=subsets, against=first, out=tmp_path / "out", jobs=1)
+    deduplicate(halves / "b", subsets=["ArXiv"], against=first, out=tmp_path / "out", jobs=1, write=False)
+
+
 def test_what_an_earlier_run_must_be(halves: Path, tmp_path: Path) -> None:
     shutil.copytree(halves / "a", tmp_path / "a")
     first = tmp_path / "first"
@@ -301,7 +344,9 @@ def test_what_an_earlier_run_must_be(halves: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "second").exists()
 
     fails("ngram 5, now it is 4", ngram=4)
-    fails("bands 21, now it is 26", threshold=0.7)
+    fails("threshold 0.8, now it is 0.7", threshold=0.7)
+    fails("num_perm 126, now it is 256", num_perm=256)
+    fails("keep longest, now it is first", keep="first")
     header = (first / "pilekit.json").read_bytes()
     (first / "pilekit.json").write_bytes(header.replace(b'"finished": true', b'"finished": false'))
     fails("not finished")
