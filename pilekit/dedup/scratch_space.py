@@ -4,7 +4,7 @@ What is written, per document or byte of text:
 
     sketches    24 bytes a document and 8 for each band: 192 with 21 bands
     matching    up to 64 bytes a document: keys that occur twice, pairs
-    sets        1.3 bytes for a byte of text of those documents that may have a duplicate, and 8 a document
+    sets        1.4 bytes for a byte of text of those documents that may have a duplicate, and 16 a document
     clean       what the shards take now, and 3 %
 
 How many documents there are is known when they are sketched, and which may have a duplicate when they are matched; so
@@ -34,7 +34,7 @@ def match_bytes(documents: int) -> int:
 
 def set_bytes(text_bytes: int, documents: int) -> int:
     """What the shingle sets take of so many documents with so much text in all."""
-    return int(1.3 * text_bytes) + 8 * documents
+    return int(1.4 * text_bytes) + 16 * documents
 
 
 def clean_bytes(stored_bytes: int) -> int:
