@@ -1,0 +1,64 @@
+"""Two near-copies of 200 MB each: found, and compared, in memory of a few times the size of one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SIZE = 200_000_000
+
+RUN = """
+import json, resource, sys
+from pathlib import Path
+import numpy as np
+from pilekit.corpus import shard_of
+from pilekit.dedup.bands import Bands
+from pilekit.dedup.population import Population
+from pilekit.dedup.second_pass import store_shingles
+from pilekit.dedup.sketch import sketch_shard
+from tests.dedup.given import edges_of, given_candidates, verify
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+folder, step = Path(sys.argv[1]), sys.argv[2]
+shard = shard_of(str(folder / "00.jsonl"))
+sketch = sketch_shard(
+    shard, lambda amount: None, bands=Bands(2, 2), ngram=5, seed=1, subsets=None, manifest=None, on_error="raise",
+    folder=folder / "sketches",
+)
+if step == "compare":
+    population = Population([sketch], "longest")
+    ranks = sorted(rank for some, _ in population.chunks([]) for rank in some.tolist())
+    candidates = given_candidates(folder / "candidates", 2, [(ranks[1], ranks[0])], [])
+    before = peak()
+    store = store_shingles(population, [shard], np.array([3], dtype=np.uint8), folder / "sets", jobs=1)
+    stored = peak() - before
+    edges = edges_of(verify(candidates, store, 0.8, folder / "verified", 64 << 20))
+    print(json.dumps([stored, peak() - before - stored, edges]))
+"""
+
+
+@pytest.mark.slow
+def test_two_documents_of_200_mb(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = np.array([f"w{i:05d} " for i in range(100_000)])[rng.integers(0, 100_000, SIZE // 7)].tolist()
+    with (tmp_path / "00.jsonl").open("w", encoding="utf-8") as file:
+        for copy in range(2):
+            words[copy :: len(words) // 20] = ["changed "] * len(words[copy :: len(words) // 20])
+            file.write(json.dumps({"text": "".join(words), "meta": {"pile_set_name": "ArXiv"}}) + "\n")
+    del words
+    found = []
+    for step in ("sketch", "compare"):
+        command = [sys.executable, "-c", RUN, str(tmp_path), step]
+        found.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    stored, compared, edges = json.loads(found[1])
+    assert stored < 4.5 * SIZE
+    assert compared < 0.5 * SIZE
+    assert len(edges) == 1
+    assert edges[0][2] > 0.9999
