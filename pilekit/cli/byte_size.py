@@ -33,6 +33,6 @@ class ByteSize(click.ParamType[int]):
 
 
 def _short(size: int) -> str:
-    """A size in the largest binary unit of which it is a whole number."""
-    unit = max((unit for unit in ("", "ki", "mi", "gi", "ti") if size % _UNITS[unit] == 0), key=lambda u: _UNITS[u])
+    """A size in the largest unit of which it is a whole number."""
+    unit = max((unit for unit in _UNITS if size % _UNITS[unit] == 0), key=lambda unit: _UNITS[unit])
     return f"{size // _UNITS[unit]:,}{unit.capitalize()}B"

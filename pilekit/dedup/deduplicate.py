@@ -12,6 +12,7 @@ number of processes, the memory, or the order in which shards are given.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import get_args
 
@@ -22,13 +23,16 @@ from pilekit.dedup.deduplication import SEED, Deduplication
 from pilekit.dedup.earlier_run import KIND, RECORDS, earlier_runs
 from pilekit.dedup.population import Keep
 from pilekit.dedup.steps import Report, Steps
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.selecting import check_names
+from pilekit.shards.damage import BadLine
 from pilekit.shards.output import inputs_for, output_folder
 from pilekit.shards.reading import OnError
+from pilekit.shards.records import bad_line_error
 
-SMALLEST_MEMORY = 64 << 20
+SMALLEST_MEMORY = 64 * 10**6
 MOST_WORDS = 100
+MOST_PERMUTATIONS = 4096
 
 
 def deduplicate(
@@ -69,14 +73,19 @@ def deduplicate(
     A folder that a killed run left is gone on with; one of the same run that is finished answers at once. Raises
     `PilekitError` if it was made from other shards or with other parameters, and names what differs.
     """
+    _check_types(only=only, threshold=threshold, ngram=ngram, num_perm=num_perm, write=write, memory=memory, jobs=jobs)
+    _check_values(subsets, only, ngram, num_perm, keep, memory, jobs, on_error)
     corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
+    if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
+        raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")
+    if write:
+        check_names(corpus.shards)
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     bands = choose_bands(threshold, num_perm)
-    _check_arguments(corpus, subsets, only, ngram, keep, write, memory, jobs, on_error)
     parameters = {
         "threshold": float(threshold),
-        "ngram": ngram,
+        "ngram": int(ngram),
         "num_perm": bands.num_perm,
         "seed": SEED,
         "bands": bands.bands,
@@ -85,7 +94,6 @@ def deduplicate(
         "subsets": None if subsets is None else sorted(subsets),
         "only": only,
         "write": write,
-        "on_error": on_error,
         "text_field": corpus.manifest.text_field,
         "label_path": corpus.manifest.label_path,
     }
@@ -93,10 +101,15 @@ def deduplicate(
     parameters["against"] = before[-1].identity if before else None
     inputs = inputs_for(out, corpus.shards)
     with output_folder(out, kind=KIND, parameters=parameters, inputs=inputs) as output:
+        records = output.result(RECORDS)
+        if on_error == "raise" and records is not None and records["bad_lines"]:
+            # An earlier run skipped what is to be an error now.
+            place, line, reason = records["bad_lines"][0]
+            raise bad_line_error(BadLine(corpus.shards[place].path, line, reason))
         if not output.finished:
-            steps = Steps(corpus, output, bands, parameters, inputs, memory, jobs, advance)
+            steps = Steps(corpus, output, bands, parameters, inputs, on_error, int(memory), jobs, advance)
             steps.check_free_disk()
-            if (records := output.result(RECORDS)) is None:
+            if records is None:
                 sketches = steps.sketch()
                 population, shards = steps.population(sketches, before)
                 records = steps.record(population, *steps.decide(population, shards), sketches)
@@ -105,33 +118,45 @@ def deduplicate(
         return Deduplication.of(output, corpus)
 
 
-def _check_arguments(
-    corpus: Corpus,
-    subsets: Sequence[str] | None,
+def _check_types(**arguments: object) -> None:
+    """Raise PilekitError for an argument that is no number, or no truth value, where it is to be one."""
+    kinds: dict[str, tuple[type, str]] = {
+        "threshold": (Real, "a number"),
+        "only": (bool, "True or False"),
+        "write": (bool, "True or False"),
+    }
+    for name, value in arguments.items():
+        kind, what = kinds.get(name, (Integral, "a whole number"))
+        if name == "jobs" and value is None:
+            continue
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise PilekitError(f"{name} is {what}, not {visible(repr(value), 80)}")
+
+
+def _check_values(
+    subsets: str | Sequence[str] | None,
     only: bool,
     ngram: int,
+    num_perm: int,
     keep: str,
-    write: bool,
     memory: int,
     jobs: int | None,
     on_error: str,
 ) -> None:
     """Raise PilekitError for what cannot be done, before anything is."""
-    if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
-        raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")
     if subsets is not None and not subsets:
         raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
     if only and subsets is None:
         raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
     if not 1 <= ngram <= MOST_WORDS:
         raise PilekitError(f"an n-gram has 1 to {MOST_WORDS} words, not {ngram}")
+    if not 1 <= num_perm <= MOST_PERMUTATIONS:
+        raise PilekitError(f"num_perm is from 1 to {MOST_PERMUTATIONS:,}, not {num_perm:,}")
     if keep not in get_args(Keep):
-        raise PilekitError(f'keep is "longest" or "first", not {keep!r}')
+        raise PilekitError(f'keep is "longest" or "first", not {visible(repr(keep), 80)}')
     if memory < SMALLEST_MEMORY:
-        raise PilekitError(f"memory must be at least {SMALLEST_MEMORY >> 20} MiB, not {memory:,} bytes")
+        raise PilekitError(f"memory must be at least {SMALLEST_MEMORY // 10**6} MB, not {memory:,} bytes")
     if jobs is not None and jobs < 1:
         raise PilekitError(f"jobs must be at least 1, not {jobs}")
     if on_error not in get_args(OnError):
-        raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
-    if write:
-        check_names(corpus.shards)
+        raise PilekitError(f'on_error is "raise" or "skip", not {visible(repr(on_error), 80)}')

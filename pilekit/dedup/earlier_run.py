@@ -145,9 +145,9 @@ def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:
                 f"{shown}: was made with {name} {visible(str(there), 80)}, now it is {here}; use the same threshold, "
                 "keep, n-grams and permutations for both"
             )
-    compared, wanted = run.parameters.get("subsets"), parameters["subsets"]
-    missing = [] if compared is None else sorted(set(wanted or ()) - set(compared))
-    if missing or (compared is not None and wanted is None):
+    compared: list[str] | None = run.parameters.get("subsets")
+    wanted: list[str] | None = parameters["subsets"]
+    if compared is not None and (wanted is None or not set(wanted) <= set(compared)):
         raise PilekitError(
             f"{shown}: was made with subsets {visible(', '.join(compared), 200)}, now they are "
             f"{'all' if wanted is None else visible(', '.join(wanted), 200)}; name no others, or run that one with "

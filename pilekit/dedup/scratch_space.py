@@ -8,7 +8,8 @@ What is written, per document or byte of text:
     clean       what the shards take now, and 3 %
 
 How many documents there are is known when they are sketched, and which may have a duplicate when they are matched; so
-each step is checked when its turn comes. Before the first, documents are taken to be of 2 KB as stored, as the Pile's
+each step is checked when its turn comes, and with it the clean shards, which come when sets and matches are gone: what
+will not fit is not found out hours later. Before the first, documents are taken to be of 2 KB as stored, as the Pile's
 are. What is done by then stays, and the next run goes on from there.
 """
 
@@ -50,6 +51,11 @@ def check_free_disk(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(place).free
     if free < needed:
         raise PilekitError(
-            f"{visible(str(folder))}: {what} needs about {needed / 1e9:,.1f} GB, the disk has {free / 1e9:,.1f} GB "
-            "free; make room, or name a folder on another disk with --out"
+            f"{visible(str(folder))}: {what} needs about {_short(needed)}, the disk has {_short(free)} free; "
+            "make room, or name a folder on another disk with --out"
         )
+
+
+def _short(size: int) -> str:
+    """So many bytes in GB, or in MB where they are fewer; never 0 for a few."""
+    return f"{size / 1e9:,.1f} GB" if size >= 10**9 else f"{max(size / 1e6, 0.1 * (size > 0)):,.1f} MB"

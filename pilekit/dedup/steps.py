@@ -44,6 +44,7 @@ from pilekit.shards.damage import LISTED_BAD_LINES
 from pilekit.shards.keep_masks import SUFFIX as MASK_SUFFIX
 from pilekit.shards.output import Output
 from pilekit.shards.processes import STORED_BYTES_PER_PROCESS
+from pilekit.shards.reading import OnError
 
 CLEAN, SCRATCH = "clean", "scratch"
 
@@ -63,6 +64,7 @@ class Steps:
     bands: Bands
     parameters: dict[str, Any]
     inputs: dict[str, Any]
+    on_error: OnError
     memory: int
     jobs: int | None
     advance: Report | None
@@ -73,14 +75,24 @@ class Steps:
         return self.output.folder / SCRATCH
 
     def check_free_disk(self) -> None:
-        """Raise PilekitError if the disk has no room for sketches and clean shards."""
-        needed = 0
+        """Raise PilekitError if the disk has no room for sketches, scratch files and clean shards."""
+        documents = sketched = 0
         for name, (size, _) in self.inputs.items():
+            documents += size // STORED_BYTES_PER_DOCUMENT
             if not (self.output.folder / SKETCHES / f"{name}{SKETCH_SUFFIX}").exists():
-                needed += sketch_bytes(size // STORED_BYTES_PER_DOCUMENT, self.bands.bands)
-            if self.parameters["write"] and self.output.result(name) is None:
-                needed += clean_bytes(size)
-        check_free_disk(self.output.folder, needed, "deduplicating")
+                sketched += sketch_bytes(size // STORED_BYTES_PER_DOCUMENT, self.bands.bands)
+        scratch = match_bytes(documents) if self.output.result(RECORDS) is None else 0
+        check_free_disk(self.output.folder, sketched + max(scratch, self._clean_bytes()), "deduplicating")
+
+    def _clean_bytes(self) -> int:
+        """What the clean shards that are still to be written will take; scratch files are gone by then."""
+        if not self.parameters["write"]:
+            return 0
+        return sum(clean_bytes(size) for name, (size, _) in self.inputs.items() if self.output.result(name) is None)
+
+    def _check_scratch(self, needed: int, what: str) -> None:
+        check_free_disk(self.output.folder, needed, what)
+        check_free_disk(self.output.folder, self._clean_bytes(), "writing clean shards")
 
     def sketch(self) -> list[ShardSketch]:
         """A sketch of every shard."""
@@ -91,7 +103,7 @@ class Steps:
             seed=self.parameters["seed"],
             subsets=self.parameters["subsets"],
             manifest=self.corpus.manifest,
-            on_error=self.parameters["on_error"],
+            on_error=self.on_error,
             folder=self.output.folder / SKETCHES,
             threads=self._threads(self.corpus.shards),
         )
@@ -113,14 +125,14 @@ class Steps:
     def decide(self, population: Population, shards: Sequence[Shard]) -> tuple[Decisions, Counts]:
         """Find out which documents go, and why."""
         memory, jobs, documents = self.memory, self.jobs, population.documents
-        check_free_disk(self.output.folder, match_bytes(documents), "matching")
+        self._check_scratch(match_bytes(documents), "matching")
         copies = find_exact(population, self.scratch / "exact", memory)
         keys = self._progress("matching", 2 * 8 * documents * self.bands.bands, 8)
         candidates = find_candidates(
             population, self.bands, copies.bits(), self.scratch / "match", memory, jobs=jobs, advance=keys
         )
         flagged = candidates.bits()
-        check_free_disk(self.output.folder, set_bytes(*_text_of(population, flagged)), "comparing")
+        self._check_scratch(set_bytes(*_text_of(population, flagged)), "comparing")
         stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
         store = store_shingles(
             population, shards, flagged, self.scratch / "sets", jobs=self._jobs(shards), advance=stored
@@ -173,7 +185,11 @@ class Steps:
         return records
 
     def write_clean(self) -> None:
-        """Write the clean shards, if asked for, and note of each shard where it was read."""
+        """Write the clean shards, if asked for, and note of each shard where it was read.
+
+        Scratch files are removed first: nothing is decided any more, and the shards may need their room.
+        """
+        shutil.rmtree(self.scratch, ignore_errors=True)
         waiting = [shard for shard in self.corpus.shards if self.output.result(shard.name) is None]
         work = functools.partial(
             _finish_shard,
@@ -191,12 +207,11 @@ class Steps:
         map_shards(work, waiting, jobs=self._jobs(waiting), on_progress=progress)
 
     def finish(self, summary: dict[str, Any], before: Sequence[EarlierRun]) -> None:
-        """Write the summary, note where the earlier run was, and remove what is not needed any more."""
+        """Write the summary, and note where the earlier run was."""
         with write_atomically(self.output.folder / SUMMARY) as file:
             file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         against = str(before[-1].folder.absolute()) if before else None
         self.output.note(DONE, {"against": against}, self.output.folder / SUMMARY)
-        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _jobs(self, shards: Sequence[Shard]) -> int:
         if any(shard.path.startswith("memory://") for shard in shards):

@@ -40,5 +40,7 @@ def test_what_is_no_size(typed: str) -> None:
 def test_sizes_out_of_range(typed: str) -> None:
     with pytest.raises(click.BadParameter, match=f"{typed} is not in the range from 4KiB to 1GiB"):
         ByteSize(4096, 1 << 30).convert(typed, None, None)
+    with pytest.raises(click.BadParameter, match="5MB is not in the range from 64MB to 1,024TiB"):
+        ByteSize(64 * 10**6, 1 << 50).convert("5MB", None, None)
     with pytest.raises(click.BadParameter, match="0 is not in the range from 1B to 1,048,576TiB"):
         ByteSize().convert("0", None, None)

@@ -152,8 +152,16 @@ def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> No
     write_corpus(tmp_path / "data", {"00": [making.record("a"), b"{", making.record("a")]})
     with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
         deduplicate(tmp_path / "data", out=tmp_path / "out")
-    deduplicate(tmp_path / "data", out=tmp_path / "skip", on_error="skip")
-    assert check(tmp_path / "skip", corpus_documents(tmp_path / "data"), skipped=1) == {("00.jsonl", 2)}
+    write_corpus(tmp_path / "data", {"01": [making.record("b")]})
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
+        deduplicate(tmp_path / "data", out=tmp_path / "out")
+    for _ in range(2):  # That run is gone on with, and finished then.
+        assert deduplicate(tmp_path / "data", out=tmp_path / "out", on_error="skip").skipped.count == 1
+        assert check(tmp_path / "out", corpus_documents(tmp_path / "data"), skipped=1) == {("00.jsonl", 2)}
+    before = tree(tmp_path / "out")
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
+        deduplicate(tmp_path / "data", out=tmp_path / "out")
+    assert tree(tmp_path / "out") == before
 
 
 def test_every_way_to_store_a_shard(tmp_path: Path) -> None:
@@ -422,9 +430,22 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
     fails("threshold", threshold=0)
     fails("threshold", threshold=1.5)
     fails("n-gram", ngram=0)
+    fails("threshold", threshold=float("nan"))
     fails("num_perm", num_perm=0)
+    fails("num_perm is from 1 to 4,096, not 4,097", num_perm=4097)
+    for name, wrong, kind in (
+        ("ngram", 2.5, "a whole number, not 2.5"),
+        ("ngram", True, "a whole number, not True"),
+        ("num_perm", "128", "a whole number, not '128'"),
+        ("threshold", "0.8", "a number, not '0.8'"),
+        ("memory", "4GB", "a whole number, not '4GB'"),
+        ("jobs", "2", "a whole number, not '2'"),
+        ("write", "no", "True or False, not 'no'"),
+        ("only", 1, "True or False, not 1"),
+    ):
+        fails(f"{name} is {kind}", **{name: wrong})
     fails("keep is", keep="shortest")
-    fails("memory", memory=1000)
+    fails("memory must be at least 64 MB", memory=64 * 10**6 - 1)
     fails("jobs", jobs=0)
     fails("on_error", on_error="ignore")
     fails("unknown subset", subsets=["nothing"])
@@ -435,7 +456,7 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
         shutil.copy(corpus / "val.jsonl.zst", tmp_path / "two" / name)
     fails("would both be written", tmp_path / "two")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 10**4))
-    fails("needs about .* GB, the disk has .* GB free.*--out")
+    fails(r"deduplicating needs about 0\.\d MB, the disk has 0\.1 MB free.*--out")
     with pytest.raises(PilekitError, match="--out"):
         deduplicate(corpus, out=corpus / "train")
 
@@ -444,15 +465,16 @@ def test_free_disk_is_asked_for_again_when_it_is_known_what_is_needed(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = shutil.disk_usage
-    needed: list[int] = []
+    for times, what in ((1, "matching"), (2, "writing clean shards"), (3, "comparing"), (4, "writing clean shards")):
+        asked: list[Path] = []
 
-    def disk_usage(path: Path) -> Any:
-        needed.append(1)
-        return real(path)._replace(free=10**12 if len(needed) < 3 else 100)
+        def disk_usage(path: Path, times: int = times, asked: list[Path] = asked) -> Any:
+            asked.append(path)
+            return real(path)._replace(free=10**12 if len(asked) <= times else 100)
 
-    monkeypatch.setattr(scratch_space.shutil, "disk_usage", disk_usage)
-    with pytest.raises(PilekitError, match="comparing needs about"):
-        deduplicate(corpus, out=tmp_path / "out", jobs=1)
+        monkeypatch.setattr(scratch_space.shutil, "disk_usage", disk_usage)
+        with pytest.raises(PilekitError, match=f"{what} needs about .* MB, the disk has 0.1 MB free"):
+            deduplicate(corpus, out=tmp_path / "out", jobs=1)
     monkeypatch.undo()
     deduplicate(corpus, out=tmp_path / "out", jobs=1)
     check(tmp_path / "out", corpus_documents(corpus))
