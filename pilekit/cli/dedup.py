@@ -16,6 +16,7 @@ import click
 from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.progress import Advance, byte_progress
+from pilekit.cli.similarity import Similarity
 from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
 
@@ -34,10 +35,16 @@ MOST_ROWS = 200
 @corpus_argument
 @click.option("--only", is_flag=True, help="Leave out the documents of other subsets than --subsets names.")
 @click.option(
-    "--threshold", type=float, default=0.8, show_default=True, help="Near-duplicates are at least so similar."
+    "--threshold",
+    type=Similarity(above_zero=True),
+    default=0.8,
+    show_default=True,
+    help="Near-duplicates are at least so similar.",
 )
-@click.option("--ngram", type=int, default=5, show_default=True, metavar="N", help="Words in an n-gram.")
-@click.option("--num-perm", type=int, default=128, show_default=True, metavar="N", help="MinHash permutations, about.")
+@click.option("--ngram", type=click.IntRange(1, 100), default=5, show_default=True, help="Words in an n-gram.")
+@click.option(
+    "--num-perm", type=click.IntRange(1, 4096), default=128, show_default=True, help="MinHash permutations, about."
+)
 @click.option(
     "--keep",
     type=click.Choice(["longest", "first"]),
@@ -57,7 +64,7 @@ MOST_ROWS = 200
 @click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
 @click.option(
     "--memory",
-    type=ByteSize(64 << 20, 1 << 50),
+    type=ByteSize(64 * 10**6, 1 << 50),
     default="4GB",
     show_default=True,
     help="For sorting and comparing, however large the corpus.",
@@ -105,6 +112,8 @@ def command(
     from pilekit.dedup.bands import choose_bands
     from pilekit.dedup.deduplicate import deduplicate
 
+    if only and subsets is None:
+        raise click.UsageError("--only leaves out the documents of other subsets than --subsets names: name some")
     corpus = open_corpus(paths, manifest)
     names = exact_subsets(subsets, corpus)
     click.echo(choose_bands(threshold, num_perm).curve(), err=True)
@@ -138,14 +147,15 @@ def command(
         click.echo(f"{what} in {visible(str(found.folder))}")
     if "hot" in summary:
         click.echo(
-            f"{summary['hot']['documents']:,} documents that stay share much with very many others, and were compared "
-            f"with some of those only ({summary['hot']['runs']:,} groups)",
+            f"{summary['hot']['documents']:,} documents in very large groups of look-alikes were compared with part of "
+            "their group; pairs may be missed there",
             err=True,
         )
     if "up_sampled" in summary:
         click.echo(
-            f"warning: {summary['up_sampled']:,} of the exact copies are in subsets that the corpus repeats on purpose; "
-            "in a released train split most are that up-sampling, which repeats= of PileStream gives back in training",
+            f"warning: {summary['up_sampled']:,} of the exact copies are in subsets that the corpus repeats on "
+            "purpose; in a released train split most are that up-sampling, which repeats= of PileStream gives back in "
+            "training",
             err=True,
         )
 

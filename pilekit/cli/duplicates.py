@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.progress import byte_progress
+from pilekit.cli.similarity import Similarity
 from pilekit.errors import PilekitError, visible
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 MOST_HELD = 100_000_000
 """Characters of all texts together that are held, the same of each: shards are gone through once, for all pairs."""
+
+MOST_LISTED = 40
+"""Subsets that an error names."""
 
 Texts = dict[int, tuple[str, int]]
 """Of documents by number: as much as is held of each, and how many more characters it has."""
@@ -32,7 +36,7 @@ Texts = dict[int, tuple[str, int]]
 @click.option("--subset", metavar="NAME", help="Only documents removed from this subset.")
 @click.option(
     "--min-similarity",
-    type=click.FloatRange(0, 1),
+    type=Similarity(),
     default=0.0,
     help="Only pairs at least so similar.  [default: all]",
 )
@@ -59,7 +63,7 @@ def command(folder: str, subset: str | None, min_similarity: float, count: int, 
     from pilekit.dedup.removed_pairs import spread_pairs
 
     check_finished(folder, read_header(folder, KIND))
-    name = None if subset is None else _exact_name(subset, Path(folder))
+    name = None if subset is None else _exact_name(subset, Path(folder) / REMOVED)
     pairs, total = spread_pairs(Path(folder) / REMOVED, count, subset=name, min_similarity=min_similarity)
     if as_json:
         click.echo(json.dumps({"removed": total, "pairs": [asdict(pair) for pair in pairs]}, indent=2))
@@ -72,15 +76,22 @@ def command(folder: str, subset: str | None, min_similarity: float, count: int, 
     click.echo(f"{len(pairs):,} of {total:,} removed document{'s' * (total != 1)}")
 
 
-def _exact_name(subset: str, folder: Path) -> str:
-    """The label as the corpus has it, or what it means in the Pile."""
+def _exact_name(subset: str, removed: Path) -> str:
+    """The label as the corpus has it, or what it means in the Pile; PilekitError if no removed document has it."""
     from pilekit.corpus import resolve_subsets
+    from pilekit.dedup.removed_pairs import subsets_of
 
-    try:
-        labels = json.loads((folder / "summary.json").read_bytes())["subsets"]
-    except (OSError, ValueError, LookupError) as error:
-        raise PilekitError(f"{visible(str(folder / 'summary.json'))}: cannot be read: {error}") from error
-    return subset if subset in labels else resolve_subsets(subset)[0]
+    labels = subsets_of(removed)
+    if subset in labels or not labels:
+        return subset
+    with suppress(PilekitError):
+        (name,) = resolve_subsets(subset)
+        if name in labels:
+            return name
+    shown = ", ".join(visible(label, 60) for label in labels[:MOST_LISTED])
+    if len(labels) > MOST_LISTED:
+        shown += f" and {len(labels) - MOST_LISTED:,} more"
+    raise PilekitError(f'no document of subset "{visible(subset, 60)}" was removed; those removed are of {shown}')
 
 
 def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[tuple[str, int], tuple[str, int]]]:

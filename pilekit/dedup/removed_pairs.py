@@ -73,21 +73,35 @@ def spread_pairs(
     return found, near + exact
 
 
+def subsets_of(path: Path) -> list[str]:
+    """The subsets of the removed documents, by name."""
+    found: set[str] = set()
+    for rows in _batches(path, ["subset"]):
+        found.update(rows["subset"].unique().cast(pa.string()).to_pylist())
+    return sorted(found)
+
+
 def _kinds(
     path: Path, subset: str | None, min_similarity: float, whole: bool = False
 ) -> Iterator[tuple[Int64, pa.RecordBatch]]:
     """Rows, and of each its thousandth of similarity; or that it is an exact copy, or not asked for."""
     names = list(RemovedPair.__dataclass_fields__) if whole else ["subset", "similarity", "reason"]
+    for rows in _batches(path, names):
+        similarity = rows["similarity"].to_numpy()
+        kinds = (similarity * _CELLS).astype(np.int64)
+        kinds[_equal(rows["reason"], "exact")] = _EXACT
+        if subset is not None:
+            kinds[~_equal(rows["subset"], subset)] = _NOT_WANTED
+        kinds[similarity < min_similarity] = _NOT_WANTED
+        yield kinds, rows
+
+
+def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path) as file:
-            for rows in file.iter_batches(batch_size=1 << 16, columns=names):
-                similarity = rows["similarity"].to_numpy()
-                kinds = (similarity * _CELLS).astype(np.int64)
-                kinds[_equal(rows["reason"], "exact")] = _EXACT
-                if subset is not None:
-                    kinds[~_equal(rows["subset"], subset)] = _NOT_WANTED
-                kinds[similarity < min_similarity] = _NOT_WANTED
-                yield kinds, rows
+            for name in set(columns) - set(file.schema_arrow.names):
+                raise LookupError(f"it has no column {name}")
+            yield from file.iter_batches(batch_size=1 << 16, columns=columns)
     except FileNotFoundError:
         raise PilekitError(f"{visible(str(path))}: is not there; run `pilekit dedup` again") from None
     except (pa.ArrowException, OSError, LookupError, TypeError) as error:

@@ -75,7 +75,7 @@ def summarize(
     }
     total["subsets"] = subsets
     total["matching"] = {"bands": bands.bands, "rows": bands.rows, "recall": bands.probability(threshold)}
-    if compared.hot_runs:
+    if compared.hot_documents:
         total["hot"] = {"runs": compared.hot_runs, "documents": compared.hot_documents}
     if removed.repeated:
         total["up_sampled"] = removed.repeated

@@ -84,7 +84,7 @@ def test_subsets_and_what_is_left_out(data: Path, tmp_path: Path) -> None:
 
 def test_against_and_the_size_of_memory(data: Path, tmp_path: Path) -> None:
     run(data / "train" / "00.jsonl.zst", "--out", tmp_path / "a", "--jobs", "1")
-    options = ["--against", tmp_path / "a", "--out", tmp_path / "b", "--memory", "64MiB", "--jobs", "1"]
+    options = ["--against", tmp_path / "a", "--out", tmp_path / "b", "--memory", "64MB", "--jobs", "1"]
     assert "2 read = 1 kept + 1 removed" in run(data / "train" / "01.jsonl.zst", *options).stdout
     with pytest.raises(PilekitError, match="against"):
         run(data / "train" / "01.jsonl.zst", "--out", tmp_path / "b", "--jobs", "1")
@@ -100,11 +100,27 @@ def test_bad_lines_are_told(tmp_path: Path) -> None:
 
 
 def test_wrong_usage(data: Path, tmp_path: Path) -> None:
-    for options in (["--keep", "shortest"], ["--memory", "1MB"], ["--memory", "lots"], ["--jobs", "0"]):
-        assert run(data, "--out", tmp_path / "out", *options).exit_code == 2
-    for bad in (["--threshold", "0"], ["--threshold", "2"], ["--only"], ["--subsets", "ArXivv"]):
-        with pytest.raises(PilekitError):
-            run(data, "--out", tmp_path / "out", *bad)
+    for options in (
+        ["--keep", "shortest"],
+        ["--memory", "63MB"],
+        ["--memory", "lots"],
+        ["--jobs", "0"],
+        ["--threshold", "0"],
+        ["--threshold", "1.01"],
+        ["--threshold", "nan"],
+        ["--ngram", "0"],
+        ["--ngram", "101"],
+        ["--num-perm", "0"],
+        ["--num-perm", "4097"],
+        ["--only"],
+    ):
+        result = run(data, "--out", tmp_path / "out", *options)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith("Usage:")
+        assert options[0] in result.stderr
+        assert "bands" not in result.stderr
+    with pytest.raises(PilekitError):
+        run(data, "--out", tmp_path / "out", "--subsets", "ArXivv")
     assert not (tmp_path / "out").exists()
 
 

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 
 from pilekit.cli import duplicates
 from pilekit.corpus import shard_of
+from pilekit.dedup import steps
 from pilekit.dedup.deduplicate import deduplicate
 from pilekit.dedup.removed import SCHEMA
 from pilekit.dedup.removed_pairs import RemovedPair, spread_pairs
@@ -191,9 +192,24 @@ def test_nothing_removed_is_said(tmp_path: Path) -> None:
 def test_what_is_no_dedup_folder_is_an_error(corpus: Path, dedup: Path, tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match="was not written by pilekit"):
         run(corpus)
-    with pytest.raises(PilekitError, match='unknown subset "Arxive"'):
-        run(dedup, "--subset", "Arxive")
+    for name in ("Arxive", "GitHub"):
+        shown = (
+            rf'no document of subset "{name}" was removed; those removed are of \\x1b\[2Jevil, ArXiv, PubMed Central$'
+        )
+        with pytest.raises(PilekitError, match=shown):
+            run(dedup, "--subset", name)
     assert run(dedup, "-n", 0).exit_code == 2
+    for similarity in ("nan", "-0.1", "1.1", "much"):
+        assert run(dedup, "--min-similarity", similarity).exit_code == 2
+
+
+def test_a_run_that_is_not_finished_is_an_error(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "write_removed", lambda *arguments, **options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        deduplicate(corpus, out=tmp_path / "dedup", write=False, jobs=1)
+    for options in ([], ["--json"], ["--subset", "ArXiv"]):
+        with pytest.raises(PilekitError, match="dedup: is not finished; run the same `pilekit dedup` again"):
+            run(tmp_path / "dedup", *options)
 
 
 def record(path: Path, similarities: list[float], reasons: list[str]) -> Path:
