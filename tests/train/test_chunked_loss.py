@@ -165,7 +165,8 @@ def test_huge_logits_neither_overflow_nor_vanish() -> None:
     total.backward()
 
     right = reference(hidden.detach().double(), weight.detach().double(), None, targets)
-    torch.testing.assert_close(each.double(), right)
+    # Logits are products in float32: which of its last bits is right depends on the processor.
+    torch.testing.assert_close(each.double(), right, rtol=1e-6, atol=1e-6)
     assert float(each.max()) > 1000  # a softmax of it is 0 in float32, and its logarithm minus infinity
     assert hidden.grad is not None
     assert bool(hidden.grad.isfinite().all())
