@@ -23,20 +23,6 @@ from pilekit.shards.atomic import write_atomically
 
 
 @dataclass(frozen=True)
-class HotRun:
-    """One list; its members are read when they are asked for, as they may be more than memory holds."""
-
-    members: Rows
-    begin: int
-    length: int
-
-    def chunks(self) -> Iterator[UInt64]:
-        """The ranks of its members, ascending, some at a time."""
-        for table in self.members.chunks(self.begin, self.begin + self.length):
-            yield table[0]
-
-
-@dataclass(frozen=True)
 class HotRuns:
     """All lists: the ranks of all members, one list after the other, and the length of each."""
 
@@ -47,16 +33,6 @@ class HotRuns:
     def of(cls, folder: Path) -> HotRuns:
         """Those in a folder."""
         return cls(Rows(folder / "hot.members", 1), Rows(folder / "hot.lengths", 1))
-
-    def __len__(self) -> int:
-        return self.lengths.count
-
-    def __iter__(self) -> Iterator[HotRun]:
-        begin = 0
-        for table in self.lengths.chunks():
-            for length in table[0].tolist():
-                yield HotRun(self.members, begin, length)
-                begin += length
 
 
 class HotLists:

@@ -54,22 +54,20 @@ class Population:
     first_own  the id from which on documents are those of this run, not of the earlier one
     """
 
-    def __init__(
-        self, sketches: Sequence[ShardSketch], keep: Keep, against: Iterable[tuple[ShardSketch, Mask | None]] = ()
-    ):
+    def __init__(self, sketches: Sequence[ShardSketch], keep: Keep, against: Iterable[tuple[ShardSketch, Mask]] = ()):
         """Number the documents of `sketches`, which are in corpus order.
 
         keep      "longest": of similar documents the longest is kept, of equally long ones the first; or "first"
-        against   sketches of an earlier run, each with what it kept: bool, by document number; None: all
+        against   sketches of an earlier run, each with what it kept: bool, by document number
         """
         self.keep = keep
         self.sketches: list[ShardSketch] = []
-        self._masks: list[npt.NDArray[np.uint8] | None] = []
+        self._masks: list[npt.NDArray[np.uint8]] = []
         for sketch, mask in against:
-            if mask is not None and len(mask) < sketch.header.lines:
+            if len(mask) < sketch.header.lines:
                 raise PilekitError(f"{visible(sketch.header.shard)}: its mask is too short for its sketch")
             self.sketches.append(sketch)
-            self._masks.append(None if mask is None else np.packbits(mask, bitorder="little"))
+            self._masks.append(np.packbits(mask, bitorder="little"))
         earlier = len(self.sketches)
         self.sketches.extend(sketches)
         self.base = np.cumsum([0, *(sketch.documents for sketch in self.sketches)], dtype=np.int64)

@@ -15,7 +15,7 @@ from pilekit.dedup.bands import Bands
 from pilekit.dedup.bits import no_bits, set_bits
 from pilekit.dedup.match import Candidates, find_candidates
 from pilekit.errors import PilekitError
-from tests.dedup.listed import OWN, ListedPopulation, ranks_of
+from tests.dedup.listed import OWN, ListedPopulation, lists_of, ranks_of
 
 Pairs = list[tuple[int, int]]
 Lists = set[tuple[int, ...]]
@@ -41,9 +41,8 @@ def reference(ranks: list[int], keys: list[list[int]], left_out: set[int]) -> tu
 
 def found(candidates: Candidates) -> tuple[Pairs, Lists]:
     pairs = [(later, earlier) for table in candidates.pairs.chunks() for later, earlier in table.T.tolist()]
-    lists = [tuple(rank for some in run.chunks() for rank in some.tolist()) for run in candidates.hot]
-    assert len(lists) == len(candidates.hot) == len(set(lists))
-    assert [run.length for run in candidates.hot] == [len(run) for run in lists]
+    lists = [tuple(run) for run in lists_of(candidates)]
+    assert len(lists) == len(set(lists))
     bits = np.unpackbits(candidates.bits(), count=candidates.documents, bitorder="little")
     documents = {rank & 0xFFFFFFFF for some in [*pairs, *lists] for rank in some}
     assert set(np.flatnonzero(bits).tolist()) == documents

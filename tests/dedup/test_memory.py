@@ -74,8 +74,7 @@ def test_twenty_million_documents(tmp_path: Path) -> None:
     candidates = Candidates(folder, DOCUMENTS)
     pairs = read(candidates.pairs)
     assert np.array_equal(pairs, expected_pairs())
-    lists = [np.concatenate(list(run.chunks())).tolist() for run in candidates.hot]
-    assert sorted(lists) == sorted(expected_lists())
+    assert sorted(lists_of(candidates)) == sorted(expected_lists())
     removals = read(Decisions(folder, DOCUMENTS).removals)
     assert np.array_equal(removals, expected_removals(similarity(pairs), copies))
 

@@ -110,10 +110,10 @@ def test_documents_of_an_earlier_run_come_first_and_only_those_it_kept(
 ) -> None:
     own = sketched(tmp_path_factory.mktemp("own"), shards)
     before = sketched(tmp_path_factory.mktemp("earlier"), [texts for texts, _ in earlier])
-    masks: list[npt.NDArray[np.bool_] | None] = []
+    masks: list[npt.NDArray[np.bool_]] = []
     for texts, data in earlier:
-        kept = data.draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=len(texts), max_size=len(texts) + 9)))
-        masks.append(None if kept is None else np.array(kept, dtype=np.bool_))
+        kept = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts) + 9))
+        masks.append(np.array(kept, dtype=np.bool_))
     population = Population(own, keep, ((sketch, mask) for sketch, mask in zip(before, masks, strict=True)))
     sizes = [sketch.documents for sketch in [*before, *own]]
     assert population.base.tolist() == np.cumsum([0, *sizes]).tolist()
@@ -123,7 +123,7 @@ def test_documents_of_an_earlier_run_come_first_and_only_those_it_kept(
         population.base[place] + number
         for place, (texts, _) in enumerate(earlier)
         for number in range(len(texts))
-        if masks[place] is None or masks[place][number]
+        if masks[place][number]
     ]
     taking_part += range(population.first_own, population.documents)
     ranks, values = all_of(population, ["text_bytes", "number"])
@@ -159,9 +159,10 @@ def pretended(sketch: ShardSketch, documents: int) -> ShardSketch:
 def test_more_documents_than_ids_are_an_error(tmp_path: Path) -> None:
     (sketch,) = sketched(tmp_path, [["one"]])
     half = pretended(sketch, MAX_DOCUMENTS // 2)
-    assert Population([half], "longest", [(half, None)]).documents == 2**32
+    kept = np.ones(1, dtype=np.bool_)
+    assert Population([half], "longest", [(half, kept)]).documents == 2**32
     with pytest.raises(PilekitError, match=r"4,294,967,297 documents are more than"):
-        Population([half, sketch], "longest", [(half, None)])
+        Population([half, sketch], "longest", [(half, kept)])
     most = Population([half, pretended(sketch, MAX_DOCUMENTS // 2 - 1), sketch], "first")
     places, rows = most.locate(np.array([2**32 - 1, 2**31, 2**31 - 1], dtype=np.uint32))
     assert (places.tolist(), rows.tolist()) == ([2, 1, 0], [0, 0, 2**31 - 1])

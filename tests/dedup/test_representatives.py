@@ -22,7 +22,7 @@ from pilekit.dedup.shingles import shingle_set
 from pilekit.dedup.sketch_file import key_column
 from pilekit.dedup.verify import verify
 from tests.dedup.given import Edge, edges_of, given_store, verify_given
-from tests.dedup.listed import OWN, ListedPopulation
+from tests.dedup.listed import OWN, ListedPopulation, lists_of
 
 Values = npt.NDArray[np.uint64]
 
@@ -196,7 +196,7 @@ def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path
         ranks.tolist(), {key_column(band): column.tolist() for band, column in enumerate(keys)}, at_a_time=1000
     )
     candidates = find_candidates(population, bands, no_bits(len(texts)), tmp_path / "match", 1 << 28)  # type: ignore[arg-type]
-    assert max(run.length for run in candidates.hot) > 64
+    assert max(map(len, lists_of(candidates))) > 64
     verified = verify(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)
     edges = edges_of(verified)
     check_edges(edges, sets)
