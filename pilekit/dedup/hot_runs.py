@@ -17,7 +17,6 @@ import numpy as np
 
 from pilekit.dedup.rows import AT_A_TIME, Rows
 from pilekit.dedup.runs import Found
-from pilekit.dedup.shingles import UInt64
 from pilekit.dedup.spill import RowSort, scratch_errors
 from pilekit.shards.atomic import write_atomically
 

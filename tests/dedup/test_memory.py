@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pilekit.dedup.match import Candidates
 from pilekit.dedup.population import ranks_of
 from pilekit.dedup.rows import Rows, Table
 from tests.dedup.generated import BANDS, GROUPS, LICENCE, text_of, values
+from tests.dedup.listed import lists_of
 
 DOCUMENTS = 20_000_000
 MEMORY = 256 << 20
@@ -35,13 +37,13 @@ from pilekit.dedup.choose import choose
 from pilekit.dedup.exact import find_exact
 from pilekit.dedup.match import find_candidates
 from tests.dedup.generated import BANDS, generated_population
-from tests.dedup.test_memory import similarity
+from tests.dedup.test_memory import edges
 
 def run(folder, documents, memory):
     population = generated_population(documents)
     copies = find_exact(population, folder, memory)
     candidates = find_candidates(population, Bands(BANDS, 6), copies.bits(), folder, memory, jobs=2)
-    choose(map(similarity, candidates.pairs.chunks()), copies, folder, memory)
+    choose(edges(candidates.pairs.chunks()), copies, folder, memory)
 
 folder, documents, memory, beside = Path(sys.argv[1]), *map(int, sys.argv[2:])
 run(folder / "warm", 40_000, 1)  # loads and compiles all there is
@@ -54,12 +56,17 @@ except MemoryError:
 """
 
 
-def similarity(pairs: Table) -> Table:
-    """Edges: some of the pairs, with something for a similarity."""
-    seed = pairs[0] * np.uint64(0x9E3779B97F4A7C15) ^ pairs[1] * np.uint64(0xD6E8FEB86659FD93)
-    value = 0.7 + 0.3 * ((seed >> np.uint64(32)) % np.uint64(1000)).astype(np.float64) / 1000
-    edge = value >= 0.8
-    return np.stack([pairs[0][edge], pairs[1][edge], value[edge].view(np.uint64)])
+def edges(tables: Iterable[Table]) -> Iterator[Table]:
+    """About half of the documents in pairs go, each on account of the first that stays; with some similarity."""
+    last = np.uint64(0)
+    for pairs in tables:
+        goes = (pairs * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(63) == 1
+        later, earlier = pairs[:, goes[0] & ~goes[1] & (pairs[0] > last)]
+        later, first = np.unique(later, return_index=True)
+        if len(later):
+            last = later[-1]
+            similarity = 0.8 + (later % np.uint64(1000)).astype(np.float64) / 5000
+            yield np.stack([later, earlier[first], similarity.view(np.uint64)])
 
 
 @pytest.mark.slow
@@ -76,7 +83,7 @@ def test_twenty_million_documents(tmp_path: Path) -> None:
     assert np.array_equal(pairs, expected_pairs())
     assert sorted(lists_of(candidates)) == sorted(expected_lists())
     removals = read(Decisions(folder, DOCUMENTS).removals)
-    assert np.array_equal(removals, expected_removals(similarity(pairs), copies))
+    assert np.array_equal(removals, expected_removals(next(edges([pairs])), copies))
 
 
 def read(rows: Rows) -> Table:
@@ -127,16 +134,12 @@ def expected_lists() -> list[list[int]]:
     return lists
 
 
-def expected_removals(edges: Table, copies: Table) -> Table:
-    best: dict[int, tuple[float, int]] = {}
-    removed: dict[int, tuple[int, float, int]] = {}
-    similarities = edges[2].view(np.float64).tolist()
-    # In ascending order: an earlier document is decided by all of its edges before a later one asks.
-    for later, earlier, value in zip(edges[0].tolist(), edges[1].tolist(), similarities, strict=True):
-        if earlier not in best:
-            best[later] = max(best.get(later, (0.0, 0)), (value, -earlier))
-    for document, (value, partner) in best.items():
-        removed[document] = (-partner, value, NEAR)
+def expected_removals(near: Table, copies: Table) -> Table:
+    similarities = near[2].view(np.float64).tolist()
+    removed = {
+        later: (earlier, value, NEAR)
+        for later, earlier, value in zip(near[0].tolist(), near[1].tolist(), similarities, strict=True)
+    }
     for keeper, copy in copies.T.tolist():
         removed[copy] = removed.get(keeper, (keeper, 1.0, EXACT))
     columns = list(zip(*((document, *why) for document, why in removed.items()), strict=True))
