@@ -19,8 +19,9 @@ from typing import get_args
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.dedup.bands import choose_bands
-from pilekit.dedup.deduplication import SEED, Deduplication
+from pilekit.dedup.deduplication import Deduplication
 from pilekit.dedup.earlier_run import KIND, RECORDS, earlier_runs
+from pilekit.dedup.minhash import SEED
 from pilekit.dedup.population import Keep
 from pilekit.dedup.steps import Report, Steps
 from pilekit.errors import PilekitError, visible

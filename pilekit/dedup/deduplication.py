@@ -11,7 +11,7 @@ import numpy as np
 
 from pilekit.corpus import Corpus, read_header
 from pilekit.dedup.earlier_run import KIND, RECORDS
-from pilekit.dedup.minhash import permutations, signatures
+from pilekit.dedup.minhash import SEED, permutations, signatures
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.damage import BadLine, SkippedLines
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REMOVED, SUMMARY = "removed.parquet", "summary.json"
-
-SEED = 1
-"""Of the permutations; datasketch's own."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Deduplication:
             reader.close()
         data = np.frombuffer(text, dtype=np.uint8)
         offsets = np.array([0, len(data)])
-        values = signatures(data, offsets, header.parameters["ngram"], *permutations(num_perm, SEED))[0]
+        values = signatures(data, offsets, header.parameters["ngram"], *permutations(num_perm))[0]
         return MinHash(num_perm, SEED, scheme="affine32", hashfunc=_low_half, hashvalues=values)
 
 

@@ -23,10 +23,13 @@ Int64 = npt.NDArray[np.int64]
 SHINGLES_AT_A_TIME = 4096
 """Bounds memory for a document of any length, and keeps its hashes in the cache between the two loops."""
 
+SEED = 1
+"""Of the permutations; datasketch's own."""
+
 _LARGEST = np.uint32(0xFFFFFFFF)
 
 
-def permutations(num_perm: int, seed: int = 1) -> tuple[UInt32, UInt32]:
+def permutations(num_perm: int, seed: int = SEED) -> tuple[UInt32, UInt32]:
     """(a, b), uint32 [num_perm] each: the permutations that datasketch makes of this seed for `affine32`.
 
     Made here, not by datasketch, whose import takes every worker process half a second.

@@ -20,7 +20,7 @@ import xxhash
 from pilekit import __version__
 from pilekit.corpus import Manifest, Shard, resolve_subsets
 from pilekit.dedup.bands import Bands
-from pilekit.dedup.minhash import Int64, band_keys, permutations, signatures
+from pilekit.dedup.minhash import SEED, Int64, band_keys, permutations, signatures
 from pilekit.dedup.shingles import Bytes, UInt64
 from pilekit.dedup.sketch_file import (
     FORMAT,
@@ -58,7 +58,6 @@ def sketch_shard(
     *,
     bands: Bands,
     ngram: int,
-    seed: int,
     subsets: Sequence[str] | None,
     manifest: Manifest | None,
     on_error: OnError,
@@ -84,7 +83,7 @@ def sketch_shard(
         "subsets": None if subsets is None else sorted(resolve_subsets(*subsets, manifest=manifest)),
         "ngram": ngram,
         "num_perm": bands.num_perm,
-        "seed": seed,
+        "seed": SEED,
         "bands": bands.bands,
         "rows": bands.rows,
     }
@@ -99,7 +98,7 @@ def sketch_shard(
         with read(shard, None, on_error, manifest=manifest, advance=advance, ahead=threads > 1) as reader:
             texts = _Texts(reader, counts, made_of["subsets"])
             rows = _RowGroups(writer, bands.bands, counts)
-            for some, keys in _with_keys(texts, bands, ngram, seed, threads):
+            for some, keys in _with_keys(texts, bands, ngram, threads):
                 rows.add(some, keys)
             rows.flush()
         if fingerprint(shard.path) != now:
@@ -176,11 +175,9 @@ class _Texts:
                 yield _Batch(numbers, labels, np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, hashes)
 
 
-def _with_keys(
-    texts: Iterable[_Batch], bands: Bands, ngram: int, seed: int, threads: int
-) -> Iterator[tuple[_Batch, UInt64]]:
+def _with_keys(texts: Iterable[_Batch], bands: Bands, ngram: int, threads: int) -> Iterator[tuple[_Batch, UInt64]]:
     """Each batch with its band keys, uint64 [bands, documents]."""
-    a, b = permutations(bands.num_perm, seed)
+    a, b = permutations(bands.num_perm)
 
     def keys(batch: _Batch) -> UInt64:
         return band_keys(signatures(batch.data, batch.offsets, ngram, a, b), bands.bands, bands.rows)

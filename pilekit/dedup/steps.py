@@ -100,7 +100,6 @@ class Steps:
             sketch_shard,
             bands=self.bands,
             ngram=self.parameters["ngram"],
-            seed=self.parameters["seed"],
             subsets=self.parameters["subsets"],
             manifest=self.corpus.manifest,
             on_error=self.on_error,

@@ -29,7 +29,7 @@ def peak():
 folder, step = Path(sys.argv[1]), sys.argv[2]
 shard = shard_of(str(folder / "00.jsonl"))
 sketch = sketch_shard(
-    shard, lambda amount: None, bands=Bands(2, 2), ngram=5, seed=1, subsets=None, manifest=None, on_error="raise",
+    shard, lambda amount: None, bands=Bands(2, 2), ngram=5, subsets=None, manifest=None, on_error="raise",
     folder=folder / "sketches",
 )
 if step == "compare":

@@ -39,7 +39,6 @@ def sketched(folder: Path, shards: Sequence[Sequence[str | None]], subsets: list
                 lambda amount: None,
                 bands=Bands(2, 2),
                 ngram=5,
-                seed=1,
                 subsets=subsets,
                 manifest=None,
                 on_error="raise",

@@ -49,7 +49,6 @@ def population_of(
             lambda amount: None,
             bands=Bands(2, 2),
             ngram=ngram,
-            seed=1,
             subsets=subsets,
             manifest=manifest,
             on_error="skip",
