@@ -1,6 +1,6 @@
 """Write text as zstd frames that can be sought: checksummed, each with its size, and a seek table behind the last.
 
-Frames of 1 MiB make a shard 0.8 % (MiniPile) to 2.4 % larger than one long frame, at level 3. A frame depends on no
+Frames of 1 MiB make a shard 0.4 to 2.4 % larger than one long frame, at level 3. A frame depends on no
 other, so several threads compress at once (zstd releases the GIL) and the bytes are those that one would write.
 """
 

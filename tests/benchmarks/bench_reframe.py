@@ -9,6 +9,9 @@ before, so that imports are no part of it (starting the workers for several shar
 round through all contenders, because a machine's speed drifts; shown are the best of each and the median, and the best
 by CPU time, which others on the machine disturb less. Files have been read once before, so they come from the page
 cache; what pilekit reads back does not.
+
+Generated text repeats itself over many megabytes, which a frame of one does not see: it grows by 8 %, real text by less
+than 3 %.
 """
 
 from __future__ import annotations
