@@ -21,13 +21,23 @@ def stop_when(
 ) -> tuple[int, str]:
     """Run a command, `stop` it at the `moment`, and return its exit code and stderr."""
     with subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        arguments,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_hear_interrupts,
     ) as process:
         while process.poll() is None and not moment():
             time.sleep(0.001)
         stop(process)
         _, errors = process.communicate(timeout=60)
     return process.returncode, errors
+
+
+def _hear_interrupts() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would all its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
