@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.assemble import demo_corpus
+from pilekit.corpus import write_header
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 
@@ -118,6 +119,8 @@ def _damage(shard: Path, copy: Path) -> None:
     stored = bytearray(shard.read_bytes())
     middle = len(stored) // 2
     stored[middle] ^= 1
+    # The header keeps a search for shards out of this folder.
+    write_header(copy.parent, kind="damaged copy", parameters={"byte": middle, "bit": 0}, inputs={"shard": str(shard)})
     with write_atomically(copy) as file:
         file.write(stored)
     click.echo(f"\n{visible(str(copy))}: a copy of {visible(str(shard))} with one bit of byte {middle:,} flipped")

@@ -167,7 +167,8 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
         [*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert nothing.returncode == 1
-    assert "./fresh/corpus; name such a folder" in nothing.stderr
+    assert "./fresh/corpus, ./fresh/damaged, ./fresh/reframed" in nothing.stderr
+    assert "name such a folder" in nothing.stderr
 
     # Killed while the shards are written: the first one is there, or about to be.
     command = [*PILEKIT, "demo", "--out", "killed"]

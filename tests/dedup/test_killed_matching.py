@@ -18,13 +18,13 @@ from pilekit.dedup.choose import choose
 from pilekit.dedup.exact import find_exact
 from pilekit.dedup.match import find_candidates
 from tests.dedup.generated import generated_population
-from tests.dedup.test_memory import similarity
+from tests.dedup.test_memory import edges
 
 folder = Path(sys.argv[1])
 population = generated_population(200_000)
 copies = find_exact(population, folder, 1 << 20)
 candidates = find_candidates(population, Bands(21, 6), copies.bits(), folder, 1 << 20, jobs=2)
-choose(map(similarity, candidates.pairs.chunks()), copies, folder, 1 << 20)
+choose(edges(candidates.pairs.chunks()), copies, folder, 1 << 20)
 """
 FILES = [
     "copies.bits",
