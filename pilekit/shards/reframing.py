@@ -38,6 +38,7 @@ from pilekit.shards.damage import ShardDamage
 from pilekit.shards.frame_writing import FRAME_BYTES, FrameWriter
 from pilekit.shards.index import INDEX_SUFFIX
 from pilekit.shards.indexing import build_index
+from pilekit.shards.kept_memory import keep_freed_memory
 from pilekit.shards.lines import LineTooLong
 from pilekit.shards.opening import is_parquet
 from pilekit.shards.output import Output, inputs_for, output_folder
@@ -152,6 +153,7 @@ def _reframe(
     sizes: dict[str, int],
 ) -> None:
     """Reframe one shard, and note it in the output folder."""
+    keep_freed_memory()
     path, size = output.path(shard.name, ".zst"), sizes[shard.name]
     index_path = Path(f"{path}{INDEX_SUFFIX}")
     with write_atomically(path) as file:
