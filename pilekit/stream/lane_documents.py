@@ -1,0 +1,58 @@
+"""What a lane reads: `LaneDocuments`, some documents at known places, and `LaneSource`, what gives them.
+
+A lane is an endless sequence of documents, cut into units. Where in it a reader stands is (position, document): which
+unit, and how many documents of that unit's own order are behind it, counted before repeats, filters and bad lines drop
+any. So a place means the same whatever is dropped, and reading can begin again at each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LaneDocuments:
+    """Some documents of one unit of a lane, in the unit's order; there may be none.
+
+    position   the unit they belong to
+    order      int64 [n], increasing: each one's number in the unit's order. The place behind document i is
+               (position, order[i] + 1)
+    texts      list of str, [n]
+    subsets    list of str, [n]; `(none)` where a document has no label
+    shards     int64 [n]; index into the corpus's shards
+    numbers    int64 [n]; line numbers from 0
+    skipped    bad lines passed over just before or among them
+    """
+
+    position: int
+    order: Int64
+    texts: list[str]
+    subsets: list[str]
+    shards: Int64
+    numbers: Int64
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+class LaneSource(Protocol):
+    """What a plan is to the lanes: where each begins, and its documents from any place on."""
+
+    def first(self, lane: int) -> int:
+        """The position at which the lane begins."""
+        ...
+
+    def documents(self, lane: int, position: int, document: int) -> Iterator[LaneDocuments]:
+        """The lane's documents from that place on, without end (a finite pass: to its end).
+
+        A document that is dropped is simply not there. Closing the iterator closes what it has opened.
+        """
+        ...
