@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.process_groups import ProcessGroups
+
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -38,3 +40,11 @@ def real_corpus() -> Path:
     if not folder:
         pytest.skip("PILEKIT_REAL_CORPUS is not set: no real text to test on")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def process_group() -> Iterator[ProcessGroups]:
+    """`process_group(2).run(function, ...)`: a function in every rank of a real process group, one per world size."""
+    groups = ProcessGroups()
+    yield groups
+    groups.close()
