@@ -2,6 +2,7 @@
 
     python tests/benchmarks/bench_dedup.py [--megabytes 1000] [--quality-megabytes 20] [--shards PATH...]
         [--only NAME...] [--rounds 1] [--growth MEGABYTES] [--json]
+    python tests/benchmarks/bench_dedup.py --recall [--pairs 6000]
 
 All compare word 5-grams by 128 permutations at a threshold of 0.8, as near as each allows (`dedup_peers.py` says how).
 pilekit runs with `--no-write`, which does what the others do, and once with clean shards, which none of them writes.
@@ -17,6 +18,10 @@ precision   of the removed documents, how many are that similar to one that is k
 The generated input has no exact copies; a fifth of its documents are edited copies of another, with similarities evenly
 over 0.5 to 0.99. `--shards` takes any other. `--growth` measures pilekit alone, on that many MB, 4 and 16 times as
 many: time per MB and peak memory should stay. Files have been written just before, so they come from the page cache.
+
+`--recall` measures no speed: at thresholds of 0.5, 0.7, 0.8 and 0.9, how many of so many planted pairs pilekit
+compares, by similarity and kind of edit, beside how many it should by the theory of bands; and of how many one is gone
+in the end.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,6 +44,8 @@ sys.path.insert(0, str(ROOT))
 from tests.benchmarks.dedup_input import similar_pairs, write_beginning, write_shard_with_copies  # noqa: E402
 from tests.benchmarks.dedup_peers import PEERS  # noqa: E402
 from tests.benchmarks.peers import BENCH, peer_environment, run_peer  # noqa: E402
+from tests.dedup.recall import outcomes  # noqa: E402
+from tests.dedup.recall import table as recall_table  # noqa: E402
 
 DATA = BENCH / "data" / "dedup"
 THRESHOLD = 0.8
@@ -98,8 +106,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="measurements of each contender's speed (default: 1)")
     parser.add_argument("--growth", type=int, metavar="MEGABYTES", help="pilekit alone on 1, 4 and 16 times as much")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--recall", action="store_true", help="pilekit alone on planted pairs: recall and theory")
+    parser.add_argument("--pairs", type=int, default=6000, help="planted pairs for --recall (default: 6000)")
     chosen = parser.parse_args()
 
+    if chosen.recall:
+        print_recall(chosen.pairs)
+        return
     if chosen.growth:
         grown = growth([generated(factor * chosen.growth) for factor in (1, 4, 16)])
         print(json.dumps(grown, indent=2) if chosen.json else growth_table(grown))
@@ -197,6 +210,14 @@ def beginning(source: tuple[Path, ...], megabytes: int) -> tuple[Path, int]:
     path = DATA / f"first-{megabytes}-of-{source[0].name.split('.')[0]}.jsonl.zst"
     print(f"cutting {path.relative_to(ROOT)}", file=sys.stderr)
     return path, write_beginning(source, path, megabytes * 1_000_000)
+
+
+def print_recall(pairs: int) -> None:
+    """A table for each of some thresholds."""
+    for threshold in (0.5, 0.7, 0.8, 0.9):
+        with tempfile.TemporaryDirectory() as folder:
+            bands, found = outcomes(Path(folder), threshold, pairs)
+        print(recall_table(found, threshold, bands), end="\n\n")
 
 
 def growth(shards: Sequence[Path]) -> list[dict[str, float]]:
