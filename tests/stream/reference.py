@@ -1,119 +1,286 @@
-"""Packing in its plainest form, token by token: what the fast path is compared with."""
+"""PileStream in its plainest form, written from its contract: a corpus in memory, lists, and one process.
+
+Nothing is shared with pilekit.stream but `mix` and `permutation`, whose definitions are part of the contract. What is
+promised of a stream is promised of `optimizer_steps`: the same on any ranks, workers and accumulation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-import numpy as np
-import torch
+import tokenizers
 
-from pilekit.stream import Batch
-from pilekit.stream.state import Place
-from pilekit.tokenize import TokenBatch
+from pilekit.stream.hashes import mix, permutation
+
+UNITS, DOCUMENTS, REPEATS = 1, 2, 3
+"""The first word of the key of each random choice."""
+
+MOST_TOKENS = 512 * 1024
+"""A window takes no further document once it has so many tokens."""
 
 
 @dataclass(frozen=True)
-class Document:
+class Line:
+    """A document of the corpus."""
+
     shard: str
     number: int
     subset: str
-    ids: tuple[int, ...]
+    text: str
 
 
-def reference_rows(
-    documents: Iterable[Document], seq_len: int, eos_id: int, pad_id: int, names: Sequence[str] = ()
-) -> list[dict[str, list[int] | list[tuple[str, int]]]]:
-    """One dict per row: the five columns, and under "documents" the identities by doc_id."""
-    names = list(names)
-    tokens = []  # (token id, document, is it the document's first token)
+@dataclass(frozen=True)
+class Plan:
+    """All that a random-access stream's order depends on, but the corpus and the tokenizer.
+
+    `shards`: names of all of the corpus's shards, sorted. `unit`: by default what a first start chooses.
+    """
+
+    shards: tuple[str, ...]
+    rows: int
+    columns: int
+    global_batch_size: int
+    seq_len: int
+    seed: int = 0
+    window: int = 256
+    packing: Literal["best_fit", "concat", "none"] = "best_fit"
+    unit: int | None = None
+    subsets: tuple[str, ...] | None = None
+    repeats: Mapping[str, float] = field(default_factory=dict)
+    shuffle: bool = True
+    keep: Callable[[Line], bool] | None = None
+
+    @property
+    def lanes(self) -> int:
+        return self.rows * self.columns
+
+
+class Document(NamedTuple):
+    """One use of a document by a lane; `tokens` with its EOD, if one is appended."""
+
+    lane: int
+    position: int
+    order: int
+    line: Line
+    tokens: list[int]
+
+
+class Piece(NamedTuple):
+    """What a row holds of a document: its tokens from `begin` on."""
+
+    document: Document
+    begin: int
+    length: int
+
+
+class Row(NamedTuple):
+    """A row as a model sees it, and its documents by doc_id; `subsets` has a name per token, None for a pad."""
+
+    documents: tuple[tuple[str, int], ...]
+    input_ids: tuple[int, ...]
+    labels: tuple[int, ...]
+    position_ids: tuple[int, ...]
+    doc_ids: tuple[int, ...]
+    subsets: tuple[str | None, ...]
+
+
+class Encoder:
+    """Texts to tokens with the reference library, one at a time, each text once; EOD behind them."""
+
+    def __init__(
+        self, tokenizer_file: Path, *, append_eod: bool = True, eos: str = "<|endoftext|>", pad: str = "<|padding|>"
+    ) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        self._tokenizer.encode_special_tokens = True
+        self.eos_id = int(self._tokenizer.token_to_id(eos))
+        self.pad_id = int(self._tokenizer.token_to_id(pad))
+        self._end = [self.eos_id] if append_eod else []
+        self._known: dict[str, list[int]] = {}
+
+    def __call__(self, text: str) -> list[int]:
+        if text not in self._known:
+            self._known[text] = [*self._tokenizer.encode(text, add_special_tokens=False).ids, *self._end]
+        return self._known[text]
+
+
+def selected(lines: Iterable[Line], plan: Plan) -> list[Line]:
+    """The documents that the stream uses, in the order of shards and lines."""
+    chosen = [line for line in lines if plan.subsets is None or line.subset in plan.subsets]
+    chosen = [line for line in chosen if plan.repeats.get(line.subset, 1.0) > 0]
+    return sorted(chosen, key=lambda line: (line.shard, line.number))
+
+
+def unit_of(documents: int, lanes: int) -> int:
+    """Documents in a unit, as fixed at a first start."""
+    return max(1, min(256, documents // (16 * lanes)))
+
+
+def is_used(plan: Plan, epoch: int, copy: int, line: Line) -> bool:
+    """Whether this copy of a document is read in `epoch`."""
+    factor = plan.repeats.get(line.subset, 1.0)
+    if copy < math.floor(factor):
+        return True
+    if copy > math.floor(factor):
+        return False
+    hashed = int(mix(plan.seed, REPEATS, epoch, plan.shards.index(line.shard), line.number))
+    return (hashed >> 11) / 2**53 < factor - math.floor(factor)
+
+
+def lane_documents(lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int) -> Iterator[Document]:
+    """Everything that lane `lane` reads, without end."""
+    documents = selected(lines, plan)
+    unit = plan.unit or unit_of(len(documents), plan.lanes)
+    units = [documents[begin : begin + unit] for begin in range(0, len(documents), unit)]
+    factors = [plan.repeats.get(name, 1.0) for name in plan.subsets] if plan.subsets else [1.0, *plan.repeats.values()]
+    copies = max(1, math.ceil(max(factors)))
+    per_epoch = len(units) * copies
+    order_of_epoch: dict[int, list[int]] = {}
+    position = lane
+    while True:
+        epoch = position // per_epoch
+        if epoch not in order_of_epoch:
+            order = permutation(per_epoch, plan.seed, UNITS, epoch).tolist() if plan.shuffle else range(per_epoch)
+            order_of_epoch[epoch] = list(order)
+        slot = order_of_epoch[epoch][position % per_epoch]
+        number, copy = slot % len(units), slot // len(units)
+        inside = list(range(len(units[number])))
+        if plan.shuffle:
+            inside = permutation(len(inside), plan.seed, DOCUMENTS, epoch, number, copy).tolist()
+        for order_in_unit, index in enumerate(inside):
+            line = units[number][index]
+            if is_used(plan, epoch, copy, line) and (plan.keep is None or plan.keep(line)):
+                yield Document(lane, position, order_in_unit, line, encode(line.text))
+        position += plan.lanes
+
+
+def document_key(plan: Plan, document: Document) -> int:
+    return int(mix(plan.seed, document.lane, document.position, document.order))
+
+
+def row_key(plan: Plan, row: Sequence[Piece]) -> int:
+    return int(mix(document_key(plan, row[0].document), row[0].begin))
+
+
+def windows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Document]]:
+    """Cut a lane's documents into windows; the last of a finite lane may be short."""
+    window: list[Document] = []
     for document in documents:
-        if document.subset not in names:
-            names.append(document.subset)
-        for place, token in enumerate([*document.ids, eos_id]):
-            tokens.append((token, document, place == 0))
-    rows = []
-    for begin in range(0, len(tokens), seq_len):
-        row = {
-            "input_ids": [],
-            "labels": [],
-            "doc_ids": [],
-            "position_ids": [],
-            "subset_ids": [],
-            "documents": [],
-        }
-        previous = None
-        for token, document, is_first in tokens[begin : begin + seq_len]:
-            if document is not previous:
-                row["documents"].append((document.shard, document.number))
-                position = 0
-            previous = document
-            row["input_ids"].append(token)
-            row["labels"].append(-100 if is_first else token)
-            row["doc_ids"].append(len(row["documents"]) - 1)
-            row["position_ids"].append(position)
-            row["subset_ids"].append(names.index(document.subset))
-            position += 1
-        while len(row["input_ids"]) < seq_len:
-            row["input_ids"].append(pad_id)
-            row["labels"].append(-100)
-            row["doc_ids"].append(-1)
-            row["position_ids"].append(0)
-            row["subset_ids"].append(-1)
-        rows.append(row)
+        window.append(document)
+        if len(window) == plan.window or sum(len(one.tokens) for one in window) >= MOST_TOKENS:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def pieces_of(document: Document, seq_len: int) -> list[Piece]:
+    """Full rows while more than a row is left, then one rest; nothing of a document without tokens."""
+    pieces = []
+    begin = 0
+    while len(document.tokens) - begin > seq_len:
+        pieces.append(Piece(document, begin, seq_len))
+        begin += seq_len
+    if begin < len(document.tokens):
+        pieces.append(Piece(document, begin, len(document.tokens) - begin))
+    return pieces
+
+
+def best_fit(window: Sequence[Document], seq_len: int) -> list[list[Piece]]:
+    """Best-fit-decreasing: each piece to the row that it fills most, of equals the one opened first."""
+    pieces = [
+        (-piece.length, index, piece.begin, piece)
+        for index, document in enumerate(window)
+        for piece in pieces_of(document, seq_len)
+    ]
+    rows: list[list[Piece]] = []
+    for _, _, _, piece in sorted(pieces, key=lambda entry: entry[:3]):
+        free = [seq_len - sum(one.length for one in row) for row in rows]
+        fitting = [(left, number) for number, left in enumerate(free) if left >= piece.length]
+        if fitting:
+            rows[min(fitting)[1]].append(piece)
+        else:
+            rows.append([piece])
     return rows
 
 
-def rows_of(batches: Iterable[Batch]) -> list[dict[str, list[int] | list[tuple[str, int]]]]:
-    """The rows of `batches` in the reference's form, with the shape and dtype of each tensor checked."""
-    rows = []
-    for batch in batches:
-        documents = batch.documents()
-        for column in batch.values():
-            assert column.dtype == torch.int64
-            assert column.is_contiguous()
-            assert column.shape == (len(documents), next(iter(batch.values())).shape[1])
-        columns = {name: column.tolist() for name, column in batch.items()}
-        rows += [
-            {name: column[index] for name, column in columns.items()} | {"documents": documents[index]}
-            for index in range(len(documents))
+def lane_rows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Piece]]:
+    """The rows of a lane; a finite lane's last row may be short."""
+    if plan.packing == "concat":
+        yield from concat(documents, plan.seq_len)
+        return
+    for window in windows(documents, plan):
+        if plan.packing == "best_fit":
+            yield from sorted(best_fit(window, plan.seq_len), key=lambda row: row_key(plan, row))
+        else:
+            rows = [[piece] for document in window for piece in pieces_of(document, plan.seq_len)]
+            yield from sorted(rows, key=lambda row: (row[0].length, row_key(plan, row)))
+
+
+def concat(documents: Iterator[Document], seq_len: int) -> Iterator[list[Piece]]:
+    """Documents one after another, cut at the row's edge."""
+    row: list[Piece] = []
+    for document in documents:
+        begin = 0
+        while begin < len(document.tokens):
+            free = seq_len - sum(piece.length for piece in row)
+            length = min(free, len(document.tokens) - begin)
+            row.append(Piece(document, begin, length))
+            begin += length
+            if length == free:
+                yield row
+                row = []
+    if row:
+        yield row
+
+
+def columns(row: Sequence[Piece], seq_len: int, pad_id: int) -> Row:
+    """What a model is given of a row.
+
+    -100 is the label of pads and of each piece's first token, which nothing before it in the row can predict; but where
+    a row begins inside a document its first token keeps its label, which the shift then drops.
+    """
+    input_ids: list[int] = []
+    labels: list[int] = []
+    position_ids: list[int] = []
+    doc_ids: list[int] = []
+    subsets: list[str | None] = []
+    for number, (document, begin, length) in enumerate(row):
+        tokens = document.tokens[begin : begin + length]
+        labels += [tokens[0] if begin > 0 and number == 0 else -100, *tokens[1:]]
+        input_ids += tokens
+        position_ids += range(length)
+        doc_ids += [number] * length
+        subsets += [document.line.subset] * length
+    pads = seq_len - len(input_ids)
+    return Row(
+        tuple((piece.document.line.shard, piece.document.line.number) for piece in row),
+        tuple(input_ids + [pad_id] * pads),
+        tuple(labels + [-100] * pads),
+        tuple(position_ids + [0] * pads),
+        tuple(doc_ids + [-1] * pads),
+        tuple(subsets + [None] * pads),
+    )
+
+
+def optimizer_steps(
+    plan: Plan, documents: Callable[[int], Iterator[Document]], pad_id: int, steps: int
+) -> list[list[Row]]:
+    """The first optimizer steps: step t takes G / R rows from every lane of column t mod M, row after row of the grid.
+
+    documents   what lane l reads
+    """
+    lanes = [lane_rows(documents(lane), plan) for lane in range(plan.lanes)]
+    each = plan.global_batch_size // plan.rows
+    return [
+        [
+            columns(pieces, plan.seq_len, pad_id)
+            for row in range(plan.rows)
+            for pieces in islice(lanes[row * plan.columns + step % plan.columns], each)
         ]
-    return rows
-
-
-def token_batches(
-    documents: Sequence[Document], sizes: Sequence[int] = (), start: Place | None = None
-) -> Iterator[TokenBatch]:
-    """`documents` as batches of `sizes` documents, over and over, none across a shard's end; from `start` on."""
-    shards = list(dict.fromkeys(document.shard for document in documents))
-    if start is not None:
-        after = shards[shards.index(start.shard) + 1 :] if start.shard in shards else shards
-        documents = [
-            document
-            for document in documents
-            if document.shard in after or (document.shard == start.shard and document.number >= start.document)
-        ]
-    sizes = list(sizes) or [3]
-    begin = turn = 0
-    while begin < len(documents):
-        shard = documents[begin].shard
-        chosen = [
-            document for document in documents[begin : begin + sizes[turn % len(sizes)]] if document.shard == shard
-        ]
-        begin += len(chosen)
-        turn += 1
-        flat = np.array([token for document in chosen for token in document.ids], dtype=np.uint32)
-        flat.flags.writeable = False  # as the encoder's buffers are
-        yield TokenBatch(
-            flat,
-            np.cumsum([0, *(len(document.ids) for document in chosen)], dtype=np.int64),
-            shard,
-            np.array([document.number for document in chosen], dtype=np.int64),
-            [document.subset for document in chosen],
-        )
-
-
-def place_of(batch: Batch) -> Place:
-    """The place after `batch`, from its JSON."""
-    state = batch.stream_state
-    return Place(state["shard"], state["document"], state["token"], tuple(state["new_subsets"]))
+        for step in range(steps)
+    ]

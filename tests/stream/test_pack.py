@@ -22,7 +22,7 @@ from pilekit.stream import Pack
 from pilekit.stream.concat import _signature, concat
 from pilekit.stream.state import Place
 from pilekit.tokenize import TokenBatch, Tokenize, load_tokenizer
-from tests.stream.reference import Document, place_of, reference_rows, rows_of, token_batches
+from tests.stream.old_reference import Document, place_of, reference_rows, rows_of, token_batches
 from tests.tokenize.making import byte_level_bpe
 
 EOS, PAD = 7, 9

@@ -19,7 +19,7 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
 from pilekit.tokenize import load_tokenizer
-from tests.stream.reference import Document, reference_rows, rows_of
+from tests.stream.old_reference import Document, reference_rows, rows_of
 from tests.tokenize.making import byte_level_bpe
 
 LABELS = ["Pile-CC", "Github", "ArXiv", "Recipes", None]

@@ -21,7 +21,7 @@ from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
 from pilekit.stream import PileStream
 from pilekit.train.objectives import SubsetLosses, clm_loss, count_targets
 from pilekit.train.precision import autocast
-from tests.stream.reference import Document, reference_rows
+from tests.stream.old_reference import Document, reference_rows
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.test_chunked_loss import Watched, relative_error
 
