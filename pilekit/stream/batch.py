@@ -1,67 +1,84 @@
-"""`Batch`: what a stream hands out, and `OpenBatch`, one that is being filled.
+"""`Batch`: what a stream hands out, and `OpenBatch`, one that is being put together.
 
 Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
 alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
-cache, to the next one. The columns of a batch lie in one block of memory, one after the other, because a DataLoader's
+cache, to the next one. All tensors of a batch lie in one block of memory, one after the other, because a DataLoader's
 worker sends one block through shared memory twice as fast as five.
+
+That block is made on closing: then it is known which rows the batch has, and so how many documents. Until then an open
+batch only notes which rows of which windows it will consist of.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NoReturn
 
 import numpy as np
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from pilekit.errors import PilekitError
-from pilekit.stream.concat import IGNORED, Int64, concat
-from pilekit.stream.state import Place
-from pilekit.tokenize import TokenBatch
+from pilekit.errors import PilekitError, visible
+from pilekit.stream.columns import write
+from pilekit.stream.mlm import Masking, mask
+from pilekit.stream.rows import Int64, Rows
+from pilekit.stream.window import Window
 
-COLUMNS = ("input_ids", "labels", "doc_ids", "position_ids", "subset_ids")
+COLUMNS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
+"""The outputs with an entry for each token, in the order in which a batch holds them."""
+
+OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
+"""All that a batch can hold, but for `stream_state`, which no one asks for."""
+
+DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
 
 
 class Batch(dict[str, torch.Tensor]):
-    """Rows ready for training: a dict of five int64 tensors [rows, seq_len], each contiguous and the batch's own.
+    """Rows ready for training: a dict of tensors, each contiguous and the batch's own; `outputs` says which of these.
 
-    input_ids     tokens; every document is followed by EOD, the rest of a pass's last row is padding
-    labels        as Hugging Face wants them: `labels[i]` is the label of token i and the model shifts. -100 on padding
-                  and on the first token of a document, which nothing before it can predict; EOD counts. Where a row
-                  begins inside a document, its first token keeps its label (the shift drops the row's first label)
-    doc_ids       documents counted inside the row from 0; -1 on padding
-    position_ids  from 0 in each document, and again at each row's start: what a document has in an earlier row cannot
-                  be attended to, and positions stay below seq_len; 0 on padding
-    subset_ids    index into the stream's `subset_names`; -1 on padding
+    input_ids     int64 [rows, seq_len]: tokens; what documents leave free at a row's end is padding
+    labels        int64 [rows, seq_len], as Hugging Face wants them: `labels[i]` is the label of token i and the model
+                  shifts. -100 on padding and on the first token of a document, which nothing before it can predict; EOD
+                  counts. Where a row begins inside a document, its first token keeps its label, which the shift drops;
+                  the rest of a long document that stands behind another document has -100 on its first token. With
+                  `objective="mlm"`: the original of each token chosen, -100 elsewhere
+    position_ids  int64 [rows, seq_len]: from 0 in each document, and again at each row's start: what a document has in
+                  an earlier row cannot be attended to, and positions stay below seq_len; 0 on padding
+    doc_ids       int64 [rows, seq_len]: documents counted inside the row from 0; -1 on padding
+    subset_ids    int64 [rows, seq_len]: index into the stream's `subset_names`; -1 on padding
+    cu_seqlens    int32 [segments + 1]: borders in the batch as one line of rows x seq_len tokens, from 0 to its end. A
+                  segment is what a row has of one document, or a row's padding: what variable-length attention takes
+    max_seqlen    int32 []: the longest segment
 
-    stream_state  (attribute) the place after this batch: JSON types, for `PileStream.advance`
+    stream_state  int64, for `PileStream.advance`: the place after this batch
     """
 
     def __init__(
         self,
-        columns: dict[str, torch.Tensor],
-        stream_state: dict[str, Any],
-        segments: list[tuple[str, Int64]],
-        row_first: Int64,
+        tensors: Mapping[str, torch.Tensor],
+        shard_names: Mapping[int, str],
+        shards: Int64,
+        numbers: Int64,
         row_documents: Int64,
     ) -> None:
-        super().__init__(columns)
-        self.stream_state = stream_state
-        self._segments = segments
-        self._row_first = row_first
+        super().__init__(tensors)
+        self._shard_names = shard_names
+        self._shards = shards
+        self._numbers = numbers
         self._row_documents = row_documents
 
     def documents(self) -> list[list[tuple[str, int]]]:
         """The identities (shard name, document number) of each row's documents: entry [row][doc_id].
 
-        So `batch.documents()[row][batch["doc_ids"][row, i]]` is the document of token i. A document that goes on in the
-        next row is named in both. A DataLoader's worker and `pin_memory` keep this; a dict made from it does not.
+        So `batch.documents()[row][batch["doc_ids"][row, i]]` is the document of token i. A document that goes on in
+        another row is named in both. A DataLoader's worker and `pin_memory` keep this; a dict made from it does not.
         """
-        named = [(shard, number) for shard, numbers in self._segments for number in numbers.tolist()]
-        return [
-            named[first : first + count]
-            for first, count in zip(self._row_first.tolist(), self._row_documents.tolist(), strict=True)
-        ]
+        shards = (self._shard_names[shard] for shard in self._shards.tolist())
+        named = list(zip(shards, self._numbers.tolist(), strict=True))
+        ends = np.cumsum(self._row_documents)
+        return [named[end - count : end] for end, count in zip(ends, self._row_documents, strict=True)]
 
 
 def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:
@@ -76,51 +93,162 @@ def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -
 default_collate_fn_map[Batch] = _refuse_to_collate
 
 
-class OpenBatch:
-    """`rows` rows of `seq_len` tokens that are being filled."""
+def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    """`outputs` as a tuple; PilekitError if one is none of `OUTPUTS`, stands there twice, or there is none."""
+    found = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    wrong = [name for name in found if name not in OUTPUTS]
+    if wrong or not found or len(set(found)) < len(found):
+        what = f"not {visible(repr(wrong[0]), 80)}" if wrong else f"each once, not {visible(repr(found), 200)}"
+        raise PilekitError(f"outputs names what a batch holds, some of {', '.join(OUTPUTS)}, {what}")
+    return found
 
-    def __init__(self, rows: int, seq_len: int) -> None:
-        self._block = torch.empty((len(COLUMNS), rows, seq_len), dtype=torch.int64)
-        self.row_first = np.empty(rows, np.int64)
-        self.row_documents = np.empty(rows, np.int64)
-        self.seq_len = seq_len
-        self.capacity = rows * seq_len
-        self.cursor = 0
-        self._flat: list[Int64] = list(self._block.view(len(COLUMNS), -1).numpy())
-        self._doc_id = 0
-        self._listed = 0
-        self._segments: list[tuple[str, Int64]] = []
+
+class OpenBatch:
+    """A batch of at most `rows` rows of `seq_len` tokens, that is being put together.
+
+    outputs     what the batch will hold, of `OUTPUTS`
+    pad_id      fills what documents leave free
+    eos_id      ends each document
+    append_eod  whether it does; the windows that are filled in must have been packed with the same
+    masking     for `objective="mlm"`: which tokens can be chosen, and what replaces them; None: labels are the tokens
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        seq_len: int,
+        outputs: Sequence[str] = DEFAULT_OUTPUTS,
+        *,
+        pad_id: int,
+        eos_id: int,
+        append_eod: bool = True,
+        masking: Masking | None = None,
+    ) -> None:
+        self.rows = rows
+        self.filled = 0
+        self._seq_len = seq_len
+        self._outputs = checked_outputs(outputs)
+        self._pad_id = pad_id
+        self._eos_id = eos_id
+        self._append_eod = append_eod
+        self._masking = masking
+        self._parts: list[tuple[Window, int, int]] = []
 
     @property
-    def full(self) -> bool:
-        """No place left."""
-        return self.cursor == self.capacity
+    def left(self) -> int:
+        """Rows that are not filled yet."""
+        return self.rows - self.filled
 
-    def fill(self, tokens: TokenBatch, subset_ids: Int64, eos_id: int, document: int, token: int) -> tuple[int, int]:
-        """Write `tokens` from its `document`, `token` on; returns where writing ended, (document, token)."""
-        first = document
-        document, token, self.cursor, self._doc_id, self._listed = concat(
-            *(tokens.ids, tokens.offsets, subset_ids, eos_id, self.seq_len),
-            *(document, token, self.cursor, self._doc_id, self._listed),
-            *(*self._flat, self.row_first, self.row_documents),
-        )
-        # A copy, so that a batch which is kept does not keep a whole TokenBatch.
-        self._segments.append((tokens.shard, tokens.numbers[first : document + (token > 0)].copy()))
-        return document, token
+    def fill(self, window: Window, first_row: int, count: int) -> None:
+        """The next `count` rows of the batch are the rows of `window` from `first_row` on."""
+        if not (0 <= count <= self.left and 0 <= first_row <= len(window.rows) - count):
+            raise ValueError(
+                f"rows {first_row}..{first_row + count} of a window of {len(window.rows)} for {self.left} left"
+            )
+        self._parts.append((window, first_row, count))
+        self.filled += count
 
-    def close(self, place: Place, pad_id: int) -> Batch:
-        """The batch: without its empty rows, and the last row padded."""
-        rows = -(-self.cursor // self.seq_len)
-        block = self._block
-        if not self.full:
-            for column, padding in zip(self._flat, (pad_id, IGNORED, -1, 0, -1), strict=True):
-                column[self.cursor : rows * self.seq_len] = padding
-            block = block[:, :rows].clone()
-        return Batch(
-            # `.data`, so that autograd does not take a change of one column for a change of all.
-            {name: block[index].data for index, name in enumerate(COLUMNS)},
-            place.to_json(),
-            self._segments,
-            self.row_first[:rows],
-            self.row_documents[:rows],
-        )
+    def pad(self, count: int) -> None:
+        """The next `count` rows of the batch hold no document."""
+        self.fill(_without_documents(count), 0, count)
+
+    def close(self, shard_names: Sequence[str], stream_state: torch.Tensor | None = None) -> Batch:
+        """The batch of the rows filled so far.
+
+        shard_names   what the windows' `shards` index
+        stream_state  int64, any shape; None: the batch has none
+        """
+        pieces = [(window, slice(*window.rows.start[[row, row + count]])) for window, row, count in self._parts]
+        counts = _joined([np.diff(window.rows.start[row : row + count + 1]) for window, row, count in self._parts])
+        lengths = _joined([window.rows.length[part] for window, part in pieces])
+        shards = _joined([window.shards[window.rows.document[part]] for window, part in pieces])
+        numbers = _joined([window.numbers[window.rows.document[part]] for window, part in pieces])
+        borders = segment_borders(lengths, counts, self._seq_len)
+
+        shape = (self.filled, self._seq_len)
+        like: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # int64 first: each tensor begins at its own multiple
+        for name in COLUMNS:
+            if name in self._outputs:
+                like[name] = (torch.int64, shape)
+        if stream_state is not None:
+            like["stream_state"] = (torch.int64, tuple(stream_state.shape))
+        like["cu_seqlens"] = (torch.int32, borders.shape)
+        like["max_seqlen"] = (torch.int32, ())
+        tensors = _in_one_block({name: one for name, one in like.items() if name in {*self._outputs, "stream_state"}})
+
+        self._write({name: tensors[name].view(-1).numpy() for name in COLUMNS if name in tensors}, lengths, counts)
+        if stream_state is not None:
+            tensors["stream_state"].copy_(stream_state)
+        if "cu_seqlens" in tensors:
+            tensors["cu_seqlens"].copy_(torch.from_numpy(borders))
+        if "max_seqlen" in tensors:
+            tensors["max_seqlen"].fill_(int(np.diff(borders).max(initial=0)))
+        # `.data`, so that autograd does not take a change of one column for a change of all.
+        named = {name: tensors[name].data for name in (*self._outputs, "stream_state") if name in tensors}
+        return Batch(named, {int(shard): shard_names[shard] for shard in np.unique(shards)}, shards, numbers, counts)
+
+    def _write(self, columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
+        if self._masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):
+            for name in ("input_ids", "labels"):  # masking reads one and writes both, asked for or not
+                columns.setdefault(name, np.empty(self.filled * self._seq_len, np.int64))
+        given = [columns.get(name, _NO_COLUMN) for name in COLUMNS]
+        row = 0
+        for window, first, count in self._parts:
+            rows = window.rows
+            write(
+                *(window.ids, window.offsets, window.subset_ids),
+                *(rows.document, rows.begin, rows.length, rows.start),
+                *(first, count, row, self._seq_len, self._eos_id, self._pad_id),
+                *given,
+            )
+            row += count
+        if self._masking is not None and "labels" in columns:
+            keys = [window.row_keys[first : first + count] for window, first, count in self._parts]
+            used = np.bincount(np.repeat(np.arange(self.filled), counts), lengths, self.filled).astype(np.int64)
+            mask(columns["input_ids"], columns["labels"], np.concatenate(keys), used, self._masking)
+
+
+_NO_COLUMN: Int64 = np.empty(0, np.int64)
+
+
+def segment_borders(lengths: Int64, counts: Int64, seq_len: int) -> Int64:
+    """int64 [segments + 1]: where documents, paddings and rows begin in a batch as one line of tokens, and its end.
+
+    lengths  int64 [pieces]: of all rows, one after another
+    counts   int64 [rows]: pieces of each row
+    """
+    rows = np.arange(len(counts))
+    ends = np.cumsum(lengths)
+    before = np.concatenate(([0], ends))[np.cumsum(counts) - counts]  # tokens of all rows before each
+    in_line = ends + np.repeat(rows * seq_len - before, counts)
+    return np.union1d(in_line, np.arange(len(counts) + 1) * seq_len)
+
+
+def _joined(parts: list[Int64]) -> Int64:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _in_one_block(like: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> dict[str, torch.Tensor]:
+    """Tensors of these dtypes and shapes, uninitialized, one after another in one block of memory."""
+    sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in like.values()]
+    block = torch.empty(sum(sizes), dtype=torch.uint8)
+    ends = accumulate(sizes)
+    return {
+        name: block[end - size : end].view(dtype).view(shape)
+        for (name, (dtype, shape)), size, end in zip(like.items(), sizes, ends, strict=True)
+    }
+
+
+def _without_documents(count: int) -> Window:
+    """`count` rows of nothing but padding."""
+    none = _NO_COLUMN
+    return Window(
+        ids=np.empty(0, np.uint32),
+        offsets=np.zeros(1, np.int64),
+        subset_ids=none,
+        shards=none,
+        numbers=none,
+        keys=np.empty(0, np.uint64),
+        rows=Rows(none, none, none, np.zeros(count + 1, np.int64)),
+        row_keys=np.zeros(count, np.uint64),
+    )
