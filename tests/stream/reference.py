@@ -97,8 +97,8 @@ class Encoder:
     ) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         self._tokenizer.encode_special_tokens = True
-        self.eos_id = int(self._tokenizer.token_to_id(eos))
-        self.pad_id = int(self._tokenizer.token_to_id(pad))
+        vocabulary = self._tokenizer.get_vocab()
+        self.eos_id, self.pad_id = vocabulary[eos], vocabulary[pad]
         self._end = [self.eos_id] if append_eod else []
         self._known: dict[str, list[int]] = {}
 
