@@ -68,6 +68,10 @@ class Deduplicated(DocumentStage):
             if len(kept):
                 yield kept
 
+    def mask(self, shard: str) -> KeepMask:
+        """The keep mask of the shard of this name."""
+        return self._mask(shard, read_header(self.folder, KIND).inputs)
+
     def _mask(self, shard: str, names: dict[str, list[object]]) -> KeepMask:
         if shard not in names:
             some = ", ".join(visible(name) for name in list(names)[:3]) + (", ..." if len(names) > 3 else "")

@@ -4,21 +4,27 @@ Frames of up to 64 MiB are held, those used last, 64 MiB in all: random numbers 
 frames once, neighbours in a large one share theirs. A larger frame is gone through, and the pass waits where it got to
 for a line that lies further on.
 
-To find a line in a held frame, its newlines are counted (3.6 GB/s) per 4 KiB when it is decoded; a line is then some
-binary steps and a short search away. The place of every line would be found sooner, but a frame of nothing but newlines
-has 64 million of them.
+To find a line in a held frame, its newlines are counted (3.6 GB/s) per 4 KiB when the first is asked for; a line is
+then some binary steps and a short search away. The place of every line would be found sooner, but a frame of nothing
+but newlines has 64 million of them. Many lines at once are found by all places, of 1 MiB at a time (6.7 GB/s).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Generator, Hashable, Iterable, Sized
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sized
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
 
 HELD_BYTES = 64 << 20
 _STRIDE = 4096
+_BLOCK = 1 << 20
+_NEWLINE = ord("\n")
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Sized)
@@ -51,14 +57,22 @@ class FrameText:
     """The decoded text of one frame."""
 
     def __init__(self, pieces: Iterable[bytes]):
-        self.data = data = b"".join(pieces)
-        counts = [data.count(b"\n", begin, begin + _STRIDE) for begin in range(0, len(data), _STRIDE)]
-        self._before = np.cumsum([0, *counts])
+        self.data = b"".join(pieces)
 
-    @property
+    @cached_property
     def newlines(self) -> int:
         """How many there are."""
-        return int(self._before[-1])
+        return sum(int(np.count_nonzero(block == _NEWLINE)) for _, block in self._blocks())
+
+    @cached_property
+    def _before(self) -> Int64:
+        """How many there are before each stride."""
+        data = self.data
+        return np.cumsum([0, *(data.count(b"\n", begin, begin + _STRIDE) for begin in range(0, len(data), _STRIDE))])
+
+    def _blocks(self) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+        data = np.frombuffer(self.data, dtype=np.uint8)
+        return ((at, data[at : at + _BLOCK]) for at in range(0, len(data), _BLOCK))
 
     def behind_newline(self, count: int) -> int:
         """Where what follows the first `count` newlines begins; there must be so many."""
@@ -69,6 +83,22 @@ class FrameText:
         for _ in range(count - int(self._before[stride])):
             at = self.data.find(b"\n", at) + 1
         return at
+
+    def behind_newlines(self, counts: Int64) -> tuple[Int64, Int64]:
+        """Where what follows the first `counts[i]` newlines begins, and where it ends: both int64 [counts].
+
+        `counts` must increase, and there be so many newlines. What no newline follows ends where the data do.
+        """
+        begins, ends = np.zeros_like(counts), np.full_like(counts, len(self.data))
+        following = counts + 1
+        seen = 0
+        for at, block in self._blocks():
+            places = np.flatnonzero(block == _NEWLINE) + at
+            for wanted, found, behind in ((counts, begins, 1), (following, ends, 0)):
+                low, high = np.searchsorted(wanted, (seen + 1, seen + len(places) + 1))
+                found[low:high] = places[wanted[low:high] - (seen + 1)] + behind
+            seen += len(places)
+        return begins, ends
 
 
 class ForwardPass(Generic[B]):

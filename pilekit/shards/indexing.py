@@ -95,6 +95,7 @@ def index_corpus(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
+    whole: bool = True,
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; those that are there, whole and fit are kept.
 
@@ -102,9 +103,10 @@ def index_corpus(
     jobs      how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for shards so
               small that starting processes would take longer
     advance   called with each further amount of stored bytes dealt with
+    whole     False: no rows are read, so one with damaged rows is kept; that shows when they are read
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    found = [find_index(shard, corpus.manifest, tell=False, whole=True) for shard in corpus.shards]
+    found = [find_index(shard, corpus.manifest, tell=False, whole=whole) for shard in corpus.shards]
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))

@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from itertools import chain
+from itertools import chain, pairwise
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at
 from pilekit.shards.held_frames import HELD_BYTES, ForwardPass, FrameText, HeldFrames
@@ -24,9 +26,11 @@ from pilekit.shards.index import ShardIndex
 from pilekit.shards.lines import Line, whole_lines
 from pilekit.shards.opening import open_stored
 from pilekit.shards.reading import MAX_DOCUMENT_BYTES, CountedFile, gunzipped, line_blocks, located_errors
-from pilekit.shards.records import BadRecord, record_of
+from pilekit.shards.records import BadRecord, LineParser, record_of
 
 logger = logging.getLogger(__name__)
+
+Int64 = npt.NDArray[np.int64]
 
 
 class LinesByNumber:
@@ -64,6 +68,34 @@ class LinesByNumber:
     def record(self, number: int) -> object:
         """What this line decodes to; `BadRecord` if it is none, `PilekitError` if it cannot be read."""
         return _decoded(self._line(number))
+
+    def batch(self, numbers: Int64, parser: LineParser) -> DocumentBatch:
+        """The documents on these lines, as the parser makes them; each frame is decoded once.
+
+        numbers   int64 [lines], increasing, 0 <= number < lines
+        """
+        found: list[Line] = []
+        frames = np.searchsorted(self.index.frames.line, numbers, side="right") - 1
+        borders = np.flatnonzero(np.diff(frames, prepend=-1, append=len(self._sizes)))
+        for begin, end in pairwise(borders.tolist()):
+            frame, some = int(frames[begin]), numbers[begin:end]
+            if self._sizes[frame] > HELD_BYTES:
+                found += map(self._line, some.tolist())
+            else:
+                found += self._lines_of_held(some, frame)
+        return parser.parse(found, numbers)
+
+    def _lines_of_held(self, numbers: Int64, frame: int) -> list[Line]:
+        with located_errors(self.path, lambda: int(numbers[0]), MAX_DOCUMENT_BYTES):
+            text = self._text(frame)
+        first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
+        counts = numbers - first + (at > 0)
+        begins, ends = text.behind_newlines(counts)
+        view = memoryview(text.data)
+        lines: list[Line] = [view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+        if counts[-1] == text.newlines:  # No newline follows, so the line may go on in the next frame.
+            lines[-1] = self._line(int(numbers[-1]))
+        return lines
 
     def _line(self, number: int) -> Line:
         frame = self._frame_of(number)

@@ -5,38 +5,30 @@
     loader = DataLoader(documents, batch_size=8, sampler=sampler, num_workers=2, collate_fn=...)
 
 In memory are the shards' frame tables (32 bytes per MiB of text), how many documents each shard has, and 64 MiB of
-decoded frames. Where documents are left out, by subset or because their lines are bad, there are also the numbers of
-those that are not, 4 bytes each, of shards that have been used.
+decoded frames. Where documents are left out, by subset or because their lines are bad, there is also a bit for each
+line of shards that have been used.
 """
 
 from __future__ import annotations
 
 import logging
 import operator
-import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.held_frames import HeldFrames
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.indexing import index_corpus
-from pilekit.shards.random_access import DocumentReader, StoredDocument
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from pilekit.shards.open_readers import OpenReaders
+from pilekit.shards.random_access import StoredDocument
+from pilekit.shards.selected_lines import SelectedLines, lines_of_subsets
 
 logger = logging.getLogger(__name__)
-
-OPEN_SHARDS = 16
-"""So many files are open at most, those used last."""
 
 
 class PileDocuments:
@@ -82,8 +74,8 @@ class PileDocuments:
                 )
         self._counts = [self._count(index) for index in self._indexes]
         self._ends = np.cumsum(self._counts, dtype=np.int64)
-        self._numbers: dict[int, npt.NDArray[np.unsignedinteger[Any]]] = {}
-        self._start()
+        self._lines: dict[int, SelectedLines] = {}
+        self._readers = OpenReaders(self.corpus, self._indexes)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -97,9 +89,8 @@ class PileDocuments:
             return self.__getitems__(range(*position.indices(len(self))))
         place = self._place(position)
         shard = int(np.searchsorted(self._ends, place, side="right"))
-        number = place - (int(self._ends[shard]) - self._counts[shard])
-        numbers = self._numbers_of(shard)
-        return self._reader(shard).document(number if numbers is None else int(numbers[number]))
+        rank = place - (int(self._ends[shard]) - self._counts[shard])
+        return self._readers.of(shard).document(int(self._lines_of(shard).numbers(rank, rank + 1)[0]))
 
     def __getitems__(self, positions: Sequence[int]) -> list[StoredDocument]:
         """The documents at these positions, in their order; torch fetches whole batches by this name.
@@ -115,9 +106,7 @@ class PileDocuments:
 
     def close(self) -> None:
         """Close all files and let go of what is held; what is used again is opened again."""
-        for reader in self._readers.values():
-            reader.close()
-        self._start()
+        self._readers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,18 +120,7 @@ class PileDocuments:
         return f"PileDocuments({self.corpus!r}, {len(self)} documents)"
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_readers", "_held", "_numbers", "_process")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._numbers = {}
-        self._start()
-
-    def _start(self) -> None:
-        self._process = os.getpid()
-        self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
-        self._held: HeldFrames[Any] = HeldFrames()
+        return {**self.__dict__, "_lines": {}}
 
     def _place(self, position: int) -> int:
         place = operator.index(position)
@@ -151,47 +129,21 @@ class PileDocuments:
             raise IndexError(f"there is no document {position}, there are {len(self)}")
         return place
 
-    def _reader(self, shard: int) -> DocumentReader:
-        """The reader of a shard, opened in this process: after a fork, parent and child would move one position."""
-        if self._process != os.getpid():
-            self._start()
-        reader = self._readers.get(shard)
-        if reader is None:
-            reader = self._readers[shard] = DocumentReader(
-                self.corpus.shards[shard], self._indexes[shard], manifest=self.corpus.manifest, held=self._held
-            )
-            if len(self._readers) > OPEN_SHARDS:
-                self._readers.popitem(last=False)[1].close()
-        self._readers.move_to_end(shard)
-        return reader
-
     def _count(self, index: ShardIndex) -> int:
         if self.subsets is None:
             return index.header.documents
-        return sum(int(self._wanted(rows["subset"]).sum()) for rows in index.row_groups(["subset"]))
+        chosen, count = set(self.subsets), 0
+        for rows in index.row_groups(["subset"]):
+            for chunk in rows["subset"].chunks:
+                wanted = np.array([label in chosen for label in chunk.dictionary.to_pylist()], dtype=bool)
+                count += int(wanted[chunk.indices.to_numpy()].sum())
+        return count
 
-    def _numbers_of(self, shard: int) -> npt.NDArray[np.unsignedinteger[Any]] | None:
-        """The line numbers of the shard's documents; None if all lines are, so that they are their own numbers."""
-        index = self._indexes[shard]
-        if self._counts[shard] == index.header.lines:
-            return None
-        if shard not in self._numbers:
-            small = np.uint32 if index.header.lines <= 1 << 32 else np.uint64
-            parts = [np.zeros(0, dtype=small)]
-            for rows in index.row_groups(["number", "subset"]):
-                numbers = rows["number"].to_numpy().astype(small)
-                parts.append(numbers if self.subsets is None else numbers[self._wanted(rows["subset"])])
-            self._numbers[shard] = np.concatenate(parts)
-            if len(self._numbers[shard]) != self._counts[shard]:
+    def _lines_of(self, shard: int) -> SelectedLines:
+        if shard not in self._lines:
+            index = self._indexes[shard]
+            lines = lines_of_subsets(index, None if self.subsets is None else set(self.subsets).__contains__)
+            if len(lines) != self._counts[shard]:
                 raise PilekitError(f"{visible(index.path)}: was changed meanwhile; open the corpus again")
-        return self._numbers[shard]
-
-    def _wanted(self, labels: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-        """Which rows are of the subsets chosen."""
-        assert self.subsets is not None
-        chosen = set(self.subsets)
-        parts = [np.zeros(0, dtype=bool)]
-        for chunk in labels.chunks:
-            wanted = np.array([label in chosen for label in chunk.dictionary.to_pylist()], dtype=bool)
-            parts.append(wanted[chunk.indices.to_numpy()])
-        return np.concatenate(parts)
+            self._lines[shard] = lines
+        return self._lines[shard]

@@ -15,17 +15,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from pilekit.corpus import Manifest, Shard, shard_of
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.damage import BadLine, SkippedLines
 from pilekit.shards.held_frames import HeldFrames
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.indexing import index_of
 from pilekit.shards.lines_by_number import LinesByNumber, LinesFromTheBeginning, no_such_number
 from pilekit.shards.opening import is_parquet
 from pilekit.shards.reading import record_format
-from pilekit.shards.records import BadRecord, document_of
+from pilekit.shards.records import BadRecord, LineParser, document_of
+
+if TYPE_CHECKING:
+    from pilekit.shards.rows_by_number import RowsByNumber
 
 
 class StoredDocument(NamedTuple):
@@ -68,16 +76,6 @@ def read_documents(
     return documents()
 
 
-class _Records(Protocol):
-    """What `LinesByNumber`, `RowsByNumber` and `LinesFromTheBeginning` are."""
-
-    @property
-    def lines(self) -> int | None: ...
-    def is_near(self, number: int) -> bool: ...
-    def record(self, number: int) -> object: ...
-    def close(self) -> None: ...
-
-
 class DocumentReader:
     """Reads documents of one shard; close it when done. One thread at a time may use it.
 
@@ -97,7 +95,7 @@ class DocumentReader:
     ):
         self.shard, self.format = shard, record_format(manifest)
         self._path = shard.path if shard.path != "-" else shard.name
-        self._records: _Records
+        self._records: LinesByNumber | RowsByNumber | LinesFromTheBeginning
         held = HeldFrames() if held is None else held
         if is_parquet(shard.path):
             from pilekit.shards.rows_by_number import RowsByNumber
@@ -128,6 +126,24 @@ class DocumentReader:
         if not isinstance(meta, dict):
             meta = {key: value for key, value in record.items() if key != self.format.text_field}
         return StoredDocument(text, meta, subset, number, self.shard.name)
+
+    def batch(self, numbers: npt.NDArray[np.int64]) -> DocumentBatch:
+        """The documents of these numbers, int64 and increasing, of a shard with an index; each frame is decoded once.
+
+        PilekitError if one is none: the index tells which lines are.
+        """
+        assert not isinstance(self._records, LinesFromTheBeginning)
+        if len(numbers):
+            self._known(int(numbers[0]))
+            self._known(int(numbers[-1]))
+        skipped = SkippedLines()
+        parser = LineParser(self._path, self.shard.name, self.format, None, skipped)
+        batch = self._records.batch(numbers, parser)
+        if len(batch) < len(numbers):
+            blank = BadLine(self._path, int(np.setdiff1d(numbers, batch.numbers)[0]) + 1, "is blank")
+            bad = min(blank, *skipped.examples[:1], key=lambda bad: (bad.line, bad is blank))
+            raise PilekitError(f"{bad}; its index has a document there: make it anew with `pilekit index`")
+        return batch
 
     def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
         """Yield the documents of these numbers, in their order."""

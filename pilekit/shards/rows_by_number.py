@@ -11,14 +11,15 @@ from collections.abc import Generator
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from pilekit.documents import RecordFormat
+from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.shards.held_frames import HELD_BYTES, ForwardPass, HeldFrames
 from pilekit.shards.opening import open_stored
 from pilekit.shards.parquet import RowBlocks, format_of, located_rows, open_table
 from pilekit.shards.reading import MAX_DOCUMENT_BYTES
-from pilekit.shards.records import BadRecord
+from pilekit.shards.records import BadRecord, LineParser, document_of
 
 Block = list[pa.RecordBatch]
 
@@ -61,6 +62,20 @@ class RowsByNumber:
             return row.to_pylist()[0]
         except UnicodeDecodeError:
             raise BadRecord("is not valid UTF-8") from None
+
+    def batch(self, numbers: npt.NDArray[np.int64], parser: LineParser) -> DocumentBatch:
+        """The documents on these rows, which increase; what is none, the parser is told of."""
+        texts, labels, kept = [], [], []
+        for index, number in enumerate(numbers.tolist()):
+            try:
+                text, label = document_of(self.record(number), self.format)
+            except BadRecord as bad:
+                parser.bad(number, str(bad))
+                continue
+            texts.append(text)
+            labels.append(label)
+            kept.append(index)
+        return DocumentBatch(texts, labels, parser.shard, numbers[kept], format=parser.format)
 
     def _group_of(self, number: int) -> int:
         return int(np.searchsorted(self._begins, number, side="right")) - 1

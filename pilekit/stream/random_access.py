@@ -1,0 +1,154 @@
+"""`RandomAccess`: the plan of shards that can be entered anywhere: units of the one shared sequence, through the index.
+
+Lane l of L reads the units at the positions l, l + L, l + 2L, ... of a `Sequence`. For each, the frames in which its
+documents lie are decoded, once, and its lines parsed; copies that do not stay and what the filters drop go; the rest
+comes in the unit's own order. `order` numbers the documents of that order before anything was dropped, so a place means
+the same whatever the filters do.
+
+All lanes of a process share one set of open files. Filters see a whole unit, a `DocumentBatch` for each shard it
+touches, wherever in the unit a lane begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Some
+
+import numpy as np
+
+from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline import Pipeline, Stage
+from pilekit.shards.open_readers import OpenReaders
+from pilekit.stream.hashes import Int64
+from pilekit.stream.lane_documents import LaneDocuments
+from pilekit.stream.repeats import stays
+from pilekit.stream.selection import Selection
+from pilekit.stream.sequence import Sequence
+
+_QUIET = 1 << 20
+"""So many documents in a row that all drop are taken for "none stays" in a large corpus."""
+_QUIET_EPOCHS = 64
+"""And so many epochs in a small one: with one document that stays, units at random miss it once in e^64 times."""
+
+
+class RandomAccess:
+    """A `LaneSource`.
+
+    selection   the documents
+    sequence    their units, `sequence.documents` is `len(selection)`
+    repeats     factors by exact subset name; subsets that it does not name have 1
+    filters     document stages, none of them stateful
+
+    Can be pickled, if the filters can, and used after a fork. Threads must not share it. `PilekitError` from reading
+    for damage, for a shard or index that was changed meanwhile, and for filters that leave nothing.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        sequence: Sequence,
+        repeats: Mapping[str, float] | None = None,
+        filters: Some[Stage] = (),
+    ):
+        self.selection, self.sequence, self.repeats = selection, sequence, dict(repeats or {})
+        self.filters = Pipeline(filters)
+        self._readers = OpenReaders(selection.corpus, selection.indexes)
+        self._compared: set[int] = set()
+
+    def first(self, lane: int) -> int:
+        """The position at which the lane begins: its own number."""
+        return lane
+
+    def documents(self, lane: int, position: int, document: int) -> Iterator[LaneDocuments]:
+        """The lane's documents from that place on, a unit at a time, without end."""
+        quiet, most = 0, self._most_quiet()
+        while True:
+            piece = self._piece(position, document)
+            quiet = 0 if len(piece) else quiet + self.sequence.unit
+            if quiet > most:
+                raise PilekitError(
+                    f"no document stays: all of {quiet:,} documents in a row were dropped by repeats or by the filters "
+                    f"({visible(repr(list(self.filters.stages)), 200)}); an epoch that selects nothing would not end"
+                )
+            yield piece
+            del piece  # Its texts need not wait while the next are read.
+            position, document = position + self.sequence.lanes, 0
+
+    def close(self) -> None:
+        """Close all files; what is used again is opened again."""
+        self._readers.close()
+
+    def _most_quiet(self) -> int:
+        """How many documents may drop in a row: a lane's share of an epoch at least, 64 epochs of a small corpus."""
+        every = len(self.selection) * self.sequence.copies
+        return max(every // self.sequence.lanes, min(_QUIET_EPOCHS * every, _QUIET))
+
+    def _piece(self, position: int, document: int) -> LaneDocuments:
+        """What stays of the unit at this position, from the `document`th of its order on."""
+        unit = self.sequence.at(position)
+        order = self.sequence.order(unit)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        texts: list[str] = []
+        subsets: list[str] = []
+        shards: list[Int64] = []
+        numbers: list[Int64] = []
+        ranks: list[Int64] = []
+        begin = 0
+        for shard, lines in self.selection.locate(unit.begin, unit.end):
+            batch = self._batch(shard, lines)
+            if self.repeats:
+                factors = np.array([self.repeats.get(label, 1.0) for label in batch.subsets])
+                batch = batch.where(
+                    stays(self.sequence.seed, unit.epoch, unit.copy, factors, np.array(shard), batch.numbers)
+                )
+            for kept in self.filters([batch]) if len(batch) else ():
+                texts += kept.texts
+                subsets += kept.subsets
+                shards.append(np.full(len(kept), shard, dtype=np.int64))
+                numbers.append(kept.numbers)
+                ranks.append(rank[begin : begin + len(lines)][self._places(kept, lines)])
+            begin += len(lines)
+        of_each = _joined(ranks)
+        by_rank = np.argsort(of_each)
+        by_rank = by_rank[np.searchsorted(of_each[by_rank], document) :]
+        chosen = by_rank.tolist()
+        return LaneDocuments(
+            position=position,
+            order=of_each[by_rank],
+            texts=[texts[i] for i in chosen],
+            subsets=[subsets[i] for i in chosen],
+            shards=_joined(shards)[by_rank],
+            numbers=_joined(numbers)[by_rank],
+        )
+
+    def _batch(self, shard: int, lines: Int64) -> DocumentBatch:
+        batch = self._readers.of(shard).batch(lines)
+        selection = self.selection
+        if not all(map(selection.selects, set(batch.subsets))):
+            path, index = selection.corpus.shards[shard].path, selection.indexes[shard].path
+            raise PilekitError(
+                f"{visible(index)}: does not fit {visible(path)} (documents have other subsets); remove it and make a "
+                "new one with `pilekit index`"
+            )
+        if selection.dedup is not None and shard not in self._compared:
+            # Another shard of the same name and length would lose the wrong documents: its texts are compared.
+            for _ in Deduplicated(selection.dedup)(iter([batch])):
+                self._compared.add(shard)
+        return batch
+
+    def _places(self, kept: DocumentBatch, lines: Int64) -> Int64:
+        """Which of these lines the documents that came through the filters are."""
+        places = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
+        if not np.array_equal(lines[places], kept.numbers) or bool(np.any(kept.numbers[1:] <= kept.numbers[:-1])):
+            raise PilekitError(
+                f"{visible(kept.shard)}: the filters ({visible(repr(list(self.filters.stages)), 200)}) give documents "
+                "that they were not given, or in another order; a document stage drops documents or changes their texts"
+            )
+        return places
+
+
+def _joined(parts: list[Int64]) -> Int64:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
