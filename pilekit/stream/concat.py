@@ -24,3 +24,10 @@ def concat(lengths: Int64, seq_len: int, first_begin: int = 0, last: bool = Fals
     document = np.searchsorted(ends, at, side="right")  # the first that ends behind `at`, so no empty one
     begin = at - (ends - lengths)[document]
     return Rows(document, begin, length, np.searchsorted(at, edges) if used else np.zeros(1, np.int64))
+
+
+def unused(lengths: Int64, used: int) -> tuple[int, int]:
+    """(document, begin): where the running tokens go on after the first `used`; documents without tokens are behind."""
+    ends = np.cumsum(lengths)
+    document = int(np.searchsorted(ends, used, side="right"))
+    return document, used - (int(ends[document - 1]) if document else 0)

@@ -1,37 +1,46 @@
-"""`Pack`: the stage from token batches to batches of packed rows.
+"""`Pack`: the stage from token batches to batches of packed rows, for chains without a `PileStream`.
 
-Batches in need not fit batches out: a batch out is filled from as many of them as it takes, and handed on the moment it
-is full. Python runs once per batch in and out, never per row or per document; the loop over tokens is in concat.py.
+It is one lane that begins at the first document and has no place to go on from: windows of documents are packed alone,
+rows go into batches in the windows' order, and a batch is handed on the moment it is full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, islice
 from typing import ClassVar
 
 import numpy as np
 
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.batch import Batch, OpenBatch
-from pilekit.stream.concat import Int64
-from pilekit.stream.state import Place
+from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, OpenBatch, checked_outputs
+from pilekit.stream.concat import unused
+from pilekit.stream.hashes import mix
+from pilekit.stream.mlm import Masking
+from pilekit.stream.rows import Int64
+from pilekit.stream.window import PACKINGS, Packing, TokenizedDocuments, Window, joined, packed, room_for
 from pilekit.tokenize import TokenBatch
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Pack documents, each followed by `eos_id`, into rows: one after another, cut at the row's edge.
+    """Pack documents, each followed by `eos_id`, into rows.
 
     seq_len        tokens in a row
     eos_id         the token that ends each document; a document without tokens is this token alone
-    batch_size     rows in a batch; the last batch of a pass has fewer where there are no more
-    pad_id         fills the pass's last row; `eos_id` by default
+    packing        "best_fit": windows of documents, no document cut that fits in a row; "concat": one document after
+                   another, cut at the row's edge; "none": one document a row
+    window         documents that are packed together, by best_fit and none
+    batch_size     rows in a batch; the last batch has fewer where there are no more
+    pad_id         fills what documents leave free; `eos_id` by default
+    append_eod     False: documents stand side by side without an EOD, and those without tokens are left out
+    outputs        what a batch holds, see `Batch`
+    masking        for masked-language modelling: which tokens can be chosen, and what replaces them
     subset_names   subset ids count through these names; other labels get the next ids, in the order in which they come
+    seed           of the rows' order and of the masks
 
-    More than `MAX_SUBSETS` other labels are a PilekitError: every batch's state names them.
+    PilekitError for arguments that make no sense, and for more than `MAX_SUBSETS` other labels.
     """
 
     takes: ClassVar[type] = TokenBatch
@@ -40,15 +49,21 @@ class Pack:
     seq_len: int
     eos_id: int
     _: KW_ONLY
+    packing: Packing = "best_fit"
+    window: int = 256
     batch_size: int = 8
     pad_id: int | None = None
+    append_eod: bool = True
+    outputs: tuple[str, ...] = DEFAULT_OUTPUTS
+    masking: Masking | None = None
     subset_names: tuple[str, ...] = ()
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("seq_len", "batch_size"):
+        for name in ("seq_len", "batch_size", "window"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise PilekitError(f"{name} is a whole number from 1 on, not {value!r}")
+                raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 80)}")
         for name, needed in (("eos_id", True), ("pad_id", False)):
             value = getattr(self, name)
             if (value is not None or needed) and (type(value) is not int or value < 0):
@@ -56,43 +71,87 @@ class Pack:
                     f"{name} is the id of a token, a whole number from 0 on, not {visible(repr(value), 80)}; "
                     f"a Tokenizer gives it as `tokenizer.{name}`"
                 )
+        if self.packing not in PACKINGS:
+            raise PilekitError(f"packing is one of {', '.join(PACKINGS)}, not {visible(repr(self.packing), 80)}")
+        object.__setattr__(self, "outputs", checked_outputs(self.outputs))
 
-    def __call__(self, batches: Iterator[TokenBatch], start: Place | None = None) -> Iterator[Batch]:
-        """Pack `batches`, every token of them; with `start`, they begin with the document of that place.
+    def __call__(self, batches: Iterator[TokenBatch]) -> Iterator[Batch]:
+        """Pack `batches`, every token of them."""
+        shard_names: dict[str, int] = {}
+        documents = self._documents(batches, shard_names)
+        open_batch = self._open_batch()
+        for window in self._concat(documents) if self.packing == "concat" else self._windows(documents):
+            given = 0
+            while given < len(window.rows):
+                count = min(open_batch.left, len(window.rows) - given)
+                open_batch.fill(window, given, count)
+                given += count
+                if not open_batch.left:
+                    yield open_batch.close(list(shard_names))
+                    open_batch = self._open_batch()
+        if open_batch.filled:
+            yield open_batch.close(list(shard_names))
 
-        PilekitError if that document is not there or is shorter than the place says: then the shard has changed.
-        """
-        pad_id = self.eos_id if self.pad_id is None else self.pad_id
-        new_subsets = start.new_subsets if start is not None else ()
-        subset_ids = _SubsetIds((*self.subset_names, *new_subsets), most=len(self.subset_names) + MAX_SUBSETS)
-        named = len(subset_ids)  # names that the documents packed so far, or the manifest, have asked for
-        place = start
-        open_batch: OpenBatch | None = None
-        token = 0
-        batches = filter(len, batches)
-        if start is not None and start.token:
-            batches, token = _beginning_inside(batches, start), start.token
-        for tokens in batches:
-            ids = subset_ids.of(tokens.subsets)
-            document = 0
-            while document < len(tokens):
-                if open_batch is None:
-                    open_batch = OpenBatch(self.batch_size, self.seq_len)
-                first = document
-                document, token = open_batch.fill(tokens, ids, self.eos_id, document, token)
-                touched = document + (token > 0)
-                named = max(named, 1 + int(ids[first:touched].max()))
-                place = Place(
-                    tokens.shard,
-                    int(tokens.numbers[document]) if token else int(tokens.numbers[document - 1]) + 1,
-                    token,
-                    tuple(islice(subset_ids, len(self.subset_names), named)),
-                )
-                if open_batch.full:
-                    yield open_batch.close(place, pad_id)
-                    open_batch = None
-        if open_batch is not None and place is not None:
-            yield open_batch.close(place, pad_id)
+    def _open_batch(self) -> OpenBatch:
+        return OpenBatch(
+            self.batch_size,
+            self.seq_len,
+            self.outputs,
+            pad_id=self.eos_id if self.pad_id is None else self.pad_id,
+            eos_id=self.eos_id,
+            append_eod=self.append_eod,
+            masking=self.masking,
+        )
+
+    def _documents(
+        self, batches: Iterable[TokenBatch], shard_names: dict[str, int]
+    ) -> Iterator[tuple[TokenizedDocuments, Int64]]:
+        """The documents of each batch, and their lengths."""
+        subset_ids = _SubsetIds(self.subset_names, most=len(self.subset_names) + MAX_SUBSETS)
+        for position, tokens in enumerate(batches):
+            shard = shard_names.setdefault(tokens.shard, len(shard_names))
+            documents = TokenizedDocuments(
+                tokens.ids,
+                tokens.offsets,
+                subset_ids.of(tokens.subsets),
+                np.full(len(tokens), shard, np.int64),
+                tokens.numbers,
+                mix(self.seed, 0, position, np.arange(len(tokens))),
+            )
+            yield documents, np.diff(tokens.offsets) + self.append_eod
+
+    def _windows(self, batches: Iterable[tuple[TokenizedDocuments, Int64]]) -> Iterator[Window]:
+        """Windows that are packed alone."""
+        parts: list[TokenizedDocuments] = []
+        taken = tokens = 0
+        for documents, lengths in batches:
+            begin = 0
+            while begin < len(documents):
+                count = room_for(lengths[begin:], self.window, taken, tokens)
+                if count:
+                    parts.append(documents.part(begin, begin + count))
+                    tokens += int(lengths[begin : begin + count].sum())
+                    taken += count
+                    begin += count
+                else:
+                    yield packed(joined(parts), self.packing, self.seq_len, self.append_eod)
+                    parts, taken, tokens = [], 0, 0
+        if parts:
+            yield packed(joined(parts), self.packing, self.seq_len, self.append_eod)
+
+    def _concat(self, batches: Iterable[tuple[TokenizedDocuments, Int64]]) -> Iterator[Window]:
+        """The full rows of each batch, after what was left of the one before; at the end, what is left of the last."""
+        rest: TokenizedDocuments | None = None
+        begin = 0
+        for documents, _ in batches:
+            documents = documents if rest is None else joined([rest, documents])
+            window = packed(documents, "concat", self.seq_len, self.append_eod, first_begin=begin, last=False)
+            yield window
+            lengths = np.diff(documents.offsets) + self.append_eod
+            document, begin = unused(lengths, begin + len(window.rows) * self.seq_len)
+            rest = documents.part(document, len(documents))
+        if rest is not None:
+            yield packed(rest, "concat", self.seq_len, self.append_eod, first_begin=begin)
 
 
 class _SubsetIds(dict[str, int]):
@@ -111,18 +170,3 @@ class _SubsetIds(dict[str, int]):
     def of(self, names: list[str]) -> Int64:
         """The ids of `names`, int64 [documents]."""
         return np.fromiter(map(self.__getitem__, names), np.int64, len(names))
-
-
-def _beginning_inside(batches: Iterator[TokenBatch], start: Place) -> Iterator[TokenBatch]:
-    """`batches`, if they begin with the document that `start` is in, and it has the tokens already used of it."""
-    first = next(batches, None)
-    if (
-        first is None
-        or (first.shard, int(first.numbers[0])) != (start.shard, start.document)
-        or int(first.offsets[1]) < start.token
-    ):
-        raise PilekitError(
-            f"cannot resume inside document {start.document:,} of {visible(start.shard)}: it is not there, or shorter "
-            "than when the state was taken; the shard has changed, so put the old one back or start without the state"
-        )
-    return chain([first], batches)

@@ -1,0 +1,66 @@
+"""`document_mask`: who attends to whom, so that a document's outputs depend on no other document of its row.
+
+Everything rests on one number for each token, its segment: two tokens see each other when they are of one row and one
+segment. Each padding token is a segment of its own: it attends to itself alone, so no row of a softmax is empty (which
+would give NaN), and nobody attends to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from pilekit.errors import PilekitError, visible
+
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(b, h, q_idx, kv_idx) -> bool, what `torch.nn.attention.flex_attention.create_block_mask` takes."""
+
+
+@overload
+def document_mask(
+    batch: Mapping[str, Tensor], *, dense: Literal[False] = False, causal: bool = True
+) -> MaskFunction: ...
+@overload
+def document_mask(batch: Mapping[str, Tensor], *, dense: Literal[True], causal: bool = True) -> Tensor: ...
+
+
+def document_mask(batch: Mapping[str, Tensor], *, dense: bool = False, causal: bool = True) -> MaskFunction | Tensor:
+    """Each token attends to its own document, up to itself.
+
+    batch   has `doc_ids` or `position_ids`, int64 [batch, T], on the device where the mask is to be
+    dense   False: a `mask_mod` for FlexAttention: `create_block_mask(document_mask(batch), B, None, T, T)`. True: a bool
+            tensor [batch, 1, T, T], True where a query (third dimension) attends to a key (fourth), for
+            `scaled_dot_product_attention(q, k, v, attn_mask=mask)`
+    causal  False: to all of its document, what comes after it as well, as `objective="mlm"` needs it
+
+    PilekitError if the batch has neither column.
+    """
+    segments = _segments(batch)
+    if dense:
+        mask = (segments[:, :, None] == segments[:, None, :])[:, None]
+        return mask.tril_() if causal else mask
+
+    def bidirectional(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return segments[b, q_idx] == segments[b, kv_idx]
+
+    def up_to_itself(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return (q_idx >= kv_idx) & (segments[b, q_idx] == segments[b, kv_idx])
+
+    return up_to_itself if causal else bidirectional
+
+
+def _segments(batch: Mapping[str, Tensor]) -> Tensor:
+    """int64 [batch, T]: the same number for all tokens of a document in its row, one of its own for each padding."""
+    if "doc_ids" in batch:
+        documents = batch["doc_ids"]
+        places = torch.arange(documents.shape[1], device=documents.device)
+        return documents.where(documents >= 0, -1 - places)
+    if "position_ids" in batch:  # 0 begins a document, and is what each padding token has
+        return (batch["position_ids"] == 0).cumsum(1)
+    held = visible(", ".join(batch), 200)
+    raise PilekitError(
+        f'document_mask needs doc_ids or position_ids, and the batch has {held}: ask for one in the stream\'s "outputs"'
+    )
