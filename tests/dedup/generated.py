@@ -7,6 +7,9 @@ Of each thousand documents
 - 100 are in groups of 4, one in each quarter, that are much alike: each has the group's key in 60 % of the bands;
 - 20 share a licence header: each has that one key in 30 % of the bands;
 - all others are like nothing else.
+
+Shingle sets have 20 to 40 values. Those of a group have a set in common, of which each member has a few values replaced
+by its own: their similarities lie around 0.8.
 """
 
 from __future__ import annotations
@@ -14,20 +17,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.dedup.bands import Bands
+from pilekit.dedup.bits import get_bits
+from pilekit.dedup.choose import Decisions, choose
+from pilekit.dedup.exact import find_exact
+from pilekit.dedup.match import find_candidates
 from pilekit.dedup.population import Population
+from pilekit.dedup.shingle_store import ShingleStore
 from pilekit.dedup.shingles import mixed
+from pilekit.dedup.verify import verify
 from pilekit.kernels import compiled
+from tests.dedup.given import write_flat_sets
 
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 
 BANDS = 21
 AT_A_TIME = 1 << 16
+THRESHOLD = 0.8
+MOST_SHINGLES = 40
 ONE_TEXT, TEXTS_TWICE, GROUPS, LICENCE = range(0, 40), range(40, 100), range(100, 200), range(200, 220)
 """By the last three digits of the document."""
 
@@ -75,6 +89,52 @@ def _fill(documents: Int64, of_all: int, column: int, out: UInt64) -> None:
                 out[i] = _hash(200, 1000 + column)
 
 
+def shingles(documents: Int64, of_all: int) -> tuple[UInt64, Int64]:
+    """Their shingle sets, uint64 [documents, 40], zeros behind the last; and the sizes of the sets, int64 [documents].
+
+    Of a group all sets are equally large, and a value is either in the same place of two sets or not in both.
+    """
+    out = np.zeros((len(documents), MOST_SHINGLES), dtype=np.uint64)
+    sizes = np.empty(len(documents), dtype=np.int64)
+    _fill_sets(documents, of_all, out, sizes)
+    return out, sizes
+
+
+@compiled()
+def _fill_sets(documents: Int64, of_all: int, out: UInt64, sizes: Int64) -> None:
+    for i in range(len(documents)):
+        document = documents[i]
+        common = document % (of_all // 4) if 100 <= document % 1000 < 200 else document
+        sizes[i] = 20 + np.int64(_hash(common, 2000) % np.uint64(21))
+        for place in range(sizes[i]):
+            own = _hash(document, 3000 + place) < np.uint64(0x0F00000000000000)  # 6 % of all
+            out[i, place] = _hash(document if own else common, 4000 + place)
+
+
+def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.uint8], parts: int = 20) -> ShingleStore:
+    """The shingle sets of the flagged documents on disk; parts as in `generated_population`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    borders = _borders(documents, parts)
+    for place, (begin, end) in enumerate(pairwise(borders)):
+        chosen = begin + np.flatnonzero(get_bits(flagged, np.arange(begin, end, dtype=np.uint32)))
+        values, sizes = shingles(chosen, documents)
+        there = np.arange(MOST_SHINGLES) < sizes[:, None]
+        values[~there] = np.iinfo(np.uint64).max
+        values.sort(axis=1)
+        write_flat_sets(folder, place, values[there], sizes)
+    return ShingleStore(folder, np.array(borders), flagged)
+
+
+def decide_generated(folder: Path, documents: int, memory: int) -> Decisions:
+    """All steps that have no shard to read: exact copies, candidates, their comparison, and the choice."""
+    population = generated_population(documents)
+    copies = find_exact(population, folder, memory)
+    candidates = find_candidates(population, Bands(BANDS, 6), copies.bits(), folder, memory, jobs=2)
+    store = write_store(folder.with_name(f"{folder.name}-sets"), documents, candidates.bits())
+    edges = verify(candidates, store, THRESHOLD, folder, memory, jobs=2).edges
+    return choose(edges.chunks(), copies, folder, memory)
+
+
 @dataclass(frozen=True)
 class GeneratedSketch:
     """One part of the corpus."""
@@ -96,6 +156,10 @@ class GeneratedSketch:
 
 def generated_population(documents: int, parts: int = 20) -> Population:
     """So many documents, in so many parts."""
-    borders = np.linspace(0, documents, parts + 1).astype(np.int64).tolist()
-    sketches = [GeneratedSketch(begin, end - begin, documents) for begin, end in pairwise(borders)]
+    sketches = [GeneratedSketch(begin, end - begin, documents) for begin, end in pairwise(_borders(documents, parts))]
     return Population(sketches, "longest")  # type: ignore[arg-type]
+
+
+def _borders(documents: int, parts: int) -> list[int]:
+    borders: list[int] = np.linspace(0, documents, parts + 1).astype(np.int64).tolist()
+    return borders

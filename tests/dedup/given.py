@@ -50,14 +50,18 @@ def all_pairs(ranks: Iterable[int]) -> list[tuple[int, int]]:
     return [(later, earlier) for earlier, later in combinations(sorted(ranks), 2)]
 
 
-def write_store_files(folder: Path, place: int, sets: Sequence[Values]) -> None:
-    """The files of a shard of which these sets, each ascending, are stored."""
-    sizes = np.array([len(some) for some in sets], dtype=np.int64)
-    values = np.concatenate([np.empty(0, dtype=np.uint64), *sets])
+def write_flat_sets(folder: Path, place: int, values: Values, sizes: npt.NDArray[np.int64]) -> None:
+    """The files of a shard of which sets of these sizes are stored, each ascending, one behind the other."""
     ends = np.cumsum(np.stack([sizes, bitmap_words(sizes)], axis=1), axis=0)
-    sets_file(folder, place).write_bytes(values.tobytes())
-    bits_file(folder, place).write_bytes(bitmaps(values, sizes).tobytes())
+    sets_file(folder, place).write_bytes(values.data)
+    bits_file(folder, place).write_bytes(bitmaps(values, sizes).data)
     extents_file(folder, place).write_bytes(bytes(8 * (KEY_WORDS + EXTENT_WORDS)) + ends.astype(np.uint64).tobytes())
+
+
+def write_store_files(folder: Path, place: int, sets: Sequence[Values]) -> None:
+    """The same, of a list of sets."""
+    sizes = np.array([len(some) for some in sets], dtype=np.int64)
+    write_flat_sets(folder, place, np.concatenate([np.empty(0, dtype=np.uint64), *sets]), sizes)
 
 
 def given_store(folder: Path, sets: Sequence[Iterable[int] | Values], *, shards: int = 1) -> ShingleStore:

@@ -1,4 +1,4 @@
-"""Exact copies, candidates and decisions, killed when each of their files appears, and run again."""
+"""Exact copies, candidates, comparisons and decisions, killed when each of their files appears, and run again."""
 
 from __future__ import annotations
 
@@ -13,18 +13,9 @@ import pytest
 RUN = """
 import sys
 from pathlib import Path
-from pilekit.dedup.bands import Bands
-from pilekit.dedup.choose import choose
-from pilekit.dedup.exact import find_exact
-from pilekit.dedup.match import find_candidates
-from tests.dedup.generated import generated_population
-from tests.dedup.test_memory import edges
+from tests.dedup.generated import decide_generated
 
-folder = Path(sys.argv[1])
-population = generated_population(200_000)
-copies = find_exact(population, folder, 1 << 20)
-candidates = find_candidates(population, Bands(21, 6), copies.bits(), folder, 1 << 20, jobs=2)
-choose(edges(candidates.pairs.chunks()), copies, folder, 1 << 20)
+decide_generated(Path(sys.argv[1]), 200_000, 1 << 20)
 """
 FILES = [
     "copies.bits",
@@ -33,6 +24,8 @@ FILES = [
     "hot.lengths",
     "pairs.rows",
     "candidates.bits",
+    "edges.json",
+    "edges.rows",
     "removed.bits",
     "removals.rows",
 ]
