@@ -143,6 +143,24 @@ def decompress_frame_at(
     yield from decode(_begin_frame(stored, number, max_window), max_window)
 
 
+def decompress_whole(data: memoryview, size: int, max_window: int = MAX_WINDOW) -> bytes | None:
+    """Decompress the frame that `data` begin with, if it is whole and undamaged and its text has `size` bytes.
+
+    None if not: then `decompress_frame_at` tells what is wrong. Whatever lies behind the frame is passed over.
+    """
+    header = parse_frame_header(bytes(data[:LARGEST_HEADER]))
+    if header is None or data[:4] != FRAME_MAGIC or header.window > max_window:
+        return None
+    try:
+        # What a frame says of its size, zstd would allocate.
+        if zstandard.frame_content_size(data) not in (-1, size):
+            return None
+        text = zstandard.ZstdDecompressor(max_window_size=max_window).decompress(data, max_output_size=size)
+    except zstandard.ZstdError:
+        return None
+    return text if len(text) == size else None
+
+
 def walk_frames(stored: Stored, max_window: int) -> Iterator[Blocks]:
     """The frames of a file, for `decode`: each must have been read to its last block when the next is asked for."""
     if not stored.has(1):

@@ -6,7 +6,8 @@ for a line that lies further on.
 
 To find a line in a held frame, its newlines are counted (3.6 GB/s) per 4 KiB when the first is asked for; a line is
 then some binary steps and a short search away. The place of every line would be found sooner, but a frame of nothing
-but newlines has 64 million of them. Many lines at once are found by all places, of 1 MiB at a time (6.7 GB/s).
+but newlines has 64 million of them. Many lines at once are found by all places, of 2 MiB at a time (7 GB/s); a frame of
+1 MiB with few newlines keeps those.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Int64 = npt.NDArray[np.int64]
 
 HELD_BYTES = 64 << 20
 _STRIDE = 4096
-_BLOCK = 1 << 20
+_BLOCK = 2 << 20
+_FEW = 64
 _NEWLINE = ord("\n")
 
 T = TypeVar("T")
@@ -58,11 +60,18 @@ class FrameText:
 
     def __init__(self, pieces: Iterable[bytes]):
         self.data = b"".join(pieces)
+        # Where its newlines are, if it is a usual frame, in which there are few.
+        self._few: Int64 | None = None
 
     @cached_property
     def newlines(self) -> int:
         """How many there are."""
-        return sum(int(np.count_nonzero(block == _NEWLINE)) for _, block in self._blocks())
+        count = 0
+        for places in self._places():
+            count += len(places)
+            if len(self.data) <= _BLOCK and count * _FEW <= len(self.data):
+                self._few = places
+        return count
 
     @cached_property
     def _before(self) -> Int64:
@@ -70,9 +79,14 @@ class FrameText:
         data = self.data
         return np.cumsum([0, *(data.count(b"\n", begin, begin + _STRIDE) for begin in range(0, len(data), _STRIDE))])
 
-    def _blocks(self) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    def _places(self) -> Iterator[Int64]:
+        """Where they are, block by block."""
+        if self._few is not None:
+            yield self._few
+            return
         data = np.frombuffer(self.data, dtype=np.uint8)
-        return ((at, data[at : at + _BLOCK]) for at in range(0, len(data), _BLOCK))
+        for at in range(0, len(data), _BLOCK):
+            yield np.flatnonzero(data[at : at + _BLOCK] == _NEWLINE) + at
 
     def behind_newline(self, count: int) -> int:
         """Where what follows the first `count` newlines begins; there must be so many."""
@@ -92,8 +106,7 @@ class FrameText:
         begins, ends = np.zeros_like(counts), np.full_like(counts, len(self.data))
         following = counts + 1
         seen = 0
-        for at, block in self._blocks():
-            places = np.flatnonzero(block == _NEWLINE) + at
+        for places in self._places():
             for wanted, found, behind in ((counts, begins, 1), (following, ends, 0)):
                 low, high = np.searchsorted(wanted, (seen + 1, seen + len(places) + 1))
                 found[low:high] = places[wanted[low:high] - (seen + 1)] + behind

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import chain, pairwise
 from typing import BinaryIO
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at
+from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at, decompress_whole
 from pilekit.shards.held_frames import HELD_BYTES, ForwardPass, FrameText, HeldFrames
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.lines import Line, whole_lines
@@ -29,6 +30,9 @@ from pilekit.shards.reading import MAX_DOCUMENT_BYTES, CountedFile, gunzipped, l
 from pilekit.shards.records import BadRecord, LineParser, record_of
 
 logger = logging.getLogger(__name__)
+
+READ_AT_ONCE = 8 << 20
+"""So many stored bytes of neighbouring frames are read with one call, which is one request to a store."""
 
 Int64 = npt.NDArray[np.int64]
 
@@ -75,26 +79,31 @@ class LinesByNumber:
         numbers   int64 [lines], increasing, 0 <= number < lines
         """
         found: list[Line] = []
-        frames = np.searchsorted(self.index.frames.line, numbers, side="right") - 1
-        borders = np.flatnonzero(np.diff(frames, prepend=-1, append=len(self._sizes)))
-        for begin, end in pairwise(borders.tolist()):
-            frame, some = int(frames[begin]), numbers[begin:end]
+        of_each = np.searchsorted(self.index.frames.line, numbers, side="right") - 1
+        borders = np.flatnonzero(np.diff(of_each, prepend=-1, append=len(self._sizes)))
+        frames = of_each[borders[:-1]].tolist()
+        stored: dict[int, memoryview] = {}
+        for place, (begin, end) in enumerate(pairwise(borders.tolist())):
+            frame, some = frames[place], numbers[begin:end]
             if self._sizes[frame] > HELD_BYTES:
                 found += map(self._line, some.tolist())
-            else:
-                found += self._lines_of_held(some, frame)
+                continue
+            with located_errors(self.path, partial(int, some[0]), MAX_DOCUMENT_BYTES):
+                if frame not in stored and self.held.get((self.path, frame)) is None:
+                    stored = self._stored(frames[place:])
+                found += self._lines_of_held(some, frame, stored.pop(frame, None))
         return parser.parse(found, numbers)
 
-    def _lines_of_held(self, numbers: Int64, frame: int) -> list[Line]:
-        with located_errors(self.path, lambda: int(numbers[0]), MAX_DOCUMENT_BYTES):
-            text = self._text(frame)
+    def _lines_of_held(self, numbers: Int64, frame: int, stored: memoryview | None) -> list[Line]:
+        text = self._text(frame, stored)
         first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
         counts = numbers - first + (at > 0)
         begins, ends = text.behind_newlines(counts)
-        view = memoryview(text.data)
-        lines: list[Line] = [view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+        # A few lines are copied: views of them would keep all of their frames in memory.
+        data = memoryview(text.data) if 2 * int((ends - begins).sum()) > len(text.data) else text.data
+        lines: list[Line] = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
         if counts[-1] == text.newlines:  # No newline follows, so the line may go on in the next frame.
-            lines[-1] = self._line(int(numbers[-1]))
+            lines[-1] = self._line_of_held(int(numbers[-1]), frame)
         return lines
 
     def _line(self, number: int) -> Line:
@@ -132,13 +141,37 @@ class LinesByNumber:
         assert block.head is not None
         return block.head
 
-    def _text(self, frame: int) -> FrameText:
+    def _stored(self, frames: list[int]) -> dict[int, memoryview]:
+        """The stored bytes of the first of these zstd frames, and of those that follow it directly, read at once.
+
+        What lies between a frame and the next is taken for its own.
+        """
+        if self.index.header.storage != "zstd":
+            return {}
+        offsets = self.index.frames.offset
+        ends = [int(offsets[frame + 1]) if frame + 1 < len(offsets) else self.index.header.size for frame in frames]
+        begin, count = int(offsets[frames[0]]), 0
+        while count < len(frames) and frames[count] == frames[0] + count and ends[count] - begin <= READ_AT_ONCE:
+            count += 1
+        if not count:
+            return {}
+        file = self._opened()
+        file.seek(begin)
+        read = memoryview(file.read(ends[count - 1] - begin))
+        return {frame: read[int(offsets[frame]) - begin : ends[i] - begin] for i, frame in enumerate(frames[:count])}
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._file = open_stored(self.path, scattered=True)[0]
+        return self._file
+
+    def _text(self, frame: int, stored: memoryview | None = None) -> FrameText:
         """The text of a frame that can be held: decoded, unless it is held, and compared with the index."""
         text = self.held.get((self.path, frame))
         if text is None:
-            if self._file is None:
-                self._file = open_stored(self.path, scattered=True)[0]
-            text = FrameText(self._pieces(self._file, frame))
+            whole = None if stored is None else decompress_whole(stored, int(self._sizes[frame]))
+            # What cannot be decoded at once tells what is wrong with it when it is decoded bit by bit.
+            text = FrameText(self._pieces(self._opened(), frame) if whole is None else [whole])
             at, size = int(self.index.frames.line_at[frame]), len(text.data)
             # Whether a line begins at byte 0, only the frame before could tell.
             at_by_text = (text.data.find(b"\n") + 1 or size) if at else 0

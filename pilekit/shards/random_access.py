@@ -141,7 +141,7 @@ class DocumentReader:
         batch = self._records.batch(numbers, parser)
         if len(batch) < len(numbers):
             blank = BadLine(self._path, int(np.setdiff1d(numbers, batch.numbers)[0]) + 1, "is blank")
-            bad = min(blank, *skipped.examples[:1], key=lambda bad: (bad.line, bad is blank))
+            bad = min([*skipped.examples[:1], blank], key=lambda bad: bad.line)
             raise PilekitError(f"{bad}; its index has a document there: make it anew with `pilekit index`")
         return batch
 

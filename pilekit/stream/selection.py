@@ -22,6 +22,7 @@ import xxhash
 
 from pilekit.corpus import Corpus
 from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index import ShardIndex, bad_lines
 from pilekit.shards.indexing import index_corpus
@@ -31,12 +32,14 @@ from pilekit.shards.selected_lines import SelectedLines, lines_of_subsets
 from pilekit.stream.hashes import Int64
 
 
-def indexes_of(corpus: Corpus, on_error: OnError = "raise") -> list[ShardIndex]:
+def indexes_of(corpus: Corpus, on_error: OnError = "raise", advance: Advance | None = None) -> list[ShardIndex]:
     """The index of each shard; those that are missing are made. Rows are not read.
+
+    advance   called with each further amount of stored bytes dealt with
 
     `PilekitError` for a bad line, unless `on_error` is "skip": then the indexes say how many there are.
     """
-    indexes = index_corpus(corpus, on_error=on_error, whole=False)
+    indexes = index_corpus(corpus, on_error=on_error, advance=advance, whole=False)
     if on_error == "raise":
         for shard, index in zip(corpus.shards, indexes, strict=True):
             if index.header.skipped:
