@@ -37,16 +37,19 @@ _MANIFEST = click.option(
 )
 
 
-class _Folder(click.ParamType[Path]):
+class Folder(click.ParamType[Path]):
+    """A folder; nothing at all is refused, as a `Path` of it is the current folder."""
+
     name = "folder"
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """What was given, if it is anything."""
         if not str(value):
-            self.fail("it is empty; name a folder", param, ctx)  # A Path of nothing is the current folder.
+            self.fail("it is empty; name a folder", param, ctx)
         return Path(value)
 
 
-out_option = click.option("--out", required=True, type=_Folder(), metavar="DIR", help="New folder for the shards.")
+out_option = click.option("--out", required=True, type=Folder(), metavar="DIR", help="New folder for the shards.")
 """Adds the option `out` (a Path) to a command that writes shards."""
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.byte_size import ByteSize
-from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.corpus_arguments import Folder, corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.progress import Advance, byte_progress
 from pilekit.cli.similarity import Similarity
 from pilekit.cli.skipped_lines import tell_skipped
@@ -52,12 +52,17 @@ MOST_ROWS = 200
     show_default=True,
     help="Which of similar documents stays.",
 )
-@click.option("--against", metavar="DIR", help="An earlier run: remove what is in there too, with its documents first.")
+@click.option(
+    "--against",
+    type=Folder(),
+    metavar="DIR",
+    help="An earlier run: remove what is in there too, with its documents first.",
+)
 @click.option(
     "--out",
     default="dedup",
     show_default=True,
-    type=click.Path(path_type=Path),
+    type=Folder(),
     metavar="DIR",
     help="New folder for the clean shards, the masks, the proofs and the summary.",
 )
@@ -87,7 +92,7 @@ def command(
     ngram: int,
     num_perm: int,
     keep: Keep,
-    against: str | None,
+    against: Path | None,
     out: Path,
     no_write: bool,
     memory: int,

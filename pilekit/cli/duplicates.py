@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.corpus_arguments import Folder
 from pilekit.cli.progress import byte_progress
 from pilekit.cli.similarity import Similarity
 from pilekit.errors import PilekitError, visible
@@ -32,7 +33,7 @@ Texts = dict[int, tuple[str, int]]
 
 
 @click.command()
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", type=Folder(), metavar="DIR")
 @click.option("--subset", metavar="NAME", help="Only documents removed from this subset.")
 @click.option(
     "--min-similarity",
@@ -42,14 +43,15 @@ Texts = dict[int, tuple[str, int]]
 )
 @click.option("-n", "count", type=click.IntRange(1, 1000), default=10, show_default=True, help="Pairs to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print which pairs they are as JSON, without the texts.")
-def command(folder: str, subset: str | None, min_similarity: float, count: int, as_json: bool) -> None:
+def command(folder: Path, subset: str | None, min_similarity: float, count: int, as_json: bool) -> None:
     """Show what `pilekit dedup` removed beside what it kept, the differing words marked.
 
     DIR is the folder that `pilekit dedup` wrote; the shards that it read are read again. Pairs are spread evenly over
     the similarities, the least similar first: they are what the threshold let through. Exact copies come last, and only
     where there are too few others.
 
-    Green is what only the kept document has, red what only the removed one had.
+    Green are words that only the kept document has, red those that only the removed one had. Case, spaces and marks
+    make no difference, as they make none to the similarity.
 
     \b
     Example:
@@ -63,8 +65,8 @@ def command(folder: str, subset: str | None, min_similarity: float, count: int, 
     from pilekit.dedup.removed_pairs import spread_pairs
 
     check_finished(folder, read_header(folder, KIND))
-    name = None if subset is None else _exact_name(subset, Path(folder) / REMOVED)
-    pairs, total = spread_pairs(Path(folder) / REMOVED, count, subset=name, min_similarity=min_similarity)
+    name = None if subset is None else _exact_name(subset, folder / REMOVED)
+    pairs, total = spread_pairs(folder / REMOVED, count, subset=name, min_similarity=min_similarity)
     if as_json:
         click.echo(json.dumps({"removed": total, "pairs": [asdict(pair) for pair in pairs]}, indent=2))
         return

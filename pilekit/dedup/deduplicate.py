@@ -76,6 +76,8 @@ def deduplicate(
     """
     _check_types(only=only, threshold=threshold, ngram=ngram, num_perm=num_perm, write=write, memory=memory, jobs=jobs)
     _check_values(subsets, only, ngram, num_perm, keep, memory, jobs, on_error)
+    if "" in (out, against):
+        raise PilekitError(f"{'out' if out == '' else 'against'} is empty; name a folder")
     corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")

@@ -1,8 +1,8 @@
 """A kept document beside the removed one, their differing words marked, in as little room as shows what differs.
 
-Green is what only the kept document has, red what only the removed one had and is lost with it; where there is no
-colour, `{+so+}` and `[-so-]`. Stretches that are alike are cut short. Texts come from the corpus, which may be hostile:
-they are shown as rich `Text` with control characters made visible.
+Green are words that only the kept document has, red those that only the removed one had and are lost with it; where
+there is no colour, `{+so+}` and `[-so-]`. Stretches that are alike are cut short. Texts come from the corpus, which may
+be hostile: they are shown as rich `Text` with control characters made visible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pilekit.dedup.word_diff import Part, WordDiff
+from pilekit.dedup.word_diff import Part, WordDiff, around_words
 from pilekit.errors import visible
 
 CONTEXT = 12
@@ -107,25 +107,26 @@ class _Rows:
     def _both(self, part: Part, some: slice) -> None:
         self.words += len(part.one[some])
         for cell, words in zip(self.cells, (part.one, part.other), strict=True):
-            cell.append(_shown(words[some]))
+            cell.append(_shown("".join(words[some])))
 
     def _mark(self, cell: Text, words: Sequence[str], look: tuple[str, str, str]) -> None:
         style, begin, end = look
-        text = _shown(words)
-        if not text:
-            return
+        before, text, behind = map(_shown, around_words("".join(words)))
+        cell.append(before)
         if self.colour:
             cell.append(text, style=style)
-        else:
-            cell.append(f"{begin}{text.rstrip()}{end}{text[len(text.rstrip()) :]}")
+        elif text:
+            cell.append(f"{begin}{text}{end}")
+        cell.append(behind)
 
 
-def _shown(words: Sequence[str]) -> str:
-    """Words as they are shown: no more than one empty line, and nothing that a terminal would obey."""
-    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), re.sub(r"\n\s*\n", "\n\n", "".join(words)))
+def _shown(text: str) -> str:
+    """Text as it is shown: with no more than one empty line, no endless rows of a mark, and nothing to obey."""
+    text = re.sub(r"([^\w\n])\1{63,}", lambda row: f"{row[1] * 60} ⋯ ", re.sub(r"\n\s*\n", "\n\n", text))
+    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 
 def _count(words: Sequence[str]) -> str:
     """How many words there are, marks and spaces not counted."""
-    count = sum(word[0].isalnum() for word in words)
+    count = sum(any(map(str.isalnum, word)) for word in words)
     return f"{count:,} word{'s' * (count != 1)}"

@@ -6,7 +6,10 @@
 Runs of words that occur once in either text, and in the same order in both, are alike for certain; they cut the texts
 into small gaps (as in a patience diff), and only those are compared by `difflib`, whose time grows with the square. A
 gap too large for it is shown as wholly different. Of long texts a piece is compared, from where they begin to differ.
-Spaces make no difference, as they make none to the similarity; capitals do.
+
+What is a word, and which are equal, is what it is to the similarity (shingles.py): spaces, marks and the case of ASCII
+letters make no difference. So texts whose words are the same are alike from end to end. Only long words, and those in
+scripts without spaces, are compared in pieces, to show what differs in them.
 """
 
 from __future__ import annotations
@@ -27,9 +30,13 @@ _LARGEST_GAP = 400
 _BLOCK = 1 << 16
 _BACK = 256
 
-# A word with the space behind it. Scripts without spaces, and all that is no letter, go by single characters. The
-# limits make long runs of one kind many words.
-_WORDS = re.compile(r"[^\W\u2e80-\U0010ffff]{1,64}\s{0,64}|\S\s{0,64}|\s{1,64}")
+_IN_WORDS = r"A-Za-z0-9_\x80-\U0010ffff"
+_IN_NO_WORD = "".join(character for character in map(chr, range(128)) if not re.match(f"[{_IN_WORDS}]", character))
+# A word with what is behind it and in no word; the first one also with what is before it. Letters stay together up to a
+# limit; ideographs and the like, and marks beyond ASCII, are pieces of one character.
+_WORDS = re.compile(rf"(\A[^{_IN_WORDS}]*|)([^\W\u2e80-\U0010ffff]{{1,64}}|[{_IN_WORDS}])([^{_IN_WORDS}]*)")
+# The end of a text ends a word, as what is in no word does.
+_GOES_ON = "\0"
 
 
 Step = tuple[bool, int, int]
@@ -38,7 +45,7 @@ Step = tuple[bool, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of words of each text, each with the space behind it; if `alike` equal ones, but perhaps for that space."""
+    """A run of words of each text, each with what is behind it and in no word; if `alike`, those words are equal."""
 
     alike: bool
     one: tuple[str, ...]
@@ -64,10 +71,12 @@ def word_diff(one: str, other: str, most: int = MOST_CHARACTERS, *, unseen: tupl
     if max(len(one), len(other)) > most:
         before = max(0, _common_beginning(one, other) - _BACK)
     ends = [min(len(text), before + most) for text in (one, other)]
-    ours, theirs = (_WORDS.findall(text[before:end]) for text, end in zip((one, other), ends, strict=True))
+    (ours, keys), (theirs, other_keys) = (
+        _words(text[before:end]) for text, end in zip((one, other), ends, strict=True)
+    )
     parts: list[Part] = []
     i = j = 0
-    for alike, steps in groupby(_steps(*([word.strip() for word in words] for words in (ours, theirs))), itemgetter(0)):
+    for alike, steps in groupby(_steps(keys, other_keys), itemgetter(0)):
         last = list(steps)[-1]
         parts.append(Part(alike, tuple(ours[i : last[1]]), tuple(theirs[j : last[2]])))
         i, j = last[1:]
@@ -76,6 +85,29 @@ def word_diff(one: str, other: str, most: int = MOST_CHARACTERS, *, unseen: tupl
         cut = parts.pop()  # It says nothing: what one text has there may follow in the other.
         ends = [end - sum(map(len, words)) for end, words in zip(ends, (cut.one, cut.other), strict=True)]
     return WordDiff(tuple(parts), before, (lengths[0] - ends[0], lengths[1] - ends[1]))
+
+
+def _words(text: str) -> tuple[list[str], list[str]]:
+    """The words, each with what is in no word around it, and what has to be equal for two of them to be."""
+    words = ["".join(parts) for parts in _WORDS.findall(text)]
+    if not words and text:
+        return [text], [text]  # With no word it is compared by its raw text.
+    # Lower case of ASCII changes no length and no class of a character, so words are found in the same places.
+    lower = text.encode(errors="surrogatepass").lower().decode(errors="surrogatepass")
+    found = _WORDS.findall(lower)
+    keys = [word if behind else word + _GOES_ON for _, word, behind in found]
+    if keys:
+        keys[-1] = found[-1][1]
+    return words, keys
+
+
+def around_words(text: str) -> tuple[str, str, str]:
+    """(what is before the first word, the words, what is behind the last one); with no word all is in the middle."""
+    words = text.strip(_IN_NO_WORD)
+    if not words:
+        return "", text, ""
+    begin = len(text) - len(text.lstrip(_IN_NO_WORD))
+    return text[:begin], words, text[begin + len(words) :]
 
 
 def _common_beginning(one: str, other: str) -> int:

@@ -113,6 +113,8 @@ def test_wrong_usage(data: Path, tmp_path: Path) -> None:
         ["--num-perm", "0"],
         ["--num-perm", "4097"],
         ["--only"],
+        ["--out", ""],
+        ["--against", ""],
     ):
         result = run(data, "--out", tmp_path / "out", *options)
         assert (result.exit_code, result.stdout) == (2, "")

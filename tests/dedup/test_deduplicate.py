@@ -427,6 +427,8 @@ def test_what_cannot_be_done(corpus: Path, tmp_path: Path, monkeypatch: pytest.M
         assert not out.exists()
 
     fails(r"standard input \(-\)", "-")
+    fails("out is empty", out="")
+    fails("against is empty", against="")
     fails("threshold", threshold=0)
     fails("threshold", threshold=1.5)
     fails("n-gram", ngram=0)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pilekit.dedup.side_by_side import side_by_side
 from pilekit.dedup.word_diff import WordDiff, word_diff
+from tests.dedup import reference
 
 texts = st.one_of(
     st.text(max_size=80),
@@ -48,8 +49,12 @@ def check(one: str, other: str, diff: WordDiff, most: int) -> None:
         assert after == 0 or max(len(one), len(other)) > most
     for part in diff.parts:
         assert part.one or part.other
-        same = [word.strip() for word in part.one] == [word.strip() for word in part.other]
-        assert same == part.alike
+        if part.alike:
+            assert reference.words("".join(part.one)) == reference.words("".join(part.other))
+    if not any(diff.after):
+        # What is compared is what the similarity is of: words, or the raw text where there are none.
+        same = reference.shingles(one, most) == reference.shingles(other, most)
+        assert same == all(part.alike for part in diff.parts) or not all((one, other))
     for part, following in pairwise(diff.parts):
         assert part.alike != following.alike
 
@@ -72,9 +77,45 @@ def test_a_large_insertion_is_told_from_all_else() -> None:
     ]
 
 
-def test_spaces_make_no_difference_and_capitals_do() -> None:
-    assert sizes("one two\tthree\n", "one  two three") == [(True, 3, 3)]
-    assert sizes("one two three", "one Two three") == [(True, 1, 1), (False, 1, 1), (True, 1, 1)]
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("one two\tthree\n", "one  two three"),
+        ("one two three", "One TWO Three!"),
+        ("(one) -- two; three", "one two/three"),
+        ("# one", "one"),
+        ("a_1 日本 b", "...A_1, 日本. B"),
+        ("x" * 200 + " y", "X" * 200 + "\n" * 200 + "y"),
+    ],
+)
+def test_spaces_marks_and_case_make_no_difference(one: str, other: str) -> None:
+    assert [part.alike for part in word_diff(one, other).parts] == [True]
+    assert "No word differs." in shown(one, other)
+    assert "{+" not in shown(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("日本語", "日本 語"),
+        ("a…b", "a b"),
+        ("Ä", "ä"),
+        ("ab", "a b"),
+        ("...", "....."),
+        ("...", ""),
+        ("a\xa0b", "a b"),
+    ],
+)
+def test_other_words_do(one: str, other: str) -> None:
+    assert not all(part.alike for part in word_diff(one, other).parts)
+    assert "No word differs." not in shown(one, other)
+
+
+def test_only_words_are_marked_not_what_is_around_them() -> None:
+    assert shown("see (one), then.", "SEE: two; then!").splitlines()[-1].split() == [
+        *("see", "({+one+}),", "then."),
+        *("SEE:", "[-two-];", "then!"),
+    ]
 
 
 def test_scripts_without_spaces_are_compared_by_character() -> None:
