@@ -31,8 +31,8 @@ def document_mask(batch: Mapping[str, Tensor], *, dense: bool = False, causal: b
     """Each token attends to its own document, up to itself.
 
     batch   has `doc_ids` or `position_ids`, int64 [batch, T], on the device where the mask is to be
-    dense   False: a `mask_mod` for FlexAttention: `create_block_mask(document_mask(batch), B, None, T, T)`. True: a bool
-            tensor [batch, 1, T, T], True where a query (third dimension) attends to a key (fourth), for
+    dense   False: a `mask_mod` for FlexAttention: `create_block_mask(document_mask(batch), B, None, T, T)`. True: bool
+            [batch, 1, T, T], True where a query (third dimension) attends to a key (fourth), for
             `scaled_dot_product_attention(q, k, v, attn_mask=mask)`
     causal  False: to all of its document, what comes after it as well, as `objective="mlm"` needs it
 

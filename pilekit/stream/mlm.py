@@ -40,17 +40,21 @@ class Masking:
     special_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.never) >= self.vocab_size:
+        if self.ordinary < 1:
             raise PilekitError(
-                f"a vocabulary of {self.vocab_size} tokens, {len(self.never)} of them special, has none to draw for "
+                f"a vocabulary of {self.vocab_size} tokens, all of them special, has none to draw for "
                 'objective="mlm"; give another tokenizer'
             )
 
     @cached_property
     def never(self) -> Int64:
-        """int64, increasing: the special tokens of the vocabulary, the mask among them."""
-        found = np.unique(np.array([self.mask_id, *self.special_ids], np.int64))
-        return found[found < self.vocab_size]
+        """int64, increasing: the special tokens, the mask among them."""
+        return np.unique(np.array([self.mask_id, *self.special_ids], np.int64))
+
+    @cached_property
+    def ordinary(self) -> int:
+        """Tokens of the vocabulary that are not special."""
+        return self.vocab_size - int((self.never < self.vocab_size).sum())
 
 
 def mask(input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, masking: Masking) -> None:
@@ -60,7 +64,7 @@ def mask(input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, masking
     row_keys            uint64 [rows]
     used                int64 [rows]: tokens at each row's beginning that are not padding
     """
-    _mask(input_ids, labels, row_keys, used, masking.never, masking.mask_id, masking.vocab_size)
+    _mask(input_ids, labels, row_keys, used, masking.never, masking.mask_id, masking.ordinary)
 
 
 _HALF = 1 << 32
@@ -83,11 +87,10 @@ def _round(state: np.uint64, part: np.uint64) -> np.uint64:
 
 @compiled(types.void(_column, _column, _keys, _read_only, _read_only, types.int64, types.int64))
 def _mask(
-    input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, never: Int64, mask_id: int, vocab_size: int
+    input_ids: Int64, labels: Int64, row_keys: UInt64, used: Int64, never: Int64, mask_id: int, ordinary: int
 ) -> None:
     """Three hashes decide on token i of a row: mix(key, i) >> 32, its lower 32 bits, and mix(key, i, 0) >> 32."""
     seq_len = len(input_ids) // max(1, len(row_keys))
-    ordinary = np.uint64(vocab_size - len(never))
     labels[:] = IGNORED
     for row in range(len(row_keys)):
         key = _round(np.uint64(0), row_keys[row])
@@ -106,7 +109,7 @@ def _mask(
                 input_ids[at] = mask_id
             elif action < _REPLACED:
                 word = _round(drawn, np.uint64(0)) >> np.uint64(32)
-                other = np.int64((word * ordinary) >> np.uint64(32))  # the n-th token that is not special
+                other = np.int64((word * np.uint64(ordinary)) >> np.uint64(32))  # the n-th token that is not special
                 for special in never:
                     other += other >= special
                 input_ids[at] = other

@@ -1,12 +1,11 @@
-"""Pack: every row equals the plain reference's, from the beginning and from every place where one can resume."""
+"""Pack: one lane of the plain reference, from token batches of any sizes, for every packing."""
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -18,191 +17,193 @@ from pilekit.errors import PilekitError
 from pilekit.kernels import compiled
 from pilekit.pipeline import MinBytes, Pipeline
 from pilekit.shards import read
-from pilekit.stream import Pack
-from pilekit.stream.concat import _signature, concat
-from pilekit.stream.state import Place
+from pilekit.stream import Batch, Pack
+from pilekit.stream.batch import OUTPUTS
+from pilekit.stream.mlm import Masking
+from pilekit.stream.window import Packing
 from pilekit.tokenize import TokenBatch, Tokenize, load_tokenizer
-from tests.stream.old_reference import Document, place_of, reference_rows, rows_of, token_batches
+from tests.stream import reference
+from tests.stream.packing_reference import (
+    EOS,
+    NAMES,
+    PAD,
+    cu_seqlens,
+    documents_of,
+    lengths,
+    masked,
+    plan,
+    rows_of,
+    token_batches,
+)
+from tests.stream.reference import Document, Row
 from tests.tokenize.making import byte_level_bpe
 
-EOS, PAD = 7, 9
-NAMES = ("Pile-CC", "Github")
+PACKINGS = ["best_fit", "concat", "none"]
 
 
-@st.composite
-def corpora(draw: st.DrawFn, most: int = 25) -> list[Document]:
-    lengths = draw(st.lists(st.integers(0, 12) | st.sampled_from([0, 1, 15, 16, 17, 40]), min_size=1, max_size=most))
-    shards = draw(st.integers(1, 3))
-    borders = sorted(draw(st.integers(0, len(lengths))) for _ in range(shards - 1))
-    documents, number, token = [], 0, 10
-    for index, length in enumerate(lengths):
-        if index in borders:
-            number = 0
-        number += draw(st.integers(0, 3))  # lines of other subsets leave gaps
-        shard = f"{sum(border <= index for border in borders):02d}.jsonl"
-        subset = draw(st.sampled_from([*NAMES, "(none)", "Recipes", "Letters"]))
-        documents.append(Document(shard, number, subset, tuple(range(token, token + length))))
-        token += length
-        number += 1
-    return documents
+def pack(seq_len: int, packing: str = "best_fit", **options: Any) -> Pack:
+    chosen = {"pad_id": PAD, "outputs": OUTPUTS, "subset_names": NAMES, **options}
+    return Pack(seq_len, EOS, packing=cast(Packing, packing), **chosen)
 
 
-def documents_of_lengths(*lengths: int) -> list[Document]:
-    return [Document("a", number, "Github", tuple(range(100, 100 + n))) for number, n in enumerate(lengths)]
+def all_rows(batches: Sequence[Batch]) -> list[Row]:
+    return [row for batch in batches for row in rows_of(batch)]
 
 
-sizes = st.lists(st.integers(1, 9), max_size=3)
-
-
-@settings(deadline=None)
-@given(corpora(), st.integers(1, 20), st.integers(1, 4), sizes)
-@example(documents_of_lengths(0, 0, 0), 1, 1, [1])  # nothing but EODs
-@example(documents_of_lengths(3, 3), 4, 2, [1])  # documents, rows, batches and token batches all end together
-@example(documents_of_lengths(3, 4, 2), 4, 1, [1])  # a row holds only an EOD's continuation
-@example(documents_of_lengths(100), 4, 2, [1])  # one document over many batches
+@settings(max_examples=200)
+@given(
+    lengths,
+    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    st.integers(1, 40),
+    st.sampled_from(PACKINGS),
+    st.integers(1, 12),
+    st.integers(1, 4),
+    st.booleans(),
+)
+@example([0, 0, 0], [1], 1, "best_fit", 1, 1, True)  # nothing but EODs
+@example([0, 0, 0], [1], 1, "concat", 1, 1, False)  # nothing at all
+@example([3, 3], [1], 4, "concat", 2, 2, True)  # documents, rows, batches and token batches all end together
+@example([3, 4, 2], [1], 4, "concat", 2, 1, True)  # a row holds only an EOD's continuation
+@example([100], [1], 4, "concat", 2, 2, True)  # one document over many batches
+@example([0] * 30 + [1], [1], 40, "concat", 2, 2, True)  # one row from many token batches
 def test_rows_are_those_of_the_reference(
-    documents: list[Document], seq_len: int, batch_size: int, sizes: list[int]
+    lengths: list[int], sizes: list[int], seq_len: int, packing: str, window: int, batch_size: int, append_eod: bool
 ) -> None:
-    pack = Pack(seq_len, EOS, batch_size=batch_size, pad_id=PAD, subset_names=NAMES)
-    batches = list(pack(token_batches(documents, sizes)))
-    assert rows_of(batches) == reference_rows(documents, seq_len, EOS, PAD, NAMES)
+    documents = documents_of(lengths, sizes, append_eod)
+    stage = pack(seq_len, packing, window=window, batch_size=batch_size, append_eod=append_eod, seed=3)
+    batches = list(stage(token_batches(documents, append_eod)))
+    rows = reference.lane_rows(iter(documents), plan(seq_len, packing, window, seed=3))
+    expected = [reference.columns(row, seq_len, PAD) for row in rows]
+    assert all_rows(batches) == expected
     assert all(len(batch["input_ids"]) == batch_size for batch in batches[:-1])
-
-
-@settings(deadline=None, max_examples=150)
-@given(corpora(12), st.integers(1, 20), st.integers(1, 3), st.integers(1, 3), sizes, sizes)
-@example(documents_of_lengths(3, 3), 4, 1, 1, [1], [1])
-@example(documents_of_lengths(0, 100, 0), 4, 1, 3, [1], [2])
-def test_every_batch_can_be_resumed_from(
-    documents: list[Document],
-    seq_len: int,
-    batch_size: int,
-    new_batch_size: int,
-    sizes: list[int],
-    new_sizes: list[int],
-) -> None:
-    pack = Pack(seq_len, EOS, batch_size=batch_size, pad_id=PAD, subset_names=NAMES)
-    rows = reference_rows(documents, seq_len, EOS, PAD, NAMES)
-    batches = list(pack(token_batches(documents, sizes)))
-    done = 0
     for index, batch in enumerate(batches):
-        done += len(batch["input_ids"])
-        place = place_of(batch)
-        assert json.loads(json.dumps(batch.stream_state)) == place.to_json()
-        other = Pack(seq_len, EOS, batch_size=new_batch_size, pad_id=PAD, subset_names=NAMES)
-        resumed = list(other(token_batches(documents, new_sizes, place), place))
-        assert rows_of(resumed) == rows[done:]
-        if new_batch_size == batch_size:  # a state says where the rows stand, not how the run came there
-            assert [b.stream_state for b in resumed] == [b.stream_state for b in batches[index + 1 :]]
+        rows_here = expected[index * batch_size : (index + 1) * batch_size]
+        assert batch["cu_seqlens"].tolist() == cu_seqlens(rows_here)
 
 
-def test_new_labels_are_in_the_state_once_their_document_is_packed() -> None:
-    documents = [
-        Document("a", n, label, (1, 2, 3)) for n, label in enumerate(["Github", "Recipes", "Letters", "Recipes"])
-    ]
-    batches = list(Pack(4, EOS, batch_size=1, subset_names=NAMES)(token_batches(documents, [4])))
-    assert [batch.stream_state["new_subsets"] for batch in batches] == [
-        [],
-        ["Recipes"],
-        ["Recipes", "Letters"],
-        ["Recipes", "Letters"],
-    ]
-    assert [batch["subset_ids"].unique().tolist() for batch in batches] == [[1], [2], [3], [2]]
+@settings(max_examples=50)
+@given(lengths, st.sampled_from(PACKINGS), st.integers(0, 5))
+def test_masks_are_those_of_the_reference(lengths: list[int], packing: str, seed: int) -> None:
+    documents = documents_of(lengths)
+    masking = Masking(mask_id=8, vocab_size=2000, special_ids=(EOS, PAD))
+    batches = list(pack(16, packing, seed=seed, masking=masking)(token_batches(documents)))
+    one = plan(16, packing, seed=seed)
+    expected = []
+    for pieces in reference.lane_rows(iter(documents), one):
+        row = reference.columns(pieces, 16, PAD)
+        input_ids, labels = masked(row, reference.row_key(one, pieces), masking)
+        expected.append(row._replace(input_ids=tuple(input_ids), labels=tuple(labels)))
+    assert all_rows(batches) == expected
+
+
+def test_a_window_closes_at_its_most_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilekit.stream.window.MOST_TOKENS", 30)
+    monkeypatch.setattr(reference, "MOST_TOKENS", 30)
+    documents = documents_of([9, 9, 9, 2, 100, 3, 14, 14, 14, 29, 1, 0, 0], sizes=(4, 1, 7))
+    rows = reference.lane_rows(iter(documents), plan(16, window=1000))
+    found = all_rows(list(pack(16, window=1000)(token_batches(documents))))
+    assert found == [reference.columns(row, 16, PAD) for row in rows]
+
+
+def test_the_order_of_rows_is_the_seed_s() -> None:
+    documents = documents_of([14] * 20)
+
+    def rows(seed: int) -> list[Row]:
+        return all_rows(list(pack(16, seed=seed)(token_batches(documents))))
+
+    assert rows(0) == rows(0) != rows(1)
+    assert sorted(rows(0)) == sorted(rows(1))
+    assert [row.documents for row in rows(0)] != sorted(row.documents for row in rows(0))
 
 
 def test_an_empty_document_is_its_eod_alone() -> None:
-    (batch,) = Pack(4, EOS, batch_size=8)(token_batches(documents_of_lengths(1, 0, 0)))
-    assert batch["input_ids"].tolist() == [[100, EOS, EOS, EOS]]
+    (batch,) = Pack(4, EOS, packing="concat", outputs=("input_ids", "labels", "doc_ids"))(
+        token_batches(documents_of([1, 0, 0]))
+    )
+    assert batch["input_ids"].tolist() == [[10, EOS, EOS, EOS]]
     assert batch["labels"].tolist() == [[-100, EOS, -100, -100]]
     assert batch["doc_ids"].tolist() == [[0, 0, 1, 2]]
 
 
-def test_no_documents_give_no_batches() -> None:
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_no_documents_give_no_batches(packing: str) -> None:
     empty = TokenBatch(np.zeros(0, np.uint32), np.zeros(1, np.int64), "a", np.zeros(0, np.int64), [])
-    assert list(Pack(4, EOS)(iter([]))) == []
-    assert list(Pack(4, EOS)(iter([empty]))) == []
+    assert list(pack(4, packing)(iter([]))) == []
+    assert list(pack(4, packing)(iter([empty]))) == []
+    assert list(pack(4, packing, append_eod=False)(token_batches(documents_of([0, 0], append_eod=False), False))) == []
 
 
-def test_batches_share_no_memory() -> None:
-    batches = list(Pack(5, EOS, batch_size=2)(token_batches(documents_of_lengths(9, 9, 9, 4))))
-    expected = [rows_of([copy.deepcopy(batch)]) for batch in batches]
-    for index, batch in enumerate(batches):
-        assert rows_of([batch]) == expected[index]
-        for name, column in batch.items():
-            column.fill_(-5)
-            versions = [other._version for other in batch.values()]
-            assert sum(versions) == 1 + list(batch).index(name), "autograd must see one changed column, not five"
+def test_pads_are_eod_where_there_is_no_pad_token() -> None:
+    (batch,) = Pack(4, EOS)(token_batches(documents_of([1])))
+    assert list(batch) == ["input_ids", "labels", "position_ids"]
+    assert batch["input_ids"].tolist() == [[10, EOS, EOS, EOS]]
+    assert batch["labels"].tolist() == [[-100, EOS, -100, -100]]
+    assert batch["position_ids"].tolist() == [[0, 1, 0, 0]]
 
 
-def test_a_batch_keeps_its_documents_through_copying_and_pickling() -> None:
-    (batch,) = Pack(4, EOS, batch_size=8)(token_batches(documents_of_lengths(2, 6, 1)))
-    assert batch.documents() == [[("a", 0), ("a", 1)], [("a", 1)], [("a", 1), ("a", 2)]][: len(batch["doc_ids"])]
-    for other in (copy.copy(batch), pickle.loads(pickle.dumps(batch))):
-        assert other.documents() == batch.documents()
-        assert other.stream_state == batch.stream_state
+def test_labels_unknown_to_the_names_get_the_next_ids() -> None:
+    documents = documents_of([3, 3, 3, 3], sizes=(2,))
+    for names, expected in [((), [0, 1, 2, 0]), (("x", "Github"), [2, 1, 3, 2])]:
+        (batch,) = pack(4, "concat", subset_names=names)(token_batches(documents))
+        assert batch["subset_ids"][:, 0].tolist() == expected
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, "8"])
-def test_sizes_that_make_no_sense_are_refused(value: object) -> None:
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "8", None])
+def test_sizes_that_make_no_sense_are_refused(value: Any) -> None:
     with pytest.raises(PilekitError, match="seq_len"):
-        Pack(value, EOS)  # type: ignore[arg-type]
-    with pytest.raises(PilekitError, match="batch_size"):
-        Pack(4, EOS, batch_size=value)  # type: ignore[arg-type]
+        Pack(value, EOS)
+    for name in ("batch_size", "window"):
+        with pytest.raises(PilekitError, match=name):
+            pack(4, **{name: value})
 
 
 @pytest.mark.parametrize("value", [None, -1, 2.0, True, "8"])
-def test_ids_that_are_none_are_refused(value: object) -> None:
+def test_ids_that_are_none_are_refused(value: Any) -> None:
     with pytest.raises(PilekitError, match=r"eos_id is the id of a token.*`tokenizer\.eos_id`"):
-        Pack(4, value)  # type: ignore[arg-type]
+        Pack(4, value)
     if value is not None:
         with pytest.raises(PilekitError, match="pad_id is the id of a token"):
-            Pack(4, EOS, pad_id=value)  # type: ignore[arg-type]
+            pack(4, pad_id=value)
 
 
-def test_labels_without_end_are_an_error_and_the_state_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packings_and_outputs_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(PilekitError, match="packing is one of best_fit, concat, none, not 'first_fit'"):
+        pack(4, "first_fit")
+    with pytest.raises(PilekitError, match="outputs names"):
+        pack(4, outputs=("input_id",))
+
+
+def test_labels_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilekit.stream.pack.MAX_SUBSETS", 3)
-    documents = [Document("a", n, label, (1, 2, 3)) for n, label in enumerate(["Github", *"abcabc", "Pile-CC"])]
-    batches = list(Pack(4, EOS, subset_names=NAMES, batch_size=1)(token_batches(documents, [1])))
-    assert batches[-1].stream_state["new_subsets"] == ["a", "b", "c"]
-    one_more = [*documents, Document("a", 99, "d", (1,))]
+    labels = ["Github", *"abcabc", "Pile-CC"]
+
+    def tokens(labels: Sequence[str]) -> TokenBatch:
+        count = len(labels)
+        return TokenBatch(np.zeros(count, np.uint32), np.arange(count + 1), "a.jsonl", np.arange(count), list(labels))
+
+    assert len(list(pack(4)(iter([tokens(labels)])))) == 1
     with pytest.raises(PilekitError, match="more than 3 different subset labels; set label_path in a manifest"):
-        list(Pack(4, EOS, subset_names=NAMES, batch_size=1)(token_batches(one_more, [1])))
-    resumed = Pack(4, EOS, subset_names=NAMES, batch_size=1)(token_batches(one_more[-2:], [1]), place_of(batches[5]))
-    with pytest.raises(PilekitError, match="more than 3 different subset labels"):
-        list(resumed)
+        list(pack(4)(iter([tokens(labels), tokens("d")])))
 
 
-@pytest.mark.parametrize(
-    "documents",
-    [
-        [],
-        [Document("a", 6, "Github", (1,) * 9)],  # that document is gone
-        [Document("b", 5, "Github", (1,) * 9)],
-        [Document("a", 5, "Github", (1,) * 3)],  # it was longer once
-    ],
-)
-def test_a_cut_document_that_is_not_there_any_more_is_an_error(documents: list[Document]) -> None:
-    with pytest.raises(PilekitError, match="document 5 of a"):
-        list(Pack(4, EOS)(token_batches(documents), Place("a", 5, 4)))
-
-
-def test_only_the_eod_of_a_cut_document_may_be_left() -> None:
-    (batch,) = Pack(4, EOS, pad_id=PAD)(token_batches([Document("a", 5, "Github", (1,) * 4)]), Place("a", 5, 4))
-    assert batch["input_ids"].tolist() == [[EOS, PAD, PAD, PAD]]
-    assert batch["labels"].tolist() == [[EOS, -100, -100, -100]]
-
-
-def test_a_chain_of_stages_from_shard_to_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_chain_of_stages_from_shard_to_rows(tmp_path: Path, packing: str) -> None:
     byte_level_bpe(500).save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     texts = ["x", "The quick brown fox", "", "jumps over the lazy dog"]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    chain = Pipeline([MinBytes(10), Tokenize(tokenizer), Pack(16, EOS, pad_id=PAD, batch_size=2)])
-    kept = [
-        Document("a.jsonl", number, "(none)", tuple(tokenizer.encode_batch([texts[number]])[0].tolist()))
-        for number in (1, 3)
+    chain = Pipeline([MinBytes(10), Tokenize(tokenizer), pack(16, packing, batch_size=2, subset_names=("(none)",))])
+    documents = [
+        Document(0, 0, order, reference.Line("a.jsonl", n, NAMES[0], texts[n]), [*_encode(tokenizer, texts[n]), EOS])
+        for order, n in enumerate((1, 3))
     ]
-    assert rows_of(chain(read(tmp_path / "a.jsonl"))) == reference_rows(kept, 16, EOS, PAD)
+    expected = [reference.columns(row, 16, PAD) for row in reference.lane_rows(iter(documents), plan(16, packing))]
+    assert all_rows(list(chain(read(tmp_path / "a.jsonl")))) == expected
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode_batch([text])[0].tolist()
+    return ids
 
 
 def test_packing_works_where_no_cache_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +211,27 @@ def test_packing_works_where_no_cache_folder_can_be_written(monkeypatch: pytest.
 
     def njit(*arguments: Any, **options: Any) -> Any:
         if options.get("cache"):
-            raise RuntimeError("cannot cache function 'concat': no locator available for file 'concat.py'")
+            raise RuntimeError("cannot cache function 'write': no locator available for file 'columns.py'")
         return real(*arguments, **options)
 
-    expected = rows_of(Pack(5, EOS)(token_batches(documents_of_lengths(9, 0, 9))))
+    from pilekit.stream.columns import write
+
+    expected = all_rows(list(pack(5)(token_batches(documents_of([9, 0, 9])))))
     monkeypatch.setattr(numba, "njit", njit)
-    monkeypatch.setattr("pilekit.stream.batch.concat", compiled(_signature)(concat.py_func))
-    assert rows_of(Pack(5, EOS)(token_batches(documents_of_lengths(9, 0, 9)))) == expected
+    signature = write.nopython_signatures[0]  # type: ignore[attr-defined]
+    monkeypatch.setattr("pilekit.stream.batch.write", compiled(signature)(write.py_func))  # type: ignore[attr-defined]
+    assert all_rows(list(pack(5)(token_batches(documents_of([9, 0, 9]))))) == expected
+
+
+@pytest.mark.parametrize(("packing", "taken"), [("concat", 4), ("none", 7), ("best_fit", 7)])
+def test_a_batch_is_handed_on_once_it_is_full(packing: str, taken: int) -> None:
+    asked = []
+
+    def source() -> Iterator[TokenBatch]:
+        for position, tokens in enumerate(token_batches(documents_of([15] * 30, sizes=(1,)))):
+            asked.append(position)
+            yield tokens
+
+    # concat needs as many documents as the batch; windows of 3 are packed when the next document does not fit in.
+    next(pack(16, packing, batch_size=4, window=3)(source()))
+    assert len(asked) == taken

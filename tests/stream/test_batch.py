@@ -1,0 +1,241 @@
+"""Batches: every column as the plain reference writes it, whatever rows of whatever windows they are filled with."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset
+
+from pilekit.errors import PilekitError
+from pilekit.stream.batch import COLUMNS, OUTPUTS, Batch, OpenBatch, checked_outputs
+from pilekit.stream.mlm import Masking
+from pilekit.stream.window import Packing, TokenizedDocuments, Window, packed
+from tests.stream import reference
+from tests.stream.packing_reference import (
+    EOS,
+    NAMES,
+    PAD,
+    cu_seqlens,
+    documents_of,
+    lengths,
+    plan,
+    rows_of,
+)
+from tests.stream.reference import Document, Row
+
+SHARDS = [f"{number:02d}.jsonl" for number in range(20)]
+
+
+def window_of(documents: Sequence[Document], packing: str, seq_len: int, append_eod: bool = True) -> Window:
+    texts = [document.tokens[:-1] if append_eod else document.tokens for document in documents]
+    one = plan(seq_len)
+    return packed(
+        TokenizedDocuments(
+            np.array([token for text in texts for token in text], np.uint32),
+            np.cumsum([0, *map(len, texts)], dtype=np.int64),
+            np.array([NAMES.index(document.line.subset) for document in documents], np.int64),
+            np.array([SHARDS.index(document.line.shard) for document in documents], np.int64),
+            np.array([document.line.number for document in documents], np.int64),
+            np.array([reference.document_key(one, document) for document in documents], np.uint64),
+        ),
+        cast(Packing, packing),
+        seq_len,
+        append_eod,
+    )
+
+
+def reference_rows(documents: Sequence[Document], packing: str, seq_len: int) -> list[Row]:
+    rows = reference.lane_rows(iter(documents), plan(seq_len, packing, window=1000))
+    return [reference.columns(row, seq_len, PAD) for row in rows]
+
+
+def open_batch(
+    rows: int, seq_len: int, outputs: Sequence[str] = OUTPUTS, append_eod: bool = True, masking: Masking | None = None
+) -> OpenBatch:
+    return OpenBatch(
+        rows, seq_len, outputs, pad_id=PAD, eos_id=EOS if append_eod else -1, append_eod=append_eod, masking=masking
+    )
+
+
+def some_batch(outputs: Sequence[str] = OUTPUTS, state: torch.Tensor | None = None) -> Batch:
+    window = window_of(documents_of([3, 0, 9, 2, 5, 1, 1]), "best_fit", 6)
+    batch = open_batch(len(window.rows) + 1, 6, outputs)
+    batch.fill(window, 0, len(window.rows))
+    batch.pad(1)
+    return batch.close(SHARDS, state)
+
+
+@given(
+    st.lists(st.tuples(lengths, st.sampled_from(["best_fit", "none", "concat"])), min_size=1, max_size=3),
+    st.integers(1, 40),
+    st.booleans(),
+    st.data(),
+)
+@example([([0, 0, 0], "best_fit")], 1, True, None)
+@example([([0, 0, 0], "concat")], 2, False, None)
+@example([([3, 3], "concat"), ([7], "none")], 4, True, None)
+def test_columns_are_those_of_the_reference(
+    windows: list[tuple[list[int], str]], seq_len: int, append_eod: bool, data: st.DataObject | None
+) -> None:
+    parts: list[tuple[Window | None, int, int, list[Row]]] = []
+    nothing = reference.columns([], seq_len, PAD)
+    for window_lengths, packing in windows:
+        documents = documents_of(window_lengths, append_eod=append_eod)
+        window = window_of(documents, packing, seq_len, append_eod)
+        rows = reference_rows(documents, packing, seq_len)
+        assert len(window.rows) == len(rows)
+        first, count = 0, len(rows)
+        if data is not None:
+            first = data.draw(st.integers(0, len(rows)))
+            count = data.draw(st.integers(0, len(rows) - first))
+            pads = data.draw(st.integers(0, 2))
+            parts.append((None, 0, pads, [nothing] * pads))
+        parts.append((window, first, count, rows[first : first + count]))
+    expected = [row for *_, rows in parts for row in rows]
+    batch = open_batch(len(expected) + 2, seq_len, append_eod=append_eod)
+    for window_or_none, first, count, _ in parts:
+        if window_or_none is None:
+            batch.pad(count)
+        else:
+            batch.fill(window_or_none, first, count)
+    assert (batch.filled, batch.left) == (len(expected), 2)
+    state = torch.arange(6).view(2, 3)
+    found = batch.close(SHARDS, state)
+    assert list(found) == [*OUTPUTS, "stream_state"]
+    assert rows_of(found) == expected
+    assert torch.equal(found["stream_state"], state)
+    borders = found["cu_seqlens"]
+    assert borders.dtype == found["max_seqlen"].dtype == torch.int32
+    assert borders.tolist() == cu_seqlens(expected)
+    assert found["max_seqlen"].shape == ()
+    assert int(found["max_seqlen"]) == max((b - a for a, b in itertools.pairwise(borders.tolist())), default=0)
+
+
+@given(st.lists(st.sampled_from(OUTPUTS), min_size=1, unique=True), st.booleans())
+def test_only_what_is_asked_for_is_there(outputs: list[str], with_state: bool) -> None:
+    state = torch.tensor([[4, 5]]) if with_state else None
+    full, found = some_batch(state=state), some_batch(outputs, state)
+    assert list(found) == [*outputs, *["stream_state"] * with_state]
+    assert all(torch.equal(found[name], full[name]) for name in found)
+    assert found.documents() == full.documents()
+    (size,) = {tensor.untyped_storage().nbytes() for tensor in found.values()}
+    assert size == sum(tensor.nbytes for tensor in found.values()), "memory that nobody asked for"
+
+
+@pytest.mark.parametrize("outputs", [[], ["input_ids", "label"], ["labels", "labels"], "lables", ["\x1b[2J"]])
+def test_outputs_that_do_not_exist_are_refused(outputs: Sequence[str]) -> None:
+    with pytest.raises(PilekitError, match=r"outputs names what a batch holds, some of input_ids, labels,") as raised:
+        checked_outputs(outputs)
+    assert "\x1b" not in str(raised.value)
+
+
+def test_more_rows_than_there_are_cannot_be_filled() -> None:
+    window = window_of(documents_of([3, 3]), "none", 6)
+    for first, count in ((0, 3), (2, 1), (-1, 1), (0, -1)):
+        with pytest.raises(ValueError, match="rows"):
+            open_batch(5, 6).fill(window, first, count)
+    with pytest.raises(ValueError, match="rows"):
+        open_batch(1, 6).fill(window, 0, 2)
+    with pytest.raises(ValueError, match="rows"):
+        open_batch(1, 6).pad(2)
+
+
+def test_the_rest_of_a_long_document_has_no_label_behind_another_one() -> None:
+    window = window_of(documents_of([9, 4, 5], append_eod=False), "best_fit", 8, append_eod=False)
+    batch = open_batch(3, 8, append_eod=False)
+    batch.fill(window, 0, len(window.rows))
+    (row,) = [row for row in rows_of(batch.close(SHARDS)) if 18 in row.input_ids]
+    at = row.input_ids.index(18)  # the one token that did not fit in the first row of the document of nine
+    assert at > 0
+    assert row.labels[at] == -100
+
+
+def test_batches_share_no_memory_and_columns_change_alone() -> None:
+    first, second = some_batch(state=torch.zeros(1)), some_batch(state=torch.zeros(1))
+    expected = rows_of(second)
+    for name, column in first.items():
+        column.fill_(5)
+        assert sum(other._version for other in first.values()) == 1 + list(first).index(name), "one changed column"
+    assert rows_of(second) == expected
+
+
+def test_a_batch_outlives_its_windows_and_keeps_no_memory_of_theirs() -> None:
+    window = window_of(documents_of([3, 3]), "none", 6)
+    batch = open_batch(2, 6)
+    batch.fill(window, 0, 2)
+    closed = batch.close(SHARDS)
+    expected = rows_of(closed)
+    for array in (window.ids, window.shards, window.numbers, window.rows.document, window.rows.start):
+        array[:] = 1
+    assert rows_of(closed) == expected
+
+
+class _Stream(IterableDataset[Batch]):
+    def __iter__(self) -> Iterator[Batch]:
+        for number in range(4):
+            yield some_batch(state=torch.tensor([[number, 2**62]]))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_come_whole_out_of_a_stock_loader(workers: int) -> None:
+    expected = some_batch()
+    batches = list(DataLoader(_Stream(), batch_size=None, num_workers=workers))
+    assert [batch["stream_state"].tolist() for batch in batches] == [
+        [[number, 2**62]] for number in range(4) for _ in range(max(1, workers))
+    ]
+    for batch in batches:
+        assert isinstance(batch, Batch)
+        assert batch.documents() == expected.documents()
+        assert all(torch.equal(batch[name], expected[name]) for name in OUTPUTS)
+        assert len({tensor.untyped_storage().data_ptr() for tensor in batch.values()}) == 1, "sent as one block"
+
+
+def test_a_loader_that_would_batch_batches_is_refused() -> None:
+    with pytest.raises(PilekitError, match="batch_size=None"):
+        next(iter(DataLoader(_Stream())))
+
+
+def test_a_batch_survives_copying_pickling_and_replacing_its_tensors() -> None:
+    batch = some_batch(state=torch.ones(2, dtype=torch.int64))
+    for other in (copy.copy(batch), pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch)):
+        assert rows_of(other) == rows_of(batch)
+        assert list(other) == list(batch)
+    pinned = copy.copy(batch)  # what torch does when it pins memory or moves a batch
+    pinned.update({name: tensor.clone() for name, tensor in batch.items()})
+    assert rows_of(pinned) == rows_of(batch)
+
+
+def test_only_names_of_shards_in_the_batch_are_sent() -> None:
+    small, large = (pickle.dumps(some_batch(("doc_ids",)).__dict__) for _ in range(2))
+    window = window_of(documents_of([3, 3]), "none", 6)
+    batch = open_batch(2, 6)
+    batch.fill(window, 0, 2)
+    many = batch.close([*SHARDS, *(f"{number}" * 50 for number in range(10_000))])
+    assert len(pickle.dumps(many.__dict__)) < 2 * len(small)
+    assert len(small) == len(large) < 2000
+
+
+def test_columns_not_asked_for_are_needed_by_masking_but_not_given() -> None:
+    window = window_of(documents_of([30, 40, 50]), "concat", 20)
+    masking = Masking(3, 200, (EOS, PAD))
+
+    def batch(outputs: Sequence[str]) -> Batch:
+        found = open_batch(len(window.rows), 20, outputs, masking=masking)
+        found.fill(window, 0, len(window.rows))
+        return found.close(SHARDS)
+
+    both = batch(OUTPUTS)
+    assert (both["labels"] != -100).any()
+    for name in COLUMNS:
+        assert list(batch([name])) == [name]
+        assert torch.equal(batch([name])[name], both[name])

@@ -1,0 +1,105 @@
+"""document_mask: as the plain reference says who attends to whom, and nothing passes from one document to another."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+from pilekit.errors import PilekitError
+from pilekit.stream import Batch, Pack, document_mask
+from pilekit.stream.batch import OUTPUTS
+from tests.stream.packing_reference import EOS, NAMES, PAD, attends, documents_of, lengths, rows_of, token_batches
+
+
+def packed(lengths: list[int], seq_len: int, packing: str = "best_fit") -> Batch:
+    """All rows as one batch."""
+    stage = Pack(
+        seq_len,
+        EOS,
+        packing=packing,  # type: ignore[arg-type]
+        batch_size=10_000,
+        pad_id=PAD,
+        outputs=OUTPUTS,
+        subset_names=NAMES,
+    )
+    (batch,) = stage(token_batches(documents_of(lengths)))
+    return batch
+
+
+@settings(max_examples=50)
+@given(lengths, st.integers(1, 40), st.sampled_from(["best_fit", "concat", "none"]), st.booleans())
+def test_masks_are_those_of_the_reference(lengths: list[int], seq_len: int, packing: str, causal: bool) -> None:
+    batch = packed(lengths, seq_len, packing)
+    expected = [attends(row, causal) for row in rows_of(batch)]
+    for column in ("doc_ids", "position_ids"):
+        held = {column: batch[column]}
+        dense = document_mask(held, dense=True, causal=causal)
+        rows = len(batch[column])
+        assert dense.dtype == torch.bool
+        assert dense.shape == (rows, 1, seq_len, seq_len)
+        assert dense[:, 0].tolist() == expected
+        b, q, kv = torch.meshgrid(torch.arange(rows), torch.arange(seq_len), torch.arange(seq_len), indexing="ij")
+        assert document_mask(held, causal=causal)(b, torch.tensor(0), q, kv).tolist() == expected
+
+
+def attention_inputs(batch: Batch, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys, values [rows, 2, T, 16], a function of each token."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary = int(batch["input_ids"].max()) + 1
+    tables = torch.randn(3, vocabulary, 2, 16, generator=generator, dtype=torch.float64)
+    q, k, v = (table[batch["input_ids"]].transpose(1, 2) for table in tables)
+    return q, k, v
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_document_s_output_does_not_depend_on_the_others(causal: bool) -> None:
+    batch = packed([9, 8, 7, 3], 32)
+    assert batch["doc_ids"].tolist()[0][-1] == -1, "the row must have pads"
+    mask = document_mask(batch, dense=True, causal=causal)
+    q, k, v = attention_inputs(batch)
+    before = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert before.isfinite().all()
+    for document in (*range(4), -1):
+        inside = (batch["doc_ids"] == document)[:, None, :, None]
+        new_q, new_k, new_v = (torch.where(inside, torch.randn_like(x) * 100, x) for x in (q, k, v))
+        after = scaled_dot_product_attention(new_q, new_k, new_v, attn_mask=mask)
+        assert torch.equal(after.where(~inside, 0), before.where(~inside, 0))
+        assert not torch.isclose(after.where(inside, 0), before.where(inside, 0)).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_document_s_output_is_what_it_would_be_alone(causal: bool) -> None:
+    batch = packed([9, 8, 7, 3], 32)
+    q, k, v = attention_inputs(batch)
+    together = scaled_dot_product_attention(q, k, v, attn_mask=document_mask(batch, dense=True, causal=causal))
+    borders = batch["cu_seqlens"].tolist()
+    for begin, end in list(itertools.pairwise(borders))[:4]:
+        own = slice(begin, end)
+        alone = scaled_dot_product_attention(q[:, :, own], k[:, :, own], v[:, :, own], is_causal=causal)
+        torch.testing.assert_close(together[:, :, own], alone)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("column", ["doc_ids", "position_ids"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_flex_attention_takes_it(column: str, causal: bool) -> None:
+    batch = packed([100, 40, 130, 17, 60, 200, 3], 256)
+    rows, seq_len = batch["input_ids"].shape
+    mask_mod = document_mask({column: batch[column]}, causal=causal)
+    blocks = create_block_mask(mask_mod, rows, None, seq_len, seq_len, device="cpu")
+    q, k, v = (x.float() for x in attention_inputs(batch))
+    found = flex_attention(q, k, v, block_mask=blocks)
+    expected = scaled_dot_product_attention(q, k, v, attn_mask=document_mask(batch, dense=True, causal=causal))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_batch_without_documents_or_positions_is_refused() -> None:
+    with pytest.raises(PilekitError, match=r"needs doc_ids or position_ids, and the batch has input_ids, labels"):
+        document_mask({"input_ids": torch.zeros(1, 2), "labels": torch.zeros(1, 2)})
