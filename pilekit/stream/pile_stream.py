@@ -1,63 +1,91 @@
-"""`PileStream`: raw shards in, packed batches out, in one process.
+"""`PileStream`: raw shards in, packed batches out, in one order on any number of ranks and workers.
 
-    read (a thread decodes ahead) -> Tokenize -> Pack
+No stage of the way knows the topology: documents stand in one shared sequence of units (sequence.py), which is dealt to
+lanes; each lane tokenizes and packs by itself (lane.py); and an optimizer step takes rows from fixed lanes (grid.py).
+Ranks, micro-batches and DataLoader workers only decide who makes which part of a step. So a step's content is the same
+for every valid world size, accumulation and number of workers, and a run can be continued on another one.
 
-One pass goes through the shards in their order and ends. The stream's state is the `Place` after the last batch that
-was handed out, whatever was read ahead; resuming reads from that place's document on. Torch's iteration protocol
-applies: `iter()` begins a new pass, only the first one after `load_state_dict` begins where the state says. So a state
-taken on the last batch leaves nothing to do, one taken after the end leaves a whole pass.
+What a stream is at is a `Record` (state.py): where each lane stands after the batches that were handed out. It comes
+with the batches, so reading ahead does not count. In one process, iterating the stream records each batch by itself;
+`stream.loader()` does for any number of workers, and with a stock DataLoader `stream.advance(batch)` does.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import logging
-import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
+import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.corpus import Corpus, resolve_subsets
-from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.shards import read
+from pilekit.pipeline import Stage
 from pilekit.shards.reading import OnError
-from pilekit.stream.batch import Batch
-from pilekit.stream.pack import Pack
-from pilekit.stream.state import STATE_VERSION, Place, fingerprint, place_from_state
-from pilekit.tokenize import Tokenize, Tokenizer, load_tokenizer
+from pilekit.stream import state as states
+from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
+from pilekit.stream.explanation import Explanation, explain
+from pilekit.stream.grid import Grid, batch_sizes, given_lanes
+from pilekit.stream.lane import Layout, Place
+from pilekit.stream.lane_sources import OTHER, Wanted, checked_filters
+from pilekit.stream.loader import StreamLoader
+from pilekit.stream.making import Form, identities, made
+from pilekit.stream.mlm import Masking
+from pilekit.stream.plan import choose_plan
+from pilekit.stream.repeats import exact_repeats
+from pilekit.stream.state import Record
+from pilekit.stream.topology import rank_of_world
+from pilekit.stream.window import PACKINGS, Packing
+from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-PACKINGS = ("concat",)
+_WINDOW = 256
+_ENDLESS = 1 << 62
 
 
 class PileStream(IterableDataset[Batch]):
-    """An iterable dataset of packed batches, straight from raw shards.
+    """An iterable dataset of packed batches, straight from raw shards, without end.
 
-    data         a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others are
-                 left out; only a `Corpus` is taken as it is. A warning says which of the two happens
-    tokenizer    a path (what `load_tokenizer` takes), or a `Tokenizer`; it must have an end-of-document token
-    seq_len      tokens in a row
-    batch_size   rows in a batch; the last batch of a pass has fewer where no more are left, so no token is lost
-    subsets      only documents of these subsets, by any of their names; None: all
-    packing      "concat": documents one after another, cut at the row's edge
-    seed         recorded in the state; a pass in file order has nothing random
-    on_error     "raise": a bad line is a PilekitError; "skip": it is left out, and each shard's are told in a warning
+    data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others
+                       are left out; only a `Corpus` is taken as it is. A warning says which of the two happens
+    tokenizer          a path (what `load_tokenizer` takes), or a `Tokenizer`; it must have an end-of-document token
+    seq_len            tokens in a row
+    batch_size         rows in a batch: what this rank gets at a time
+    grad_accum         batches that make an optimizer step on this rank
+    global_batch_size  rows in an optimizer step over all ranks: batch_size x grad_accum x world_size, if not given; a
+                       run's is kept in its state, and on resuming grad_accum follows from it (or batch_size, if
+                       grad_accum is given)
+    subsets            only documents of these subsets, by any of their names; None: all
+    repeats            how often documents of a subset are used per epoch, {"ArXiv": 2.5}; others once, 0 leaves it out.
+                       Released train shards of the Pile contain its up-sampling already: this multiplies it
+    packing            "best_fit": no document is cut that fits a row; "concat": documents one after another, cut at the
+                       row's edge; "none": one document a row
+    window             documents that are packed together in a lane (best_fit, none)
+    append_eod         whether each document is followed by the end-of-document token
+    seed               of the order and of whatever else is random
+    shuffle            False: units and documents in the order of the corpus
+    dedup              folder of a finished `pilekit dedup`: what it removed is left out
+    filters            document stages, each document's fate depending on itself alone
+    objective          "clm", or "mlm": 15 % of tokens masked, the same on any topology; needs a mask token
+    outputs            what a batch holds, see `Batch`; `stream_state` is always there
+    lanes              (rows, columns) of the grid, or "auto"; kept in the state
+    samples_per_epoch  an iteration ends whenever this many rows over all ranks are full; the next one goes on. A
+                       multiple of global_batch_size
+    rank, world_size   of this process, from 0; None: of torch.distributed, else $RANK and $WORLD_SIZE, else 0 of 1.
+                       `num_replicas` is another name for world_size
+    on_error           "raise": a bad line is a PilekitError; "skip": it is left out and counted
 
-    An item is a `Batch`: a dict of `input_ids`, `labels`, `doc_ids`, `position_ids`, `subset_ids`, each a LongTensor
-    [batch_size, seq_len], which also names its documents: `batch.documents()`.
+    An item is a `Batch`, a dict of tensors [batch_size, seq_len] that also names its documents. **With a DataLoader,
+    pass batch_size=None**: batches are made here. `stream.loader(num_workers=n)` is such a DataLoader that also keeps
+    the state; with a stock one, call `stream.advance(batch)` for each batch trained on.
 
-    **With a DataLoader, pass batch_size=None**: `DataLoader(stream, batch_size=None, num_workers=n)`. Batches are made
-    here; a DataLoader that would batch them again, as it does by default, is refused with a PilekitError.
-    With n > 1 worker 0 makes all batches and the others end at once. With n > 0 the batches are made in another
-    process, some ahead, and this object does not see them go by: call `stream.advance(batch)` for each one trained on.
-
-    PilekitError for wrong arguments, a selection without documents, and in a job of more than one process.
+    PilekitError for wrong arguments, for a selection without documents, and for a world size, accumulation or batch
+    that does not fit the grid, with those that do.
     """
 
     def __init__(
@@ -66,131 +94,389 @@ class PileStream(IterableDataset[Batch]):
         *,
         tokenizer: str | Path | Tokenizer,
         seq_len: int = 2048,
-        batch_size: int = 8,
+        batch_size: int | None = None,
+        grad_accum: int | None = None,
+        global_batch_size: int | None = None,
         subsets: Sequence[str] | None = None,
-        packing: str = "concat",
+        repeats: Mapping[str, float] | None = None,
+        packing: Packing = "best_fit",
+        window: int = _WINDOW,
+        append_eod: bool = True,
         seed: int = 0,
+        shuffle: bool = True,
+        dedup: str | Path | None = None,
+        filters: Sequence[Stage] = (),
+        objective: Literal["clm", "mlm"] = "clm",
+        outputs: Sequence[str] = DEFAULT_OUTPUTS,
+        lanes: tuple[int, int] | Literal["auto"] = "auto",
+        samples_per_epoch: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_replicas: int | None = None,
         on_error: OnError = "raise",
     ) -> None:
         if packing not in PACKINGS:
-            raise PilekitError(f'packing={packing!r} is not available: only packing="concat" exists so far')
-        _refuse_several_processes()
+            raise PilekitError(f"packing is one of {', '.join(PACKINGS)}, not {visible(repr(packing), 80)}")
+        if objective not in ("clm", "mlm"):
+            raise PilekitError(f'objective is "clm" or "mlm", not {visible(repr(objective), 80)}')
+        if on_error not in ("raise", "skip"):
+            raise PilekitError(f'on_error is "raise" or "skip", not {visible(repr(on_error), 80)}')
+        for name, value in (("seq_len", seq_len), ("window", window)):
+            if type(value) is not int or value < 1:
+                raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 80)}")
+        if type(seed) is not int:
+            raise PilekitError(f"seed is a whole number, not {visible(repr(seed), 80)}")
+        outputs = checked_outputs(outputs)
+        self._given_lanes = given_lanes(lanes)
+        self._given_sizes = (batch_size, grad_accum, global_batch_size)
+        self.rank, self.world_size = rank_of_world(rank, world_size, num_replicas)
+        batch, accumulation = batch_sizes(self.world_size, batch_size, grad_accum, global_batch_size)
+
         self.corpus = _corpus(data)
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
-        eos_id = self.tokenizer.eos_id
-        if eos_id is None:
-            raise PilekitError(
-                f"the tokenizer {visible(str(self.tokenizer.path))} has no end-of-document token, which must follow "
-                'every document; name it as "eos_token" in a tokenizer_config.json beside it'
-            )
-        self.subsets = None if subsets is None else resolve_subsets(subsets, manifest=self.corpus.manifest)
-        if self.subsets == ():
-            raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
-        self.seq_len = seq_len
-        self.batch_size = batch_size
-        self.seed = seed
-        self.on_error = on_error
+        self.subsets = _subsets(subsets, self.corpus)
+        self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
+        self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
+        eos_id = _eos_id(self.tokenizer)
         pad_id = eos_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
-        self._pack = Pack(
-            seq_len,
-            eos_id,
-            batch_size=batch_size,
-            pad_id=pad_id,
-            subset_names=tuple(subset.name for subset in self.corpus.manifest.subsets),
+        masking = _masking(self.tokenizer) if objective == "mlm" else None
+        self._wanted = Wanted(
+            corpus=self.corpus,
+            plan=choose_plan(self.corpus, on_error=on_error),
+            subsets=self.subsets,
+            repeats=self.repeats,
+            filters=checked_filters(filters),
+            dedup=None if dedup is None else Path(dedup),
+            seed=seed,
+            shuffle=bool(shuffle),
+            on_error=on_error,
         )
-        self._fingerprint = fingerprint(
-            self.corpus,
-            self.tokenizer,
-            pad_id=pad_id,
+        self.subset_names = self._wanted.subset_names()
+        ids = {name: index for index, name in enumerate(self.subset_names)}
+        self._layout = Layout(
+            tokenizer=self.tokenizer,
             seq_len=seq_len,
             packing=packing,
-            subsets=self.subsets,
+            window=window,
+            append_eod=append_eod,
             seed=seed,
+            subset_ids=ids,
+            other_subset=ids[OTHER],
+            shard_names=tuple(shard.name for shard in self.corpus.shards),
         )
-        self._place = Place(self.corpus.shards[0].name)
-        self._loaded: Place | None = None
+        self._form = Form(outputs, pad_id, eos_id, masking, len(ids))
+        self._fingerprint = {
+            **self._wanted.fingerprint(),
+            "tokenizer": self.tokenizer.fingerprint,
+            "special_tokens": {"treated_as": self.tokenizer.special_tokens, "eos_id": eos_id, "pad_id": pad_id},
+            "backend": f"{self.tokenizer.backend} {importlib.metadata.version(self.tokenizer.backend)}",
+            "seq_len": seq_len,
+            "packing": packing,
+            "append_eod": append_eod,
+            "objective": objective,
+        }
+        self._samples_per_epoch = samples_per_epoch
+        rows, columns = self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
+        grid = Grid(rows, columns, batch, self._wanted.plan.name)
+        self._settle(grid, self._wanted.default_unit(grid.lanes), accumulation)
+        none = np.zeros(len(ids), np.int64)
+        self._changes: list[dict[str, Any]] = []
+        self._start(Record(self._wanted.first(grid.lanes), 0, none, none.copy()))
+
+    def _start(self, record: Record) -> None:
+        """Go on from this record."""
+        # Where all lanes stood at a step, from which `peek` can count.
+        self._known = (
+            (record.batch // self.grad_accum, record.places.copy()) if not record.batch % self.grad_accum else None
+        )
+        self._record = self._seen = record
+        self._told = self._iterated = False
+        self.begin()
+
+    def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
+        """Take this grid: what follows from it, and whether it can serve this rank."""
+        share = grid.share(self.rank, self.world_size, grad_accum)
+        samples = self._samples_per_epoch
+        if samples is not None and (type(samples) is not int or samples < 1 or samples % grid.global_batch_size):
+            least = max(1, samples // grid.global_batch_size if type(samples) is int else 1) * grid.global_batch_size
+            raise PilekitError(
+                f"samples_per_epoch={visible(repr(samples), 80)} is no multiple of global_batch_size="
+                f"{grid.global_batch_size}, so an epoch would end inside a step; give {least} or "
+                f"{least + grid.global_batch_size}"
+            )
+        self.share, self._unit = share, unit
+        self._source = self._wanted.source(grid.lanes, unit)
 
     @property
-    def subset_names(self) -> tuple[str, ...]:
-        """What `subset_ids` index: the manifest's names in its order, then other labels as their documents come.
+    def grid(self) -> Grid:
+        """The grid of lanes that the stream reads."""
+        return self.share.grid
 
-        It only grows, and what it has grown by is part of the state.
-        """
-        return (*self._pack.subset_names, *self._place.new_subsets)
+    @property
+    def global_batch_size(self) -> int:
+        """Rows in an optimizer step over all ranks."""
+        return self.grid.global_batch_size
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in each batch of this rank."""
+        return self.share.batch_size
+
+    @property
+    def grad_accum(self) -> int:
+        """Batches of this rank that make an optimizer step."""
+        return self.share.grad_accum
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Batches of this rank in an iteration; None without `samples_per_epoch`."""
+        samples = self._samples_per_epoch
+        return None if samples is None else samples // (self.batch_size * self.world_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin a new pass; after `load_state_dict`, the rest of that pass. One iterator of a stream at a time."""
-        _refuse_several_processes()
-        self._place = self._beginning() if self._loaded is None else self._loaded
-        self._loaded = None
-        return self._batches(self._place)
-
-    def _beginning(self) -> Place:
-        return Place(self.corpus.shards[0].name, new_subsets=self._place.new_subsets)
-
-    def _batches(self, place: Place) -> Generator[Batch, None, None]:
+        """Go on from what is recorded; one iterator of a stream at a time."""
         worker = get_worker_info()
-        if worker is not None and worker.id > 0:
-            return
-        empty = place == self._beginning()
-        with closing(self._documents(place)) as documents:
-            for batch in self._pack(Tokenize(self.tokenizer)(documents), place):
-                empty = False
-                self.advance(batch)
-                yield batch
-        if empty:
-            raise PilekitError(self._nothing_selected())
-        self._place = self._beginning()
+        if worker is None:
+            self.begin()
+            return self._recorded(self._seen)
+        if self._iterated:
+            raise PilekitError(
+                "a DataLoader with persistent_workers=True would go on from where its workers stand, not from what was "
+                "handed out; set persistent_workers=False"
+            )
+        self._iterated = True
+        active = self.share.workers(worker.num_workers)
+        if active < worker.num_workers and worker.id == 0:
+            logger.warning("%s", self.few_workers(worker.num_workers))
+        return self.made_by(worker.id, active) if worker.id < active else iter(())
 
-    def _documents(self, place: Place) -> Generator[DocumentBatch, None, None]:
-        names = [shard.name for shard in self.corpus.shards]
-        first = names.index(place.shard)
-        for shard in self.corpus.shards[first:]:
-            start = place.document if shard.name == place.shard else 0
-            with read(shard, self.subsets, self.on_error, manifest=self.corpus.manifest, start=start) as documents:
-                yield from documents
-                if bad := documents.skipped.count:
-                    example = documents.skipped.examples[0]
-                    logger.warning("%s bad line%s left out, the first: %s", f"{bad:,}", "s" * (bad > 1), example)
-
-    def _nothing_selected(self) -> str:
-        where = visible(str(self.corpus.root))
-        if self.subsets is None:
-            return f"no documents in the {len(self.corpus.shards)} shards of {where}; give a corpus that has some"
+    def few_workers(self, asked: int) -> str:
+        """What to tell of more workers than can be active."""
+        active, share = self.share.workers(asked), self.share
+        turns = [n for n in range(1, share.grad_accum * share.grid.columns + 1) if share.workers(n) == n]
         return (
-            f"no documents of {visible(', '.join(self.subsets))} in the {len(self.corpus.shards)} shards of {where}; "
-            "`pilekit stats` shows which subsets there are"
+            f"{active} of {asked} workers are active, as each lane belongs to one worker; counts that are used in full "
+            f"are {', '.join(map(str, turns))}"
         )
 
-    def advance(self, batch: Batch) -> None:
-        """Record that `batch` was handed out: `state_dict` is now the place after it.
+    def made_by(self, worker: int, workers: int) -> Generator[Batch, None, None]:
+        """The batches from what is recorded on that worker `worker` of `workers` makes; nothing is recorded."""
+        record = self._current()
+        first, end = record.batch, _ENDLESS
+        if (each := self.batches_per_epoch) is not None:
+            end = (first // each + 1) * each
+        numbers = range(first + worker, end, workers)
+        return made(self._source, self._layout, self.share, self._form, record.places, numbers)
 
-        Iterating the stream itself does this; only with a DataLoader that has workers must the training loop do it.
+    def _recorded(self, record: Record) -> Generator[Batch, None, None]:
+        for batch in self.made_by(0, 1):
+            record.add(batch["stream_state"].numpy())
+            yield batch
+
+    def begin(self) -> None:
+        """An iteration begins: what the one before has handed out counts, whoever recorded it."""
+        self._record = self._current()
+        self._seen = self._record.copy()
+        self._told = self._iterated = False
+
+    def _current(self) -> Record:
+        """By what `advance` was told, once it was told anything in this iteration; else by what was seen to go out."""
+        return self._record if self._told else self._seen
+
+    def advance(self, batch: MutableMapping[str, Any]) -> None:
+        """Record that `batch` was handed out, and take its `stream_state` out of it: `state_dict` is now behind it.
+
+        With a stock DataLoader the training loop does this for every batch, in their order; `loader()` does it by
+        itself. Who iterates the stream itself may, to say that a batch counts only from here on.
         """
-        if not isinstance(batch, Batch):
-            raise PilekitError("advance() needs the batch as the loader gave it; call it before converting the batch")
-        state = batch.stream_state
-        self._place = Place(state["shard"], state["document"], state["token"], tuple(state["new_subsets"]))
-        self._loaded = None
+        if not isinstance(batch, MutableMapping) or "stream_state" not in batch:
+            raise PilekitError(
+                "advance() needs a batch as the loader gave it, with its stream_state; call it once for each batch, "
+                "before converting it"
+            )
+        state = batch.pop("stream_state").cpu().numpy()
+        if not self._told and int(state[0]) == self._seen.batch:  # it comes from another iterator than the last one
+            self._record = self._seen.copy()
+        self._record.add(state)
+        self._told = True
+
+    def loader(self, num_workers: int = 0, **options: Any) -> StreamLoader:
+        """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options."""
+        return StreamLoader(self, num_workers, **options)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing, here: a stream without end goes through its epochs by itself, each in another order."""
+
+    def _plan(self) -> dict[str, Any]:
+        grid = self.grid
+        return {
+            "name": grid.plan,
+            "rows": grid.rows,
+            "columns": grid.columns,
+            "global_batch_size": grid.global_batch_size,
+            "unit": self._unit,
+            "window": self.window,
+            "per_epoch": self._wanted.per_epoch(self._unit),
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next row begins, as a small dict of JSON types.
+        """Where the next batch begins, as a dict of JSON types, some 40 bytes a lane wherever the stream stands.
 
-        `shard`, `document`, `token`: after `token` tokens, EOD counted, of the shard's first selected document numbered
-        `document` or higher. `new_subsets`: labels met that the manifest lacks. `fingerprint`: what the state fits.
+        Of all lanes of the grid, of which those of this rank are current: `merge_state_dicts` joins the states of all.
         """
-        return {"version": STATE_VERSION, **self._place.to_json(), "fingerprint": copy.deepcopy(self._fingerprint)}
+        if get_worker_info() is not None:
+            raise PilekitError(
+                "a worker knows only its own part of the stream's state; use stream.loader(), or a DataLoader that "
+                "leaves the state to stream.advance(batch) in the main process"
+            )
+        return states.to_json(
+            self._current(),
+            self.share,
+            self.subset_names,
+            fingerprint=copy.deepcopy(self._fingerprint),
+            plan=self._plan(),
+            changes=self._changes,
+        )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next `iter()` yield exactly the rows that were left when `state` was taken.
+    @staticmethod
+    def merge_state_dicts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One state from those of all ranks, taken after the same batch; it loads on any valid world size.
 
-        `batch_size` may have changed. PilekitError names the field if the state is of other shards (names and sizes),
-        another tokenizer or version of its backend, other `seq_len`, `packing`, `subsets` or `seed`.
+        PilekitError if a rank is missing or there twice, or if they are not of one moment of one run.
         """
-        place = place_from_state(state, self._fingerprint)
-        if place.shard not in {shard.name for shard in self.corpus.shards}:
-            raise PilekitError(f"the stream's state names the shard {visible(place.shard)}, which is not in its corpus")
-        self._place = self._loaded = place
+        return states.merge(parts)
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
+        """Go on exactly behind the last batch that was handed out when `state` was taken.
+
+        state    of this rank of as many ranks, a merged one, or a list with those of all ranks. World size, workers
+                 and, between optimizer steps, accumulation may be others
+        strict   False: `subsets` and `repeats` may be others too, from here on; what they were until when stays in the
+                 state. Documents of open windows may then be used again
+
+        PilekitError names the field if the state is of other shards, tokenizer, seq_len, packing, seed, plan and so on;
+        and the valid numbers if the state's global_batch_size and grid do not fit this world size.
+        """
+        several = not isinstance(state, Mapping) and isinstance(state, Sequence) and not isinstance(state, str)
+        parts = [states.read_state(one) for one in state] if several else []
+        loaded = states.read_state(states.merge(list(state)) if several else state)
+        own = next((part for part in parts if (part.rank, part.world_size) == (self.rank, self.world_size)), None)
+        is_own = loaded.rank is None or (loaded.rank, loaded.world_size) == (self.rank, self.world_size)
+        if not is_own and loaded.world_size > 1:
+            raise PilekitError(
+                f"the state is that of rank {loaded.rank} of {loaded.world_size}, and this is rank {self.rank} of "
+                f"{self.world_size}; give a list with the states of all {loaded.world_size} ranks, or what "
+                "merge_state_dicts makes of them"
+            )
+        changed = states.differing(loaded.fingerprint, self._fingerprint)
+        for field in changed:
+            if strict or field not in states.MAY_CHANGE:
+                raise states.misfit(field, loaded.fingerprint.get(field), self._fingerprint.get(field))
+        grid = self._grid_of(loaded)
+        accumulation = self._accumulation(loaded)
+        if loaded.batch and (loaded.world_size, loaded.grad_accum) != (self.world_size, accumulation):
+            raise PilekitError(
+                f"the state was taken inside step {loaded.step}, after {loaded.batch} of {loaded.grad_accum} batches, so "
+                f"it goes on only with world_size={loaded.world_size} and grad_accum={loaded.grad_accum}, not "
+                f"{self.world_size} and {accumulation}; use those, or a state taken between steps"
+            )
+        self._settle(grid, loaded.plan["unit"], accumulation)
+        places = loaded.places
+        if changed:
+            places = self._wanted.moved(places, loaded.plan["per_epoch"], self._unit)
+        self._changes = list(loaded.changes)
+        if changed:
+            was = {field: loaded.fingerprint.get(field) for field in changed}
+            self._changes.append({"until_step": loaded.step, "was": was})
+        counts = loaded.counts if own is None else own.counts
+        if own is None and loaded.rank is None and self.rank > 0:
+            counts = {"rows": 0, "skipped": 0, "subsets": {}}  # of all ranks together: rank 0 goes on with them
+        documents, tokens = self._counted(counts["subsets"])
+        done = loaded.step * accumulation + loaded.batch
+        self._start(Record(places.copy(), done, documents, tokens, counts["rows"], counts["skipped"]))
+
+    def _counted(self, subsets: Mapping[str, list[int]]) -> tuple[Any, Any]:
+        counted = np.zeros((2, len(self.subset_names)), np.int64)
+        for name, pair in subsets.items():
+            counted[:, self._layout.subset_ids.get(name, self._layout.other_subset)] += pair
+        return counted[0].copy(), counted[1].copy()
+
+    def _grid_of(self, loaded: states.Loaded) -> Grid:
+        """The state's grid; PilekitError if it is not what this stream was asked for."""
+        plan = loaded.plan
+        own = {"name": self.grid.plan, "window": self.window}
+        if self._given_lanes is not None:
+            own |= dict(zip(("rows", "columns"), self._given_lanes, strict=True))
+        if self._given_sizes[2] is not None:
+            own["global_batch_size"] = self._given_sizes[2]
+        for field, value in own.items():
+            if plan[field] != value:
+                name = {"name": "plan", "rows": "lanes' rows", "columns": "lanes' columns"}.get(field, field)
+                raise states.misfit(name, plan[field], value)
+        return states.grid_of(plan)
+
+    def _accumulation(self, loaded: states.Loaded) -> int:
+        """Micro-batches per step, by the state's global batch and what was asked for here."""
+        batch_size, grad_accum, _ = self._given_sizes
+        whole = loaded.plan["global_batch_size"]
+        if grad_accum is not None and (batch_size or 0) * grad_accum * self.world_size != whole:
+            batch_size = None
+        if batch_size is None and grad_accum is None:
+            batch_size = whole // (loaded.world_size * loaded.grad_accum)
+        return batch_sizes(self.world_size, batch_size, grad_accum, whole)[1]
+
+    def stats(self) -> dict[str, Any]:
+        """What this rank was handed so far, by the record: since the run's start, those of earlier parts of it counted.
+
+        rows, documents (that began), tokens (EOD counted), fill (tokens / room in the rows), skipped (bad lines: of the
+        whole corpus where indexes tell), and `subsets`: {name: {"documents", "tokens"}}. After a state of all ranks was
+        loaded on another world size, rank 0 has what was before.
+        """
+        record = self._current()
+        tokens, known = int(record.tokens.sum()), self._wanted.selection
+        used = np.flatnonzero(record.documents | record.tokens).tolist()
+        return {
+            "rows": record.rows,
+            "documents": int(record.documents.sum()),
+            "tokens": tokens,
+            "fill": tokens / (record.rows * self.seq_len) if record.rows else 0.0,
+            "skipped": record.skipped if known is None else known.skipped,
+            "subsets": {
+                self.subset_names[i]: {"documents": int(record.documents[i]), "tokens": int(record.tokens[i])}
+                for i in used
+            },
+        }
+
+    def peek(self, step: int) -> list[list[tuple[str, int]]]:
+        """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
+
+        Reads and tokenizes, for every lane of the step's column, from what is recorded (or was loaded) where that lies
+        at or before the step, else from the beginning: a step far ahead costs about what getting there costs.
+        """
+        if type(step) is not int or step < 0:
+            raise PilekitError(f"step is a whole number from 0 on, not {visible(repr(step), 80)}")
+        record, grid = self._current(), self.grid
+        own = set(self.share.lanes().tolist())
+        known = [] if self._changes else [(0, self._wanted.first(grid.lanes))]
+        known += [] if self._known is None else [self._known]
+        here = [] if record.batch % self.grad_accum else [(record.batch // self.grad_accum, record.places)]
+        column = step % grid.columns
+        begun = {}
+        for lane in range(column, grid.lanes, grid.columns):
+            usable = [(at, places) for at, places in known + (here if lane in own else []) if at <= step]
+            if not usable:
+                raise PilekitError(
+                    f"step {step} was made with other subsets or repeats, or lies before what is known of it; load a "
+                    "state from before it"
+                )
+            at, places = max(usable, key=lambda pair: pair[0])
+            visits = len(range(column, step, grid.columns)) - len(range(column, at, grid.columns))
+            begun[lane] = (Place(*places[lane].tolist()), visits * grid.per_visit)
+        return identities(self._source, self._layout, grid, step, begun)
+
+    def explain(self) -> Explanation:
+        """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""
+        return explain(self._wanted, self.share, self._unit, self.window, self.packing)
 
 
 def _corpus(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
@@ -202,13 +488,28 @@ def _corpus(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
     return data
 
 
-def _refuse_several_processes() -> None:
-    launched = os.environ.get("WORLD_SIZE", "")
-    world_size = int(launched) if launched.isdecimal() else 1
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        world_size = torch.distributed.get_world_size()
-    if world_size > 1:
+def _subsets(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
+    if subsets is None:
+        return None
+    names = resolve_subsets(subsets, manifest=corpus.manifest)
+    if not names:
+        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
+    return names
+
+
+def _eos_id(tokenizer: Tokenizer) -> int:
+    if tokenizer.eos_id is None:
         raise PilekitError(
-            f"this job has {world_size} processes, and PileStream does not divide a corpus among processes yet: each "
-            "would train on the same batches; run one process"
+            f"the tokenizer {visible(str(tokenizer.path))} has no end-of-document token, which must follow every "
+            'document; name it as "eos_token" in a tokenizer_config.json beside it'
         )
+    return tokenizer.eos_id
+
+
+def _masking(tokenizer: Tokenizer) -> Masking:
+    if tokenizer.mask_id is None:
+        raise PilekitError(
+            f'the tokenizer {visible(str(tokenizer.path))} has no mask token, which objective="mlm" needs; name it as '
+            '"mask_token" in a tokenizer_config.json beside it, or use objective="clm"'
+        )
+    return Masking(tokenizer.mask_id, tokenizer.vocab_size, tokenizer.special_ids)

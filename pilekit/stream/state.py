@@ -1,93 +1,150 @@
-"""Where a stream stands: a `Place`, and the fingerprint that says which stream it is a place of.
+"""Where a stream stands: the places of its lanes, and the fingerprint that says which stream they are places of.
 
-A place is (shard, document, token): the next row begins with the shard's first wanted document whose number is at
-least `document`, after `token` of its tokens, EOD counted. It is a function of the batches handed out and of nothing
-else: not of what was read ahead, nor of how often the run was resumed. No token is stored in it, because a pass in file
-order is rebuilt by reading one document again.
+A lane's place is three int64, (position, document, third): which unit of the shared sequence; how many documents of
+that unit's order are behind it; and how many rows of the window that begins there were given, or, with "concat", how
+many tokens of the document there. No token is stored, and nothing grows with the run. All lanes of a grid are one int64
+array, because handling nested dicts would cost more than making small batches does.
 
-A place means something only on the same sequence of tokens. So the fingerprint holds all that this sequence depends on,
-and a state that does not fit is refused with the field that differs. `batch_size` is not among them: a place is a
-border between rows, and rows do not depend on how many of them make a batch.
+The state travels with the batch: `stream_state` holds what the batch changed, and a `Record` takes it in when the batch
+is handed to the training loop. So it is a function of the batches handed out and of nothing else, whatever workers have
+read ahead. A rank's record holds all lanes, of which those of its own rows are current; states of all ranks merge into
+one by taking from each its own.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
+import numpy.typing as npt
 import orjson
-import xxhash
 
-from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
-from pilekit.tokenize import Tokenizer
+from pilekit.stream.grid import Grid, Plan, Share
 
-STATE_VERSION = 1
+Int64 = npt.NDArray[np.int64]
+
+STATE_VERSION = 2
+
+MAY_CHANGE = ("subsets", "repeats")
+"""Fields of the fingerprint that `strict=False` lets differ."""
+
+_HEAD = 4  # of a batch's state: its number, lanes, rows, bad lines; then 4 for each lane, 3 for each subset
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A border between two rows.
+def batch_state(
+    number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, documents: Int64, tokens: Int64
+) -> Int64:
+    """What a batch changes, as one int64 array: to be its `stream_state`.
 
-    shard         name of the shard in which the next row begins
-    document      number of the document with which it begins; if no such document is wanted, the next one that is
-    token         tokens of that document, EOD counted, that stand in earlier rows
-    new_subsets   labels met so far that the manifest does not list, in the order of their first document
+    number          of the batch among those of its rank, from 0
+    lanes, places   int64 [k], [k, 3]: the lanes it read, and where they stand after it
+    rows, skipped   rows made, and bad lines passed over for them
+    subsets, documents, tokens   int64 [n]: how many documents begin in it and how many tokens it has, by subset id
+    """
+    changed = np.concatenate((lanes[:, None], places), axis=1)
+    counted = np.stack((subsets, documents, tokens), axis=1)
+    return np.concatenate(([number, len(lanes), rows, skipped], changed.ravel(), counted.ravel())).astype(np.int64)
+
+
+@dataclass
+class Record:
+    """What a rank has been handed: the lanes' places, its number of batches, and counts for `stats`.
+
+    places      int64 [L, 3]
+    batch       batches handed out since the start of the run; the number of the next one
+    documents, tokens   int64 [subsets]: of this rank, by subset id
+    rows, skipped       of this rank
     """
 
-    shard: str
-    document: int = 0
-    token: int = 0
-    new_subsets: tuple[str, ...] = ()
+    places: Int64
+    batch: int
+    documents: Int64
+    tokens: Int64
+    rows: int = 0
+    skipped: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """As a dict of JSON types."""
-        return {
-            "shard": self.shard,
-            "document": self.document,
-            "token": self.token,
-            "new_subsets": list(self.new_subsets),
-        }
+    def copy(self) -> Record:
+        """A record that shares nothing with this one."""
+        return Record(
+            *(self.places.copy(), self.batch, self.documents.copy(), self.tokens.copy(), self.rows, self.skipped)
+        )
+
+    def add(self, state: Int64) -> None:
+        """Take in a batch's state; PilekitError if it is not the next batch's."""
+        number, lanes, rows, skipped = state[:_HEAD].tolist()
+        if number != self.batch:
+            raise PilekitError(
+                f"advance() was given batch {number} of this run, but batch {self.batch} is the next one to record; "
+                "give it every batch once, in the order in which the loader gives them"
+            )
+        changed = state[_HEAD : _HEAD + 4 * lanes].reshape(-1, 4)
+        counted = state[_HEAD + 4 * lanes :].reshape(-1, 3)
+        self.places[changed[:, 0]] = changed[:, 1:]
+        self.documents[counted[:, 0]] += counted[:, 1]
+        self.tokens[counted[:, 0]] += counted[:, 2]
+        self.rows += rows
+        self.skipped += skipped
+        self.batch += 1
 
 
-def fingerprint(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
+def to_json(
+    record: Record,
+    share: Share,
+    names: Sequence[str],
     *,
-    pad_id: int,
-    seq_len: int,
-    packing: str,
-    subsets: Sequence[str] | None,
-    seed: int,
+    fingerprint: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    changes: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """All that the sequence of rows depends on, as a small dict of JSON types."""
-    manifest = corpus.manifest
-    sizes = [[shard.name, shard.size] for shard in corpus.shards]
+    """The state of a rank as a small dict of JSON types, whatever the place."""
+    step, batch = divmod(record.batch, share.grad_accum)
+    used = np.flatnonzero(record.documents | record.tokens).tolist()
     return {
-        "shards": {
-            "count": len(sizes),
-            "bytes": sum(size or 0 for _, size in sizes),
-            "xxh3": xxhash.xxh3_128_hexdigest(orjson.dumps(sizes)),
+        "version": STATE_VERSION,
+        "fingerprint": dict(fingerprint),
+        "plan": dict(plan),
+        "step": step,
+        "batch": batch,
+        "rank": share.rank,
+        "world_size": share.world_size,
+        "grad_accum": share.grad_accum,
+        "lanes": base64.b64encode(record.places.astype("<i8", copy=False).tobytes()).decode(),
+        "counts": {
+            "rows": record.rows,
+            "skipped": record.skipped,
+            "subsets": {names[i]: [int(record.documents[i]), int(record.tokens[i])] for i in used},
         },
-        "record": {"text_field": manifest.text_field, "label_path": manifest.label_path},
-        "subset_names": xxhash.xxh3_128_hexdigest(orjson.dumps([subset.name for subset in manifest.subsets])),
-        "tokenizer": tokenizer.fingerprint,
-        "special_tokens": {"treated_as": tokenizer.special_tokens, "eos_id": tokenizer.eos_id, "pad_id": pad_id},
-        "backend": f"{tokenizer.backend} {importlib.metadata.version(tokenizer.backend)}",
-        "seq_len": seq_len,
-        "packing": packing,
-        "subsets": None if subsets is None else sorted(subsets),
-        "seed": seed,
+        "changes": [dict(change) for change in changes],
     }
 
 
-def place_from_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> Place:
-    """The place in a state made by `PileStream.state_dict`; `own` is the fingerprint of the stream that loads it.
+@dataclass(frozen=True)
+class Loaded:
+    """A state that was read and found whole.
 
-    PilekitError if it is not such a state, or one of another sequence, naming the field that differs.
+    places        int64 [L, 3]
+    step, batch   optimizer steps done, and batches of the next one
+    counts        rows, skipped, and {subset name: [documents, tokens]}
     """
+
+    plan: dict[str, Any]
+    fingerprint: dict[str, Any]
+    places: Int64
+    step: int
+    batch: int
+    rank: int | None
+    world_size: int
+    grad_accum: int
+    counts: dict[str, Any]
+    changes: list[dict[str, Any]]
+
+
+def read_state(state: object) -> Loaded:
+    """The parts of a state made by `to_json` or `merge`; PilekitError if it is none, incomplete or contradictory."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise PilekitError("not the state of a PileStream: it has no version; give what state_dict() returned")
     if state["version"] != STATE_VERSION:
@@ -96,24 +153,133 @@ def place_from_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> Place:
             f"{STATE_VERSION}; resume with the pilekit that wrote it"
         )
     try:
-        theirs = dict(state["fingerprint"])
-        place = Place(state["shard"], state["document"], state["token"], tuple(state["new_subsets"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise PilekitError(f"the stream's state is incomplete ({error!r}); give what state_dict() returned") from error
-    counts = (place.document, place.token)
-    names = (place.shard, *place.new_subsets)
-    if not all(type(count) is int and count >= 0 for count in counts) or not all(type(name) is str for name in names):
-        raise PilekitError(
-            "the stream's state holds no valid (shard, document, token); give what state_dict() returned"
+        plan = dict(state["plan"])
+        grid = grid_of(plan)
+        for name in ("unit", "window", "per_epoch"):
+            _count(plan[name], 1)
+        places = np.frombuffer(base64.b64decode(state["lanes"], validate=True), "<i8").astype(np.int64).reshape(-1, 3)
+        counts = dict(state["counts"])
+        counts = {
+            "rows": _count(counts["rows"]),
+            "skipped": _count(counts["skipped"]),
+            "subsets": {
+                str(name): [_count(documents), _count(tokens)]
+                for name, (documents, tokens) in dict(counts["subsets"]).items()
+            },
+        }
+        loaded = Loaded(
+            plan=plan,
+            fingerprint=dict(state["fingerprint"]),
+            places=places,
+            step=_count(state["step"]),
+            batch=_count(state["batch"]),
+            rank=None if state["rank"] is None else _count(state["rank"]),
+            world_size=_count(state["world_size"], 1),
+            grad_accum=_count(state["grad_accum"], 1),
+            counts=counts,
+            changes=[dict(change) for change in state["changes"]],
         )
-    for field in own:
-        if theirs.get(field) != own[field]:
-            raise PilekitError(
-                f"the stream's state does not fit: its {field} is {_shown(theirs.get(field))}, here it is "
-                f"{_shown(own[field])}; use the settings and files of the run that wrote it, or start without the state"
-            )
-    return place
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PilekitError(
+            f"the stream's state is incomplete or damaged ({visible(repr(error), 200)}); give what state_dict() gave"
+        ) from error
+    rank = loaded.rank or 0
+    if (
+        len(places) != grid.lanes
+        or (places < 0).any()
+        or rank >= loaded.world_size
+        or loaded.batch >= loaded.grad_accum
+    ):
+        raise PilekitError(
+            f"the stream's state contradicts itself: {len(places)} lanes of {grid.lanes}, rank {rank} of "
+            f"{loaded.world_size}, batch {loaded.batch} of {loaded.grad_accum}; give what state_dict() returned"
+        )
+    return loaded
+
+
+def grid_of(plan: Mapping[str, Any]) -> Grid:
+    """The grid that a state's plan describes."""
+    rows, columns, batch = (_count(plan[name], 1) for name in ("rows", "columns", "global_batch_size"))
+    if plan["name"] not in get_args(Plan):
+        raise ValueError(f"{plan['name']!r} is no plan")
+    return Grid(rows, columns, batch, plan["name"])
+
+
+def _count(value: object, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < 1 << 62:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def merge(states: Sequence[object]) -> dict[str, Any]:
+    """One state from those of all ranks: each lane's place from the rank that owns it, counts added up.
+
+    PilekitError if a rank is missing or there twice, and if they are of different streams or moments.
+    """
+    if not states:
+        raise PilekitError("there are no states to merge; give a list with the state_dict() of every rank")
+    parts = [read_state(state) for state in states]
+    first = parts[0]
+    for name in ("fingerprint", "plan", "world_size", "grad_accum", "step", "batch", "changes"):
+        for part in parts:
+            if getattr(part, name) != getattr(first, name):
+                raise PilekitError(
+                    f"the states of ranks {first.rank} and {part.rank} are not of one moment of one run: {name} is "
+                    f"{_shown(getattr(first, name))} in one and {_shown(getattr(part, name))} in the other; give the "
+                    "states that all ranks took after the same batch"
+                )
+    flat = [rank for part in parts for rank in (range(first.world_size) if part.rank is None else [part.rank])]
+    if twice := sorted({rank for rank in flat if flat.count(rank) > 1}):
+        raise PilekitError(
+            f"the states overlap: rank{_listed(twice)} of {first.world_size} is there more than once; give each rank's "
+            "state once, or one merged state alone"
+        )
+    if missing := sorted(set(range(first.world_size)) - set(flat)):
+        raise PilekitError(
+            f"the states have a hole: rank{_listed(missing)} of {first.world_size} is missing; give the states of all "
+            f"{first.world_size} ranks"
+        )
+    grid = grid_of(first.plan)
+    places = first.places.copy()
+    subsets: dict[str, list[int]] = {}
+    for part in parts:
+        if part.rank is not None:
+            own = Share(grid, part.rank, part.world_size, part.grad_accum).lanes()
+            places[own] = part.places[own]
+        for name, (documents, tokens) in part.counts["subsets"].items():
+            known = subsets.get(name, [0, 0])
+            subsets[name] = [known[0] + documents, known[1] + tokens]
+    source = states[0]
+    assert isinstance(source, Mapping)
+    return {
+        **source,
+        "rank": None,
+        "lanes": base64.b64encode(places.astype("<i8", copy=False).tobytes()).decode(),
+        "counts": {
+            "rows": sum(part.counts["rows"] for part in parts),
+            "skipped": sum(part.counts["skipped"] for part in parts),
+            "subsets": dict(sorted(subsets.items())),
+        },
+    }
+
+
+def differing(theirs: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    """The fields of the fingerprint in which a state and a stream differ."""
+    return [field for field in {**own, **theirs} if theirs.get(field) != own.get(field)]
+
+
+def misfit(field: str, theirs: Any, own: Any) -> PilekitError:
+    """What to raise of a state that does not fit the stream."""
+    more = ", or load it with strict=False to change that from here on" if field in MAY_CHANGE else ""
+    return PilekitError(
+        f"the stream's state does not fit: its {field} is {_shown(theirs)}, here it is {_shown(own)}; use the settings "
+        f"and files of the run that wrote it, or start without the state{more}"
+    )
 
 
 def _shown(value: Any) -> str:
-    return visible(orjson.dumps(value).decode(), 200)
+    return visible(orjson.dumps(value, default=repr).decode(), 200)
+
+
+def _listed(ranks: list[int]) -> str:
+    return f"{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:20]))}{', …' if len(ranks) > 20 else ''}"

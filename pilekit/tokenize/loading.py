@@ -38,6 +38,7 @@ _COMMON_NAMES = {
     "eos_token": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]"),
     "bos_token": ("<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>", "<|bos|>", "[BOS]", "[CLS]"),
     "pad_token": ("<|padding|>", "<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>"),
+    "mask_token": ("<|mask|>", "<mask>", "[MASK]"),
 }
 
 _said: set[str] = set()
@@ -94,6 +95,7 @@ def load_tokenizer(
         eos_id=ids["eos_token"],
         bos_id=ids["bos_token"],
         pad_id=ids["pad_token"],
+        mask_id=ids["mask_token"],
         encode=encode,
         reference=reference,
     )
@@ -202,7 +204,7 @@ def _agreed_fast_encoder(
 
 
 def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> dict[str, int | None]:
-    """The ids of the EOS, BOS and padding tokens: by the configs beside a `tokenizer.json`, else by common names."""
+    """The ids of EOS, BOS, padding and mask: by the configs beside a `tokenizer.json`, else by common names."""
     named: dict[str, str] = {}
     if path.name == "tokenizer.json":
         for config in ("special_tokens_map.json", "tokenizer_config.json"):

@@ -36,7 +36,7 @@ class Tokenizer:
     backend         "fastokens" or "tokenizers"
     special_tokens  "text": their text in a document is ordinary text; "parse": it becomes the control token
     fingerprint     SHA-256 of the file, as 64 hexadecimal digits
-    eos_id, bos_id, pad_id   int, or None where the tokenizer has no such token
+    eos_id, bos_id, pad_id, mask_id   int, or None where the tokenizer has no such token
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Tokenizer:
         eos_id: int | None,
         bos_id: int | None,
         pad_id: int | None,
+        mask_id: int | None,
         encode: EncodeBatch,
         reference: tokenizers.Tokenizer,
     ) -> None:
@@ -59,6 +60,7 @@ class Tokenizer:
         self.eos_id = eos_id
         self.bos_id = bos_id
         self.pad_id = pad_id
+        self.mask_id = mask_id
         self._encode = encode
         self._reference = reference
 
@@ -94,6 +96,12 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Rows that an embedding needs: the largest id + 1, added tokens included."""
         return 1 + max(self._reference.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def special_ids(self) -> tuple[int, ...]:
+        """The ids of all special tokens, increasing."""
+        added = self._reference.get_added_tokens_decoder()
+        return tuple(sorted(number for number, token in added.items() if token.special))
 
     def __repr__(self) -> str:
         return f"Tokenizer({str(self.path)!r}, backend={self.backend!r}, special_tokens={self.special_tokens!r})"

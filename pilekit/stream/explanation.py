@@ -1,0 +1,81 @@
+"""`explain`: how a stream is dealt out, in words and as a dict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pilekit.stream.grid import Share
+from pilekit.stream.lane_sources import Wanted
+from pilekit.stream.window import MOST_TOKENS
+
+_BYTES_PER_TOKEN = 4
+"""Of text, roughly; by chance also of a token in memory."""
+
+
+class Explanation(dict[str, Any]):
+    """What `PileStream.explain` gives: a dict of JSON types, whose `str()` is a text for people.
+
+    plan, reason                 "random" or "sequential", and why
+    rows, columns, lanes, unit, window
+    documents                    selected, or None where only reading tells
+    global_batch_size, batch_size, grad_accum, rank, world_size
+    world_sizes                  valid ones
+    accumulations                {world size: valid grad_accum}
+    worker_counts                how many workers can be active on this rank
+    lanes_per_rank, memory_per_rank   lanes of a rank, and bytes of their windows, estimated; shared by its workers
+    restore_documents            that a rank reads and tokenizes at most when it goes on from a state
+    """
+
+    def __str__(self) -> str:
+        listed = {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
+        accumulations = "; ".join(
+            f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items()
+        )
+        documents = "" if self["documents"] is None else f"{self['documents']:,} documents in units of {self['unit']}; "
+        return "\n".join(
+            [
+                f"plan           {self['plan']}: {self['reason']}",
+                f"sequence       {documents}windows of {self['window']} documents",
+                f"lanes          {self['rows']} rows x {self['columns']} columns = {self['lanes']}",
+                f"step           {self['global_batch_size']} samples: batch_size {self['batch_size']} x grad_accum "
+                f"{self['grad_accum']} x world_size {self['world_size']}",
+                f"world sizes    {listed['world_sizes']}",
+                f"accumulations  {accumulations}",
+                f"workers        {listed['worker_counts']}",
+                f"memory         about {self['memory_per_rank'] / 2**20:,.0f} MiB of windows on each rank, among its "
+                "workers",
+                f"restoring      at most {self['restore_documents']:,} documents are tokenized again on each rank",
+            ]
+        )
+
+
+def explain(wanted: Wanted, share: Share, unit: int, window: int, packing: str) -> Explanation:
+    """The explanation of a stream; `packing` as PileStream takes it."""
+    grid = share.grid
+    lanes = grid.lanes // share.world_size
+    indexes = wanted.plan.indexes
+    documents = sum(index.header.documents for index in indexes)
+    text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
+    tokens = min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
+    turns = share.grad_accum * grid.columns
+    return Explanation(
+        plan=grid.plan,
+        reason=wanted.plan.reason,
+        rows=grid.rows,
+        columns=grid.columns,
+        lanes=grid.lanes,
+        unit=unit,
+        window=window,
+        documents=None if wanted.selection is None else len(wanted.selection),
+        global_batch_size=grid.global_batch_size,
+        batch_size=share.batch_size,
+        grad_accum=share.grad_accum,
+        rank=share.rank,
+        world_size=share.world_size,
+        world_sizes=grid.world_sizes(),
+        accumulations={world: grid.accumulations(world) for world in grid.world_sizes()},
+        worker_counts=[count for count in range(1, turns + 1) if share.workers(count) == count],
+        lanes_per_rank=lanes,
+        memory_per_rank=int(lanes * tokens * 4),
+        restore_documents=lanes if packing == "concat" else lanes * window,
+    )

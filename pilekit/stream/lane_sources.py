@@ -1,0 +1,180 @@
+"""`Wanted`: what a stream reads, settled before it is settled how many lanes read it.
+
+It makes the `LaneSource` of either plan for a grid, and knows what a grid's defaults and a state's places depend on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from pilekit.corpus import UNLABELLED, Corpus, read_header
+from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.earlier_run import KIND
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline import Pipeline, Stage
+from pilekit.shards.index import ShardIndex
+from pilekit.shards.reading import OnError
+from pilekit.stream import sequential
+from pilekit.stream.grid import COLUMNS, default_rows
+from pilekit.stream.hashes import Int64
+from pilekit.stream.lane_documents import LaneSource
+from pilekit.stream.plan import Plan
+from pilekit.stream.random_access import RandomAccess
+from pilekit.stream.repeats import copies
+from pilekit.stream.selection import Selection
+from pilekit.stream.sequence import Sequence as UnitSequence
+
+OTHER = "(other)"
+"""The subset of documents whose label is none of the stream's `subset_names`."""
+
+_MOST_IN_UNIT = 256
+_UNITS_PER_LANE = 16
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The documents of a stream.
+
+    subsets    exact names; None: all
+    repeats    factors that are not 1, by exact name
+    filters    document stages
+    dedup      folder of a finished dedup
+    selection  under random access: which documents these are
+    """
+
+    corpus: Corpus
+    plan: Plan
+    subsets: tuple[str, ...] | None
+    repeats: Mapping[str, float]
+    filters: tuple[Stage, ...]
+    dedup: Path | None
+    seed: int
+    shuffle: bool
+    on_error: OnError
+    selection: Selection | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.plan.name == "random":
+            dropped = [name for name, factor in self.repeats.items() if factor == 0]
+            selection = Selection.of(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
+            object.__setattr__(self, "selection", selection)
+
+    def default_lanes(self, global_batch_size: int, world_size: int) -> tuple[int, int]:
+        """(R, M) at a first start."""
+        if self.selection is None:
+            return sequential.default_grid(len(self.corpus.shards), world_size)
+        return default_rows(global_batch_size, world_size), COLUMNS
+
+    def default_unit(self, lanes: int) -> int:
+        """Documents in a unit, at a first start; 1 under the sequential plan, whose units are shards."""
+        if self.selection is None:
+            return 1
+        return max(1, min(_MOST_IN_UNIT, len(self.selection) // (_UNITS_PER_LANE * lanes)))
+
+    def per_epoch(self, unit: int) -> int:
+        """Positions in an epoch, of all lanes; under the sequential plan of each lane, per shard of it."""
+        many = copies(self.repeats, self.subsets)
+        return many if self.selection is None else many * -(-len(self.selection) // unit)
+
+    def source(self, lanes: int, unit: int) -> LaneSource:
+        """What the lanes of a grid read."""
+        if self.selection is None:
+            stages = (*((Deduplicated(self.dedup),) if self.dedup is not None else ()), *self.filters)
+            return sequential.Sequential(
+                *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error)
+            )
+        units = UnitSequence(
+            documents=len(self.selection),
+            unit=unit,
+            copies=copies(self.repeats, self.subsets),
+            seed=self.seed,
+            lanes=lanes,
+            shuffle=self.shuffle,
+        )
+        return RandomAccess(self.selection, units, self.repeats, self.filters)
+
+    def first(self, lanes: int) -> Int64:
+        """Where all lanes begin, int64 [L, 3]."""
+        places = np.zeros((lanes, 3), np.int64)
+        if self.selection is not None:
+            places[:, 0] = np.arange(lanes)
+        return places
+
+    def moved(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
+        """`places`, int64 [L, 3], for changed subsets or repeats: the same part of the epoch, windows begun anew."""
+        new = self.per_epoch(unit)
+        moved = places.copy()
+        moved[:, 2] = 0
+        if new != old_per_epoch:
+            lanes = len(places)
+            first, stride = (0, 1) if self.selection is None else (np.arange(lanes), lanes)
+            moved[:, 0] = first + stride * ((places[:, 0] - first) // stride * new // old_per_epoch)
+            moved[:, 1] = 0
+        return moved
+
+    def subset_names(self) -> tuple[str, ...]:
+        """What subset ids count through: the manifest's names, other labels by name, and `(other)` for all else.
+
+        The same for every rank: other labels are those of `subsets`, else those that the shards' indexes name. Without
+        indexes (sequential plan) they are not known, but for `(none)`.
+        """
+        listed = [subset.name for subset in self.corpus.manifest.subsets]
+        if self.subsets is not None:
+            found = set(self.subsets)
+        elif self.selection is not None:
+            found = {label for index in self.plan.indexes for label in _labels(index)}
+        else:
+            found = {UNLABELLED, *self.repeats}
+        return (*listed, *sorted(found.difference(listed)), OTHER)
+
+    def fingerprint(self) -> dict[str, object]:
+        """Which documents these are, as far as it is not for `plan` to say; JSON types."""
+        manifest = self.corpus.manifest
+        shards: object
+        if self.selection is not None:
+            shards = {"count": len(self.corpus.shards), "content": self.selection.fingerprint}
+        else:
+            sizes = [[shard.name, shard.size] for shard in self.corpus.shards]
+            shards = {"count": len(sizes), "xxh3": xxhash.xxh3_128_hexdigest(msgspec.json.encode(sizes))}
+        names = [subset.name for subset in manifest.subsets]
+        dedup = None
+        if self.dedup is not None:
+            header = read_header(self.dedup, KIND)
+            dedup = xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
+        return {
+            "shards": shards,
+            "record": {"text_field": manifest.text_field, "label_path": manifest.label_path},
+            "subset_names": xxhash.xxh3_128_hexdigest(msgspec.json.encode(names)),
+            "filters": [_without_address(repr(stage)) for stage in self.filters],
+            "dedup": dedup,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "subsets": None if self.subsets is None else sorted(self.subsets),
+            "repeats": dict(self.repeats),
+        }
+
+
+def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
+    """`filters` as a tuple; PilekitError for what is no list of document stages, and for one that needs one process."""
+    chain = Pipeline(filters)
+    if chain.stateful:
+        raise PilekitError(
+            f"filters={visible(repr(list(chain.stages)), 200)}: a stage's answer depends on what it saw before, and a "
+            "stream's documents are read by many processes; run `pilekit dedup` and give dedup=FOLDER"
+        )
+    return tuple(chain.stages)
+
+
+def _labels(index: ShardIndex) -> set[str]:
+    return {label for rows in index.row_groups(["subset"]) for label in rows["subset"].unique().to_pylist()}
+
+
+def _without_address(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -1,0 +1,101 @@
+"""`StreamLoader`: a DataLoader over a PileStream that keeps the stream's state.
+
+Workers read ahead, and what counts is what was handed out: each batch is recorded at the moment it is given to the
+training loop. Every iteration starts new workers from what is recorded, as many as leave each lane to one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader
+
+from pilekit.errors import PilekitError, visible
+from pilekit.stream.batch import Batch
+
+if TYPE_CHECKING:
+    from pilekit.stream.pile_stream import PileStream
+
+logger = logging.getLogger(__name__)
+
+
+class StreamLoader:
+    """Made by `stream.loader(...)`.
+
+    num_workers              processes that make batches; 0: this one does
+    prefetch_factor          batches that each worker makes ahead; 2 by default
+    pin_memory               whether batches come in page-locked memory, from which they go to a GPU faster
+    multiprocessing_context  how workers are started, as DataLoader takes it
+
+    Iterating gives the stream's batches without their `stream_state`, which is recorded. `len()` is the batches of an
+    iteration, if the stream has `samples_per_epoch`. PilekitError if a worker dies, and for what fails in one.
+    """
+
+    def __init__(
+        self,
+        stream: PileStream,
+        num_workers: int = 0,
+        *,
+        prefetch_factor: int | None = None,
+        pin_memory: bool = False,
+        multiprocessing_context: Any = None,
+    ) -> None:
+        if type(num_workers) is not int or num_workers < 0:
+            raise PilekitError(f"num_workers is a whole number from 0 on, not {visible(repr(num_workers), 80)}")
+        self.stream = stream
+        self.num_workers = num_workers
+        self._options: dict[str, Any] = {"pin_memory": pin_memory}
+        if num_workers:
+            self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
+        self._told = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Go on from what is recorded; one iterator of a stream at a time."""
+        stream = self.stream
+        stream.begin()
+        active = stream.share.workers(self.num_workers)
+        if active < self.num_workers and not self._told:
+            self._told = True
+            logger.warning("%s", stream.few_workers(self.num_workers))
+        return self._batches(active)
+
+    def _batches(self, workers: int) -> Iterator[Batch]:
+        loader: DataLoader[Batch] = DataLoader(self.stream, batch_size=None, num_workers=workers, **self._options)
+        batches = iter(loader)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except PilekitError as error:
+                raise PilekitError(_last_line(str(error))) from error
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise PilekitError(
+                    f"{visible(str(error).splitlines()[0], 200)}; if memory ran out, use fewer workers or lanes"
+                ) from error
+            self.stream.advance(batch)
+            yield batch
+
+    def __len__(self) -> int:
+        """Batches of an iteration; TypeError for a stream without end."""
+        batches = self.stream.batches_per_epoch
+        if batches is None:
+            raise TypeError("a PileStream without samples_per_epoch has no end, so its loader has no length")
+        return batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """The stream's state behind the last batch handed out."""
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
+        """As `PileStream.load_state_dict`."""
+        self.stream.load_state_dict(state, strict)
+
+
+def _last_line(text: str) -> str:
+    """What a worker's PilekitError says: DataLoader puts a traceback before it."""
+    return text.rpartition("pilekit.errors.PilekitError: ")[2].strip()

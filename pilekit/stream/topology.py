@@ -1,0 +1,52 @@
+"""Which rank of how many this process is."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from pilekit.errors import PilekitError, visible
+
+
+def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
+    """(rank, world size): as given, else of torch.distributed, else of $RANK and $WORLD_SIZE (torchrun), else 0 of 1.
+
+    num_replicas   what torch's DistributedSampler calls the world size
+
+    A world size of 1 needs no rank; any other that is given needs one, unless torch.distributed knows it. PilekitError
+    for numbers that contradict each other.
+    """
+    if num_replicas is not None:
+        if world_size not in (None, num_replicas):
+            raise PilekitError(
+                f"world_size={world_size} and num_replicas={num_replicas} say different things; give one"
+            )
+        world_size = num_replicas
+    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if world_size is None:
+        world_size = torch.distributed.get_world_size() if joined else _environment("WORLD_SIZE", 1)
+    if type(world_size) is not int or world_size < 1:
+        raise PilekitError(f"world_size is a whole number from 1 on, not {visible(repr(world_size), 80)}")
+    if rank is None:
+        rank = 0
+        if world_size > 1:
+            rank = torch.distributed.get_rank() if joined else _environment("RANK", None)
+    if type(rank) is not int or not 0 <= rank < world_size:
+        raise PilekitError(
+            f"rank is a whole number from 0 to {world_size - 1} in a world of {world_size}, not "
+            f"{visible(repr(rank), 80)}; give rank= and world_size= that fit each other"
+        )
+    return rank, world_size
+
+
+def _environment(name: str, missing: int | None) -> int:
+    value = os.environ.get(name, "")
+    if value.isdecimal():
+        return int(value)
+    if value or missing is None:
+        raise PilekitError(
+            f"${name} is {visible(repr(value), 80) if value else 'not set'}, but it must be a whole number; give rank= "
+            "and world_size=, or start the job with torchrun"
+        )
+    return missing
