@@ -14,6 +14,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from pilekit.errors import PilekitError
 from pilekit.stream.batch import COLUMNS, OUTPUTS, Batch, OpenBatch, checked_outputs
@@ -205,14 +206,22 @@ def test_a_loader_that_would_batch_batches_is_refused() -> None:
         next(iter(DataLoader(_Stream())))
 
 
-def test_a_batch_survives_copying_pickling_and_replacing_its_tensors() -> None:
+def test_a_batch_survives_copying_and_pickling() -> None:
     batch = some_batch(state=torch.ones(2, dtype=torch.int64))
     for other in (copy.copy(batch), pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch)):
         assert rows_of(other) == rows_of(batch)
         assert list(other) == list(batch)
-    pinned = copy.copy(batch)  # what torch does when it pins memory or moves a batch
-    pinned.update({name: tensor.clone() for name, tensor in batch.items()})
+
+
+def test_a_batch_survives_pin_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch's own way through the batch; only what pins a single tensor needs a GPU.
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
+    batch = some_batch(state=torch.ones(2, dtype=torch.int64))
+    pinned = pin_memory(batch)  # type: ignore[no-untyped-call]
+    assert isinstance(pinned, Batch)
     assert rows_of(pinned) == rows_of(batch)
+    assert list(pinned) == list(batch)
+    assert all(pinned[name].data_ptr() != batch[name].data_ptr() for name in batch)
 
 
 def test_only_names_of_shards_in_the_batch_are_sent() -> None:
