@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -235,3 +236,20 @@ def test_a_batch_is_handed_on_once_it_is_full(packing: str, taken: int) -> None:
     # concat needs as many documents as the batch; windows of 3 are packed when the next document does not fit in.
     next(pack(16, packing, batch_size=4, window=3)(source()))
     assert len(asked) == taken
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_rows_of_real_text_are_those_of_the_reference(real_corpus: Path, packing: str) -> None:
+    tokenizer = load_tokenizer(real_corpus / "20B_tokenizer.json")
+    with read(real_corpus / "val.jsonl.zst") as batches:
+        texts = next(batches).texts[:300]
+    ids, offsets = tokenizer.encode_batch(texts)
+    numbers = np.arange(len(texts))
+    tokens = TokenBatch(ids, offsets, "val.jsonl", numbers, [NAMES[n % 3] for n in numbers])
+    documents = [
+        Document(0, 0, n, reference.Line("val.jsonl", n, NAMES[n % 3], ""), [*ids[begin:end].tolist(), EOS])
+        for n, (begin, end) in enumerate(itertools.pairwise(offsets))
+    ]
+    rows = reference.lane_rows(iter(documents), plan(2048, packing, window=100))
+    found = all_rows(list(pack(2048, packing, window=100)(iter([tokens]))))
+    assert found == [reference.columns(row, 2048, PAD) for row in rows]
