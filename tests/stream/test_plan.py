@@ -1,0 +1,223 @@
+"""Which plan a corpus gets, why, and what was read and made to find out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from pilekit.corpus import Corpus
+from pilekit.errors import PilekitError
+from pilekit.shards import opening
+from pilekit.shards.index import find_index
+from pilekit.shards.indexing import index_corpus
+from pilekit.shards.reframing import reframe_corpus
+from pilekit.stream import plan
+from pilekit.stream.plan import MOST_DECODED, choose_plan
+from tests.stream.corpora import record, write_shard
+
+
+def text_of(size: int, seed: int = 0) -> bytes:
+    """About `size` bytes of lines, quickly made; they compress tenfold or so."""
+    rng = random.Random(seed)
+    block = b"".join(record(rng.randbytes(50).hex(), "ArXiv") + b"\n" for _ in range(1000))
+    return block * (size // len(block) + 1)
+
+
+def single_frame(data: bytes, *, size_told: bool = False) -> bytes:
+    """One frame, like those of the Pile without its size, at level 1 for speed."""
+    if size_told:
+        return zstandard.ZstdCompressor(level=1).compress(data)
+    stream = zstandard.ZstdCompressor(level=1).compressobj()
+    return stream.compress(data) + stream.flush()
+
+
+@pytest.fixture(scope="module")
+def long_text() -> bytes:
+    return text_of(MOST_DECODED + (1 << 20))
+
+
+@pytest.fixture
+def nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each corpus were too large to be held."""
+    monkeypatch.setattr(plan, "HELD_BYTES", 0)
+
+
+def test_one_long_frame_is_read_in_turn_and_makes_no_index(
+    tmp_path: Path, long_text: bytes, nothing_is_held: None
+) -> None:
+    for name, data in (("00", single_frame(long_text)), ("01", single_frame(long_text, size_told=True))):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"{name}.jsonl.zst").write_bytes(data)
+        chosen = choose_plan(Corpus(folder))
+        assert chosen.name == "sequential"
+        assert chosen.indexes == ()
+        assert chosen.reason.startswith(f"{name}.jsonl has frames of over 8 MiB, ")
+        assert sorted(path.name for path in folder.iterdir()) == [f"{name}.jsonl.zst"]
+        # An index says the same, more exactly.
+        index_corpus(folder)
+        assert choose_plan(Corpus(folder)).reason.startswith(f"{name}.jsonl has frames of 9 MiB, ")
+
+
+def test_finding_out_reads_little_of_a_long_frame(
+    tmp_path: Path, nothing_is_held: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    data = b"".join(record(rng.randbytes(500_000).hex(), "ArXiv") + b"\n" for _ in range(40))
+    (tmp_path / "00.jsonl.zst").write_bytes(single_frame(data))
+    read = 0
+    plainly = opening._StoredFile.read
+
+    def counted(self: opening._StoredFile, size: int = -1) -> bytes:
+        nonlocal read
+        found = plainly(self, size)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(opening._StoredFile, "read", counted)
+    assert choose_plan(Corpus(tmp_path)).name == "sequential"
+    assert MOST_DECODED / 4 < read < 2 * MOST_DECODED < len(data) / 2
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("form", ["frames", "single", "plain"])
+def test_small_frames_are_entered_anywhere_and_indexed(
+    tmp_path: Path, form: str, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not held:
+        monkeypatch.setattr(plan, "HELD_BYTES", 0)
+    for number in range(3):
+        write_shard(tmp_path / f"{number:02d}", [record("x", "ArXiv")] * 50, form)  # type: ignore[arg-type]
+    corpus, told = Corpus(tmp_path), 0
+
+    def advance(amount: int) -> None:
+        nonlocal told
+        told += amount
+
+    chosen = choose_plan(corpus, advance=advance)
+    assert chosen.name == "random"
+    assert ("held whole" in chosen.reason) == held
+    assert [index.header.documents for index in chosen.indexes] == [50] * 3
+    assert all(index.built for index in chosen.indexes)
+    assert told == corpus.size
+    again = choose_plan(corpus)
+    assert (again.name, again.reason) == (chosen.name, chosen.reason)
+    assert [index.header for index in again.indexes] == [index.header for index in chosen.indexes]
+    assert not any(index.built for index in again.indexes)
+
+
+def test_what_reframe_writes_is_entered_anywhere(tmp_path: Path, long_text: bytes, nothing_is_held: None) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "00.jsonl.zst").write_bytes(single_frame(long_text))
+    reframe_corpus(Corpus(tmp_path / "raw"), tmp_path / "new")
+    chosen = choose_plan(Corpus(tmp_path / "new"))
+    assert chosen.name == "random"
+    assert chosen.reason == "all shards have frames small enough to be decoded for a few documents"
+    # By the seek table alone, too: the index is gone, and made again.
+    for index in (tmp_path / "new").rglob("*.index.parquet"):
+        index.unlink()
+    again = choose_plan(Corpus(tmp_path / "new"))
+    assert again.name == "random"
+    assert again.indexes[0].built
+
+
+def test_one_raw_shard_among_reframed_ones_decides(tmp_path: Path, long_text: bytes, nothing_is_held: None) -> None:
+    for number in range(3):
+        write_shard(tmp_path / f"{number:02d}", [record("x" * 100, "ArXiv")] * 500, "frames")
+    (tmp_path / "03.jsonl.zst").write_bytes(single_frame(long_text))
+    chosen = choose_plan(Corpus(tmp_path))
+    assert (chosen.name, chosen.reason.split()[0]) == ("sequential", "03.jsonl")
+
+
+def test_a_long_frame_behind_a_short_one_is_found_by_the_index(
+    tmp_path: Path, long_text: bytes, nothing_is_held: None
+) -> None:
+    line = record("first", "ArXiv") + b"\n"
+    (tmp_path / "00.jsonl.zst").write_bytes(zstandard.compress(line) + single_frame(long_text))
+    chosen = choose_plan(Corpus(tmp_path))
+    assert (chosen.name, chosen.indexes) == ("sequential", ())
+
+
+def test_one_long_document_makes_no_shard_sequential(tmp_path: Path, nothing_is_held: None) -> None:
+    """Its frame is long, but most documents lie in others."""
+    lines = [record("y" * 1_000_000, "ArXiv") + b"\n"] * 60 + [record("x" * (9 << 20), "ArXiv") + b"\n"]
+    (tmp_path / "00.jsonl.zst").write_bytes(b"".join(map(zstandard.compress, lines)))
+    chosen = choose_plan(Corpus(tmp_path))
+    assert chosen.name == "random"
+
+
+def test_gzip_has_one_frame(tmp_path: Path, long_text: bytes, nothing_is_held: None) -> None:
+    (tmp_path / "00.jsonl.gz").write_bytes(gzip.compress(long_text, 1))
+    assert choose_plan(Corpus(tmp_path)).name == "sequential"
+    (tmp_path / "00.jsonl.gz").write_bytes(gzip.compress(long_text[:1_000_000].rpartition(b"\n")[0], 1))
+    assert choose_plan(Corpus(tmp_path)).name == "random"
+
+
+@pytest.mark.parametrize(("rows", "name"), [(100, "random"), (1_000_000, "sequential")])
+def test_parquet_goes_by_its_row_groups(tmp_path: Path, nothing_is_held: None, rows: int, name: str) -> None:
+    rng = random.Random(0)
+    table = pa.table({"text": [rng.randbytes(5_000).hex() for _ in range(1200)], "pile_set_name": ["ArXiv"] * 1200})
+    pq.write_table(table, tmp_path / "00.parquet", row_group_size=rows)
+    chosen = choose_plan(Corpus(tmp_path))
+    assert chosen.name == name
+    assert len(chosen.indexes) == (name == "random")
+
+
+def test_text_that_can_be_held_needs_no_frames(tmp_path: Path, long_text: bytes) -> None:
+    (tmp_path / "00.jsonl.zst").write_bytes(single_frame(long_text))
+    chosen = choose_plan(Corpus(tmp_path))
+    assert chosen.name == "random"
+    assert chosen.reason == "the corpus's text, at most 64 MiB, is held whole"
+
+
+def test_text_that_cannot_be_held_however_small_when_stored(
+    tmp_path: Path, long_text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "HELD_BYTES", 2 * len(long_text))
+    for number in range(3):
+        (tmp_path / f"{number:02d}.jsonl.zst").write_bytes(single_frame(long_text))
+    corpus = Corpus(tmp_path)
+    assert corpus.size is not None
+    assert corpus.size < len(long_text)
+    assert choose_plan(corpus).name == "sequential"
+    (tmp_path / "00.jsonl.zst").unlink()
+    assert choose_plan(Corpus(tmp_path)).name == "random"
+
+
+def test_standard_input_is_read_as_it_comes() -> None:
+    assert choose_plan(Corpus("-")).name == "sequential"
+
+
+def test_bad_lines_are_told_even_where_an_index_left_them_out(tmp_path: Path) -> None:
+    lines = [record("x", "ArXiv"), b"not json", record("y", "ArXiv")]
+    write_shard(tmp_path / "00", lines, "frames")
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2: is not JSON"):
+        choose_plan(Corpus(tmp_path))
+    assert choose_plan(Corpus(tmp_path), on_error="skip").indexes[0].header.skipped == 1
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2: is not JSON.*--on-error skip"):
+        choose_plan(Corpus(tmp_path))
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_damage_is_told(tmp_path: Path, held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not held:
+        monkeypatch.setattr(plan, "HELD_BYTES", 0)
+    (tmp_path / "00.jsonl.zst").write_bytes(single_frame(text_of(1_000_000))[:-100])
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: is cut off"):
+        choose_plan(Corpus(tmp_path))
+
+
+def test_an_index_of_other_fields_is_not_taken(tmp_path: Path) -> None:
+    lines = [json.dumps({"content": "x", "from": "a"}).encode()] * 3
+    write_shard(tmp_path / "00", lines, "frames")
+    corpus = Corpus(tmp_path)
+    with pytest.raises(PilekitError, match='no "text" field'):
+        choose_plan(corpus)
+    assert find_index(corpus.shards[0]) is None

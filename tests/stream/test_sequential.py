@@ -1,0 +1,295 @@
+"""The sequential plan against its plain form: every document in order, from every place, on every kind of shard."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.corpus import Corpus
+from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.pipeline import Document, document_filter, document_map
+from pilekit.shards import read
+from pilekit.stream.sequential import Sequential, default_grid
+from tests.stream import corpora, reference
+from tests.stream.corpora import Made
+from tests.stream.reference import Line
+from tests.web_server import serving
+
+
+class Use(NamedTuple):
+    """One use of a document."""
+
+    position: int
+    order: int
+    line: Line
+
+
+def uses(source: Sequential, lane: int, position: int = 0, document: int = 0) -> Iterator[Use]:
+    """The lane's documents one by one; what holds of every piece is checked."""
+    names = [shard.name for shard in source.corpus.shards]
+    for piece in source.documents(lane, position, document):
+        assert piece.order.dtype == piece.numbers.dtype == piece.shards.dtype == np.int64
+        assert (np.diff(piece.order) > 0).all()
+        columns = (piece.order.tolist(), piece.texts, piece.subsets, piece.shards.tolist(), piece.numbers.tolist())
+        for order, text, subset, shard, number in zip(*columns, strict=True):
+            yield Use(piece.position, order, Line(names[shard], number, subset, text))
+
+
+def expected(made: Made, source: Sequential, lane: int, **also: Any) -> Iterator[Use]:
+    plan = reference.Plan(
+        tuple(shard.name for shard in source.corpus.shards),
+        rows=source.lanes,
+        columns=1,
+        global_batch_size=source.lanes,
+        seq_len=8,
+        seed=source.seed,
+        subsets=source.subsets,
+        repeats=source.repeats,
+        shuffle=source.shuffle,
+        **also,
+    )
+    for found in reference.sequential_documents(made.lines, plan, lambda text: [], lane):  # type: ignore[arg-type]
+        yield Use(found.position, found.order, found.line)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("mixed")
+    return corpora.made(folder, [40, 2, 60, 25, 0, 31, 30], form="single", subsets=[*corpora.SUBSETS, "Recipes", None])
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_each_lane_reads_its_shards_in_every_epoch(mixed: Made, data: st.DataObject) -> None:
+    subsets = data.draw(st.none() | st.sets(st.sampled_from(corpora.SUBSETS), min_size=1).map(tuple))
+    factors = st.sampled_from([0.0, 0.3, 1.5, 2.0, 3.25])
+    repeats = data.draw(st.dictionaries(st.sampled_from(subsets or corpora.SUBSETS), factors))
+    if subsets is not None and all(repeats.get(name) == 0 for name in subsets):
+        repeats = {}
+    source = Sequential(
+        Corpus(mixed.folder),
+        lanes=data.draw(st.integers(1, 3)),
+        seed=data.draw(st.integers(0, 2**63)),
+        subsets=subsets,
+        repeats=repeats,
+        shuffle=data.draw(st.booleans()),
+    )
+    lane = data.draw(st.integers(0, source.lanes - 1))
+    shards = {source.corpus.shards[index].name for index in source.shards_of(lane)}
+    chosen = {line.subset for line in mixed.lines if line.shard in shards and (not subsets or line.subset in subsets)}
+    if not any(repeats.get(name, 1) for name in chosen):
+        with pytest.raises(PilekitError, match="no documents"):
+            next(uses(source, lane))
+        return
+    plain = list(islice(expected(mixed, source, lane), 300))
+    assert list(islice(uses(source, lane), 300)) == plain
+    # From every place, as a state would name it: behind a document.
+    behind = data.draw(st.integers(0, 250))
+    place = plain[behind]
+    assert list(islice(uses(source, lane, place.position, place.order + 1), 40)) == plain[behind + 1 : behind + 41]
+
+
+def test_an_epoch_of_all_lanes_is_every_document(mixed: Made) -> None:
+    repeats = {"ArXiv": 2.0, "Github": 0.0}
+    source = Sequential(Corpus(mixed.folder), lanes=3, seed=5, repeats=repeats)
+    for epoch in range(2):
+        read_lines: Counter[Line] = Counter()
+        for lane in range(3):
+            per_epoch = source.per_epoch(lane)
+            assert per_epoch == 2 * len(source.shards_of(lane))
+            lines = uses(replace(source, end=(epoch + 1) * per_epoch), lane, epoch * per_epoch)
+            read_lines.update(use.line for use in lines)
+        times = {line: int(repeats.get(line.subset, 1)) for line in mixed.lines}
+        assert read_lines == Counter({line: count for line, count in times.items() if count})
+
+
+def test_epochs_have_other_orders_and_other_seeds_too(mixed: Made) -> None:
+    source = Sequential(Corpus(mixed.folder), lanes=1, seed=0)
+    orders = [tuple(source.at(0, epoch * 7 + place)[1] for place in range(7)) for epoch in range(20)]
+    assert all(sorted(order) == list(range(7)) for order in orders)
+    assert len(set(orders)) > 15
+    other = replace(source, seed=1)
+    assert [other.at(0, place) for place in range(50)] != [source.at(0, place) for place in range(50)]
+
+
+def test_filters_and_maps(mixed: Made) -> None:
+    @document_filter
+    def short(document: Document) -> bool:
+        return len(document.text) < 40
+
+    @document_map
+    def louder(document: Document) -> str:
+        return document.text.upper()
+
+    source = Sequential(Corpus(mixed.folder), lanes=2, seed=0, stages=(short, louder))
+    plain = expected(mixed, source, 1, keep=lambda line: len(line.text) < 40)
+    for found, line in zip(islice(uses(source, 1), 200), plain, strict=False):
+        assert found == line._replace(line=replace(line.line, text=line.line.text.upper()))
+
+
+def test_a_stage_that_reorders_is_refused(mixed: Made) -> None:
+    def twice(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        for batch in batches:
+            yield batch
+            yield batch
+
+    with pytest.raises(PilekitError, match=r"06\.jsonl: a stage of filters= gives its documents in another order"):
+        list(uses(Sequential(Corpus(mixed.folder / "06.jsonl.zst"), 1, 0, stages=(twice,), end=1), 0))
+
+
+def test_what_dedup_removed_is_not_read(tmp_path: Path) -> None:
+    made = corpora.made(
+        tmp_path / "data", [30, 30], form="single", blank=0, text_of=lambda rng: rng.choice("abcdefgh") * 30
+    )
+    deduplicate(made.folder, out=tmp_path / "dedup", write=False)
+    source = Sequential(Corpus(made.folder), 1, 0, stages=(Deduplicated(tmp_path / "dedup"),), end=2)
+    texts = [use.line.text for use in uses(source, 0)]
+    assert sorted(texts) == sorted({line.text for line in made.lines})
+    assert 1 < len(texts) <= 8
+
+
+def test_uneven_shards(tmp_path: Path) -> None:
+    """One document and ten thousand: the lane of the one reads it again and again."""
+    made = corpora.made(tmp_path, [1, 10_000], form="single", text_of=lambda rng: "x" * rng.randrange(500))
+    source = Sequential(Corpus(tmp_path), lanes=2, seed=0)
+    assert [use.position for use in islice(uses(source, 0), 50)] == list(range(50))
+    assert list(islice(uses(source, 1), 10_050)) == list(islice(expected(made, source, 1), 10_050))
+    late = [use for use in islice(expected(made, source, 1), 40_000) if (use.position, use.order) >= (3, 9_998)]
+    assert list(islice(uses(source, 1, 3, 9_998), 5)) == late[:5]
+
+
+@pytest.fixture(scope="module")
+def with_bad_lines(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return corpora.made(tmp_path_factory.mktemp("bad"), [70, 1, 60], form="single", seed=3, bad=0.1)
+
+
+def test_a_bad_line_is_an_error_with_its_place(with_bad_lines: Made) -> None:
+    shard, number = with_bad_lines.bad[0]
+    with pytest.raises(PilekitError, match=rf"{shard}\.zst, line {number + 1}: "):
+        list(uses(Sequential(Corpus(with_bad_lines.folder), 1, 0, shuffle=False, end=3), 0))
+
+
+def test_skipped_lines_are_counted_once_wherever_reading_began_anew(with_bad_lines: Made) -> None:
+    source = Sequential(Corpus(with_bad_lines.folder), 1, seed=7, on_error="skip", end=3)
+    places: list[tuple[int, int, int]] = [(0, 0, 0)]
+    pieces = list(source.documents(0, 0, 0))
+    assert sum(piece.skipped for piece in pieces) == len(with_bad_lines.bad) > 10
+    # A bad line is told with the document behind it, so a count up to any document is exact.
+    count = 0
+    for piece in pieces:
+        count += piece.skipped
+        places += [(piece.position, order + 1, count) for order in piece.order.tolist()]
+    assert len(places) == len(with_bad_lines.lines) + 1
+    for position, document, before in places:
+        rest = list(source.documents(0, position, document))
+        assert before + sum(piece.skipped for piece in rest) == len(with_bad_lines.bad)
+        assert sum(map(len, rest)) + places.index((position, document, before)) == len(with_bad_lines.lines)
+
+
+def test_more_bad_lines_at_once_than_are_listed(tmp_path: Path) -> None:
+    lines = [b"bad"] * 350 + [corpora.record("x", "ArXiv")] + [b"bad"] * 20
+    corpora.write_shard(tmp_path / "00", lines, "single")
+    source = Sequential(Corpus(tmp_path), 1, seed=0, on_error="skip", end=2)
+    pieces = [(piece.position, piece.numbers.tolist(), piece.skipped) for piece in source.documents(0, 0, 0)]
+    # Of those in one piece of 2 MiB a hundred have places; the total is right all the same.
+    assert pieces == [(0, [350], 370), (1, [350], 370)]
+
+
+def test_blank_lines_and_nothing_else(tmp_path: Path, mixed: Made) -> None:
+    corpora.write_shard(tmp_path / "00", [b"", b" "], "single")
+    corpora.write_shard(tmp_path / "01", [corpora.record("x", "ArXiv")], "single")
+    corpora.write_shard(tmp_path / "02", [b""], "single")
+    with pytest.raises(PilekitError, match=r"no documents at all are left in 00\.jsonl, 02\.jsonl, .* lane 0 of 2"):
+        next(uses(Sequential(Corpus(tmp_path), 2, 0), 0))
+    assert len(list(islice(uses(Sequential(Corpus(tmp_path), 2, 0), 1), 10))) == 10
+    with pytest.raises(PilekitError, match=r"no documents of Books3 are left in 00\.jsonl, .* and 2 more, all"):
+        next(uses(Sequential(Corpus(mixed.folder), 1, 0, subsets=("Books3",)), 0))
+
+
+def test_a_lane_that_begins_inside_an_epoch_looks_at_a_whole_one(tmp_path: Path) -> None:
+    """The rest of an epoch may well be empty."""
+    corpora.write_shard(tmp_path / "00", [corpora.record("x", "ArXiv")], "single")
+    corpora.write_shard(tmp_path / "01", [b""] * 5, "single")
+    source = Sequential(Corpus(tmp_path), 1, 0, shuffle=False)
+    assert [use.position for use in islice(uses(source, 0, 1, 0), 3)] == [2, 4, 6]
+    assert [use.position for use in islice(uses(source, 0, 0, 1), 3)] == [2, 4, 6]
+
+
+def test_more_lanes_than_shards(mixed: Made) -> None:
+    with pytest.raises(PilekitError, match=r"8 lanes cannot share 7 shards .*lanes=\(rows, columns\).*pilekit reframe"):
+        Sequential(Corpus(mixed.folder), lanes=8, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("shards", "world_size", "grid"),
+    [(30, 1, (1, 8)), (30, 2, (2, 8)), (30, 8, (8, 3)), (30, 30, (30, 1)), (1, 1, (1, 1))],
+)
+def test_the_default_grid_gives_each_lane_a_shard(shards: int, world_size: int, grid: tuple[int, int]) -> None:
+    assert default_grid(shards, world_size) == grid
+
+
+def test_fewer_shards_than_ranks() -> None:
+    with pytest.raises(PilekitError, match=r"64 ranks cannot share 30 shards .*at most 30 ranks.*`pilekit reframe`"):
+        default_grid(30, 64)
+
+
+def test_gzip_parquet_plain_and_urls(mixed: Made, tmp_path: Path) -> None:
+    source = Sequential(Corpus(mixed.folder), lanes=2, seed=0, subsets=("ArXiv", "Github"), end=4)
+    plain = {lane: list(uses(source, lane)) for lane in range(2)}
+    with serving(mixed.folder) as server:
+        of_url = replace(source, corpus=Corpus([f"{server.url}{index:02d}.jsonl.zst" for index in range(7)]))
+        assert {lane: list(uses(of_url, lane)) for lane in range(2)} == plain
+    for shard in Corpus(mixed.folder).shards:
+        with read(shard) as reader:
+            batches = list(reader)
+        raw = [line for batch in batches for line in batch.raw_lines()]
+        number = int(shard.name[:2])
+        if number % 2:
+            # Numbers are those of lines, blank ones included.
+            lines = [b""] * (1 + max((int(batch.numbers[-1]) for batch in batches), default=0))
+            for batch in batches:
+                for at, line in zip(batch.numbers.tolist(), batch.raw_lines(), strict=True):
+                    lines[at] = bytes(line)
+            (tmp_path / f"{shard.name}.gz").write_bytes(gzip.compress(b"\n".join(lines) + b"\n"))
+        else:
+            assert len(raw) == sum(map(len, batches))
+            texts = [text for batch in batches for text in batch.texts]
+            labels = [label for batch in batches for label in batch.subsets]
+            columns = {"text": pa.array(texts, pa.string()), "meta.pile_set_name": pa.array(labels, pa.string())}
+            table = pa.table(columns)
+            pq.write_table(table, tmp_path / f"{number:02d}.parquet")
+    other = replace(source, corpus=Corpus(tmp_path))
+    for lane in range(2):
+        found = [(use.position, use.line.text) for use in uses(other, lane)]
+        assert found == [(use.position, use.line.text) for use in plain[lane]]
+
+
+def test_closing_a_lane_ends_its_thread(tmp_path: Path) -> None:
+    corpora.made(tmp_path, [30], form="single", text_of=lambda rng: "x" * 1_000_000)
+    before = threading.active_count()
+    lane = Sequential(Corpus(tmp_path), 1, 0).documents(0, 0, 0)
+    next(lane)
+    assert threading.active_count() > before
+    lane.close()
+    for _ in range(100):
+        if threading.active_count() == before:
+            break
+        time.sleep(0.05)
+    assert threading.active_count() == before
