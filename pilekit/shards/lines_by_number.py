@@ -19,7 +19,6 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at, decompress_whole
 from pilekit.shards.held_frames import HELD_BYTES, ForwardPass, FrameText, HeldFrames
@@ -27,7 +26,7 @@ from pilekit.shards.index import ShardIndex
 from pilekit.shards.lines import Line, whole_lines
 from pilekit.shards.opening import open_stored
 from pilekit.shards.reading import MAX_DOCUMENT_BYTES, CountedFile, gunzipped, line_blocks, located_errors
-from pilekit.shards.records import BadRecord, LineParser, record_of
+from pilekit.shards.records import BadRecord, record_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +72,8 @@ class LinesByNumber:
         """What this line decodes to; `BadRecord` if it is none, `PilekitError` if it cannot be read."""
         return _decoded(self._line(number))
 
-    def batch(self, numbers: Int64, parser: LineParser) -> DocumentBatch:
-        """The documents on these lines, as the parser makes them; each frame is decoded once.
+    def lines_of(self, numbers: Int64) -> list[Line]:
+        """These lines, without their newlines; each frame is decoded once.
 
         numbers   int64 [lines], increasing, 0 <= number < lines
         """
@@ -92,7 +91,7 @@ class LinesByNumber:
                 if frame not in stored and self.held.get((self.path, frame)) is None:
                     stored = self._stored(frames[place:])
                 found += self._lines_of_held(some, frame, stored.pop(frame, None))
-        return parser.parse(found, numbers)
+        return found
 
     def _lines_of_held(self, numbers: Int64, frame: int, stored: memoryview | None) -> list[Line]:
         text = self._text(frame, stored)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,10 +127,12 @@ class DocumentReader:
             meta = {key: value for key, value in record.items() if key != self.format.text_field}
         return StoredDocument(text, meta, subset, number, self.shard.name)
 
-    def batch(self, numbers: npt.NDArray[np.int64]) -> DocumentBatch:
+    def batch(self, numbers: npt.NDArray[np.int64], labels: Collection[str] | None = None) -> DocumentBatch:
         """The documents of these numbers, int64 and increasing, of a shard with an index; each frame is decoded once.
 
-        PilekitError if one is none: the index tells which lines are.
+        labels   only those with these labels; lines that end in another are not parsed
+
+        PilekitError if a number is no document's: the index tells which are.
         """
         assert not isinstance(self._records, LinesFromTheBeginning)
         if len(numbers):
@@ -138,12 +140,19 @@ class DocumentReader:
             self._known(int(numbers[-1]))
         skipped = SkippedLines()
         parser = LineParser(self._path, self.shard.name, self.format, None, skipped)
-        batch = self._records.batch(numbers, parser)
+        if isinstance(self._records, LinesByNumber):
+            lines = self._records.lines_of(numbers)
+            if labels is not None:
+                chosen = parser.may_be_of(lines, labels)
+                lines, numbers = [lines[i] for i in chosen], numbers[chosen]
+            batch = parser.parse(lines, numbers)
+        else:
+            batch = self._records.batch(numbers, parser)
         if len(batch) < len(numbers):
             blank = BadLine(self._path, int(np.setdiff1d(numbers, batch.numbers)[0]) + 1, "is blank")
             bad = min([*skipped.examples[:1], blank], key=lambda bad: bad.line)
             raise PilekitError(f"{bad}; its index has a document there: make it anew with `pilekit index`")
-        return batch
+        return batch if labels is None else batch.where([label in labels for label in batch.subsets])
 
     def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
         """Yield the documents of these numbers, in their order."""

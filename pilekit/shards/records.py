@@ -63,8 +63,6 @@ class LineParser:
 
     def batches(self, pieces: Iterator[list[Line]], start: int = 0) -> Iterator[DocumentBatch]:
         """Parse pieces of lines in order, from document number `start` on; pieces without documents yield nothing."""
-        wanted = None if self.subsets is None else frozenset(name.encode() for name in self.subsets)
-        ending = re.compile(_ending_pattern(self.format.label_path))
         first = 0
         for lines in pieces:
             following = first + len(lines)
@@ -72,13 +70,21 @@ class LineParser:
                 numbers = np.arange(first, following)
                 if first < start:
                     numbers, lines = numbers[start - first :], lines[start - first :]
-                if wanted is not None:
-                    chosen = [i for i, line in enumerate(lines) if may_be_wanted(line, ending, wanted)]
+                if self.subsets is not None:
+                    chosen = self.may_be_of(lines, self.subsets)
                     if len(chosen) < len(lines):
                         numbers, lines = numbers[chosen], [lines[i] for i in chosen]
-                if lines and len(batch := self.parse(lines, numbers)):
-                    yield batch
+                batch = [self.parse(lines, numbers)] if lines else []
+                del lines
+                if batch and len(batch[0]):
+                    yield batch.pop()  # A long text is held by whoever has it now, not here too.
             first = following
+
+    def may_be_of(self, lines: list[Line], labels: Collection[str]) -> list[int]:
+        """The places of those lines whose ending does not prove that they are of another label than these."""
+        wanted = frozenset(label.encode() for label in labels)
+        ending = re.compile(_ending_pattern(self.format.label_path))
+        return [i for i, line in enumerate(lines) if may_be_wanted(line, ending, wanted)]
 
     def parse(self, lines: list[Line], numbers: npt.NDArray[np.int64]) -> DocumentBatch:
         """Decode lines; `numbers` are their document numbers, int64 [lines]."""

@@ -11,7 +11,7 @@ touches, wherever in the unit a lane begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Some
 
 import numpy as np
@@ -96,9 +96,11 @@ class RandomAccess:
         shards: list[Int64] = []
         numbers: list[Int64] = []
         ranks: list[Int64] = []
+        # Further copies are of some subsets only.
+        labels = {label for label, factor in self.repeats.items() if factor > unit.copy} if unit.copy else None
         begin = 0
         for shard, lines in self.selection.locate(unit.begin, unit.end):
-            batch = self._batch(shard, lines)
+            batch = self._batch(shard, lines, labels)
             if self.repeats:
                 factors = np.array([self.repeats.get(label, 1.0) for label in batch.subsets])
                 batch = batch.where(
@@ -124,8 +126,8 @@ class RandomAccess:
             numbers=_joined(numbers)[by_rank],
         )
 
-    def _batch(self, shard: int, lines: Int64) -> DocumentBatch:
-        batch = self._readers.of(shard).batch(lines)
+    def _batch(self, shard: int, lines: Int64, labels: Collection[str] | None) -> DocumentBatch:
+        batch = self._readers.of(shard).batch(lines, labels)
         selection = self.selection
         if not all(map(selection.selects, set(batch.subsets))):
             path, index = selection.corpus.shards[shard].path, selection.indexes[shard].path

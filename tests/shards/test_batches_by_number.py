@@ -24,15 +24,17 @@ from pilekit.shards.frames import decompress_whole
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.indexing import index_of
 from pilekit.shards.random_access import DocumentReader, read_documents
-from tests.shards.making import lines, record, slow_documents, some_lines, zstd_frame
+from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
 from tests.shards.reading import value_and_memory
 from tests.web_server import serving
 
 
-def batch_of(path: Path | str, numbers: list[int], index: ShardIndex | None = None) -> DocumentBatch:
+def batch_of(
+    path: Path | str, numbers: list[int], index: ShardIndex | None = None, labels: set[str] | None = None
+) -> DocumentBatch:
     shard = shard_of(str(path))
     with closing(DocumentReader(shard, index or index_of(shard, on_error="skip"))) as reader:
-        return reader.batch(np.array(numbers, dtype=np.int64))
+        return reader.batch(np.array(numbers, dtype=np.int64), labels)
 
 
 def rows(batch: DocumentBatch) -> list[tuple[int, str, str]]:
@@ -71,6 +73,7 @@ def test_however_it_is_stored_and_cut(
     documents = slow_documents(text)
     chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(documents))))) if documents else [])
     expected = [documents[i] for i in chosen]
+    labels = data.draw(st.sets(st.sampled_from([*LABELS, "(none)"])))
     with pytest.MonkeyPatch.context() as patch:
         for module in (held_frames, lines_by_number):
             patch.setattr(module, "HELD_BYTES", held)
@@ -84,6 +87,8 @@ def test_however_it_is_stored_and_cut(
             batch = batch_of(path, [number for number, _, _ in expected])
             assert rows(batch) == expected
             assert batch.shard == path.name.removesuffix(".zst").removesuffix(".gz")
+            some_labels = batch_of(path, [number for number, _, _ in expected], labels=labels)
+            assert rows(some_labels) == [row for row in expected if row[2] in labels]
             every = text.split(b"\n")
             assert [bytes(line) for line in batch.lines or []] == [every[number] for number, _, _ in expected]
 
@@ -98,6 +103,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> 
         monkeypatch.setattr(module, "HELD_BYTES", held)
     for chosen in ([], [0], list(range(300)), [3, 49, 50, 51, 299]):
         assert rows(batch_of(path, chosen)) == [documents[i] for i in chosen]
+        assert rows(batch_of(path, chosen, labels={"(none)"})) == [documents[i] for i in chosen if i % 3 == 0]
     bad = pa.table({"text": ["a", None, "b"], "meta": metas[:3]})
     pq.write_table(bad, path)
     assert [number for number, _, _ in rows(batch_of(path, [0, 2]))] == [0, 2]

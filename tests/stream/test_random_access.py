@@ -1,0 +1,492 @@
+"""What each lane reads under random access, document for document, against the reference; and from any place on."""
+
+from __future__ import annotations
+
+import gzip
+import multiprocessing
+import pickle
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.corpus import Corpus
+from pilekit.dedup.deduplicate import deduplicate
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError
+from pilekit.pipeline import Document as Read
+from pilekit.pipeline import Stage, document_filter, document_map
+from pilekit.shards import lines_by_number
+from pilekit.shards.frames import decompress_frame_at, decompress_whole
+from pilekit.shards.keep_masks import read_mask
+from pilekit.stream import random_access, repeats
+from pilekit.stream.lane_documents import LaneSource
+from pilekit.stream.random_access import RandomAccess
+from pilekit.stream.selection import Selection, indexes_of
+from pilekit.stream.sequence import Sequence as Units
+from tests.stream.corpora import (
+    SUBSETS,
+    Form,
+    Made,
+    few,
+    made,
+    mixed,
+    record,
+    text,
+    uneven,
+    with_bad_lines,
+    write_shard,
+)
+from tests.stream.reference import Document, Line, Plan, lane_documents, unit_of
+from tests.web_server import serving
+
+FORMS: list[tuple[Callable[[Path, Form], Made], Form]] = [
+    (mixed, "frames"),
+    (uneven, "frames"),
+    (few, "plain"),
+    (with_bad_lines, "single"),
+    (mixed, "plain"),
+]
+
+FEW = 400
+"""So many documents of a lane are compared."""
+
+
+class Found(NamedTuple):
+    """One use of a document."""
+
+    position: int
+    order: int
+    shard: str
+    number: int
+    subset: str
+    text: str
+
+
+def found_of(document: Document) -> Found:
+    line = document.line
+    return Found(document.position, document.order, line.shard, line.number, line.subset, line.text)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A stream as far as random access sees it."""
+
+    lanes: int
+    seed: int = 0
+    unit: int | None = None
+    subsets: tuple[str, ...] | None = None
+    repeats: dict[str, float] = field(default_factory=dict)
+    shuffle: bool = True
+
+    def expected(self, lines: Sequence[Line], shards: Sequence[str], lane: int) -> Iterator[Found]:
+        plan = Plan(
+            tuple(shards), self.lanes, 1, self.lanes, 8, self.seed,
+            unit=self.unit, subsets=self.subsets, repeats=self.repeats, shuffle=self.shuffle,
+        )  # fmt: skip
+        return map(found_of, lane_documents(lines, plan, lambda _: [], lane))  # type: ignore[arg-type]
+
+    def source(self, data: Any, filters: Sequence[Stage] = (), dedup: Path | None = None) -> RandomAccess:
+        corpus = data if isinstance(data, Corpus) else Corpus(data)
+        dropped = {label for label, factor in self.repeats.items() if factor == 0}
+        selection = Selection.of(corpus, indexes_of(corpus, "skip"), self.subsets, dropped, dedup)
+        unit = self.unit or unit_of(len(selection), self.lanes)
+        copies = repeats.copies(self.repeats, self.subsets)
+        sequence = Units(len(selection), unit, copies, self.seed, self.lanes, self.shuffle)
+        return RandomAccess(selection, sequence, self.repeats, filters)
+
+
+def read(source: RandomAccess, lane: int, position: int | None = None, document: int = 0) -> Iterator[Found]:
+    """What a lane reads; that it comes in pieces as promised is checked."""
+    expected = position = source.first(lane) if position is None else position
+    for piece in source.documents(lane, position, document):
+        assert piece.position == expected, "each of the lane's units comes, if only as an empty piece"
+        expected += source.sequence.lanes
+        assert {len(piece.texts), len(piece.subsets), *map(len, (piece.order, piece.shards, piece.numbers))} == {
+            len(piece)
+        }
+        assert piece.order.dtype == piece.shards.dtype == piece.numbers.dtype == np.int64
+        assert (np.diff(piece.order) > 0).all()
+        names = [source.selection.corpus.shards[shard].name for shard in piece.shards.tolist()]
+        rows = (piece.order.tolist(), names, piece.numbers.tolist(), piece.subsets, piece.texts)
+        for row in zip(*rows, strict=True):
+            yield Found(piece.position, *row)
+
+
+def names(folder: Path) -> list[str]:
+    return [shard.name for shard in Corpus(folder).shards]
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> list[Made]:
+    folder = tmp_path_factory.mktemp("corpora")
+    found = [make(folder / f"{number}", form) for number, (make, form) in enumerate(FORMS)]
+    return [*found, made(folder / "whole", [150, 150, 150], blank=0)]
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 5),
+    st.sampled_from([1, 3, 8, 40]),
+    st.integers(0, 1 << 63),
+    st.none() | st.integers(1, 50),
+    st.none() | st.lists(st.sampled_from(SUBSETS), min_size=2, unique=True).map(tuple),
+    st.dictionaries(st.sampled_from(SUBSETS), st.sampled_from([0.0, 0.3, 0.5, 2.0, 2.75, 4.0]), max_size=3),
+    st.booleans(),
+    st.data(),
+)
+def test_each_lane_reads_what_the_reference_does_from_any_place_on(
+    corpora: list[Made],
+    which: int,
+    lanes: int,
+    seed: int,
+    unit: int | None,
+    subsets: tuple[str, ...] | None,
+    repeats: dict[str, float],
+    shuffle: bool,
+    data: st.DataObject,
+) -> None:
+    if subsets is not None:
+        repeats = {label: factor for label, factor in repeats.items() if label in subsets}
+        if all(repeats.get(label) == 0 for label in subsets):
+            repeats = {}
+    asked, corpus = Asked(lanes, seed, unit, subsets, repeats, shuffle), corpora[which]
+    if not any((subsets is None or line.subset in subsets) and repeats.get(line.subset) != 0 for line in corpus.lines):
+        return
+    source = asked.source(corpus.folder)
+    for lane in {0, lanes - 1, data.draw(st.integers(0, lanes - 1))}:
+        expected = list(islice(asked.expected(corpus.lines, names(corpus.folder), lane), FEW + 50))
+        assert list(islice(read(source, lane), FEW + 50)) == expected
+        for _ in range(3):
+            place = data.draw(st.integers(0, FEW - 1))
+            # Right behind the document before, which may be far before it, and right at it.
+            behind = expected[place - 1] if place else Found(lane, -1, "", 0, "", "")
+            at = expected[place]
+            for position, document in ((behind.position, behind.order + 1), (at.position, at.order)):
+                assert list(islice(read(source, lane, position, document), 50)) == expected[place : place + 50]
+    source.close()
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 7])
+def test_an_epoch_is_every_document_as_often_as_repeats_say(corpora: list[Made], lanes: int) -> None:
+    factors = {"ArXiv": 3.0, "Github": 0.0, "Pile-CC": 1.5}
+    source = Asked(lanes, unit=10, repeats=factors).source(corpora[0].folder)
+    end = 2 * source.sequence.per_epoch
+    used: dict[tuple[str, int], list[int]] = {(line.shard, line.number): [0, 0] for line in corpora[0].lines}
+    for lane in range(lanes):
+        for document in read(source, lane):
+            if document.position >= end:
+                break
+            used[document.shard, document.number][document.position // source.sequence.per_epoch] += 1
+    for line in corpora[0].lines:
+        times = used[line.shard, line.number]
+        factor = factors.get(line.subset, 1.0)
+        assert all(time in (int(factor), -int(-factor // 1)) for time in times)
+    halves = [used[line.shard, line.number] for line in corpora[0].lines if line.subset == "Pile-CC"]
+    assert {tuple(each) for each in halves} == {(1, 1), (1, 2), (2, 1), (2, 2)}, "another half in each epoch"
+
+
+@document_filter
+def short(document: Read) -> bool:
+    return len(document.text) < 40
+
+
+@document_map
+def loud(document: Read) -> str:
+    return document.text.upper() + document.subset
+
+
+def first_of_each_batch(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+    for batch in batches:
+        yield batch.take([0])
+
+
+def in_two_parts(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+    for batch in batches:
+        half = len(batch) // 2
+        yield batch.take(range(half))
+        yield batch.take(range(half, len(batch)))
+
+
+def test_filters(corpora: list[Made]) -> None:
+    corpus, asked = corpora[0], Asked(3, repeats={"ArXiv": 2.0})
+    expected = [
+        replaced._replace(text=replaced.text.upper() + replaced.subset)
+        for replaced in islice(asked.expected(corpus.lines, names(corpus.folder), 1), FEW)
+        if len(replaced.text) < 40
+    ]
+    source = asked.source(corpus.folder, [short, in_two_parts, loud])
+    assert list(islice(read(source, 1), len(expected))) == expected
+    for place in (3, len(expected) // 2):
+        last = expected[place - 1]
+        assert list(islice(read(source, 1, last.position, last.order + 1), 40)) == expected[place : place + 40]
+
+
+def test_filters_see_the_same_batches_from_wherever_a_lane_begins(corpora: list[Made]) -> None:
+    source = Asked(2, unit=30).source(corpora[0].folder, [first_of_each_batch])
+    every = list(islice(read(source, 0), 60))
+    for place in range(1, 20):
+        last = every[place - 1]
+        assert list(islice(read(source, 0, last.position, last.order + 1), 20)) == every[place : place + 20]
+
+
+def backwards(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+    for batch in batches:
+        yield replace(batch, numbers=batch.numbers[::-1])
+
+
+def renumbered(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+    for batch in batches:
+        yield replace(batch, numbers=batch.numbers + 1_000_000)
+
+
+@pytest.mark.parametrize("stage", [backwards, renumbered])
+def test_a_stage_that_makes_documents_up(corpora: list[Made], stage: Stage) -> None:
+    with pytest.raises(PilekitError, match=r"jsonl: the filters \(.*\) give documents that they were not given"):
+        next(Asked(2).source(corpora[0].folder, [stage]).documents(0, 0, 0))
+
+
+@document_filter
+def none(document: Read) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Only:
+    """Only this document stays."""
+
+    text: str
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        for batch in batches:
+            yield batch.where([text == self.text for text in batch.texts])
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_filters_that_leave_nothing_raise(corpora: list[Made], which: int) -> None:
+    source = Asked(8).source(corpora[which].folder, [none])
+    with pytest.raises(PilekitError, match=r"no document stays: all of .* in a row were dropped .* would not end"):
+        list(source.documents(0, 0, 0))
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_one_document_that_stays_is_enough(tmp_path: Path, lanes: int) -> None:
+    corpus = made(tmp_path, [40, 40], text_of=lambda rng: f"{rng.random()} {text(rng, 3)}")
+    source = Asked(lanes).source(tmp_path, [Only(corpus.lines[17].text)])
+    for lane in range(lanes):
+        assert {each.text for each in islice(read(source, lane), 3)} == {corpus.lines[17].text}
+
+
+def test_in_a_large_corpus_so_many_documents_in_a_row_are_none(
+    corpora: list[Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random_access, "_QUIET", 100)
+    source = Asked(4).source(corpora[0].folder, [none])
+    with pytest.raises(PilekitError, match="no document stays") as raised:
+        list(source.documents(0, 0, 0))
+    told = int(str(raised.value).split("all of ")[1].split()[0].replace(",", ""))
+    assert len(source.selection) // 4 < told < len(source.selection) // 2, "a lane's share of an epoch"
+
+
+def store(folder: Path, form: str, documents: Sequence[tuple[str, str]]) -> None:
+    folder.mkdir(parents=True)
+    lines = [record(text, label) for text, label in documents]
+    if form == "parquet":
+        metas = [{"pile_set_name": label} for _, label in documents]
+        table = pa.table({"text": [text for text, _ in documents], "meta": metas})
+        pq.write_table(table, folder / "a.parquet", row_group_size=30)
+    elif form == "gz":
+        (folder / "a.jsonl.gz").write_bytes(gzip.compress(b"\n".join(lines)))
+    else:
+        write_shard(folder / "a", lines, form)  # type: ignore[arg-type]
+
+
+def test_however_it_is_stored_and_wherever(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    documents = [(text(rng, rng.randrange(40)), rng.choice(SUBSETS)) for _ in range(200)]
+    asked, read_as = Asked(2, repeats={"ArXiv": 2.0, "Github": 0.5}), {}
+    for form in ("frames", "single", "plain", "gz", "parquet"):
+        store(tmp_path / form, form, documents)
+        found = islice(read(asked.source(tmp_path / form), 1), 300)
+        # A Parquet file has another name, which is of no consequence here.
+        read_as[form] = [each._replace(shard="") for each in found]
+    with serving(tmp_path / "frames") as server:
+        shard = next(path for path in (tmp_path / "frames").iterdir() if path.name.endswith(".zst"))
+        read_as["url"] = [
+            each._replace(shard="") for each in islice(read(asked.source(f"{server.url}{shard.name}"), 1), 300)
+        ]
+    lines = [Line("", number, label, content) for number, (content, label) in enumerate(documents)]
+    expected = list(islice(asked.expected(lines, [""], 1), 300))
+    assert all(found == expected for found in read_as.values()), [
+        form for form, found in read_as.items() if found != expected
+    ]
+
+
+def test_a_unit_decodes_each_frame_it_needs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, [400], subsets=["ArXiv", "Github"])
+    source = Asked(1, unit=50).source(tmp_path)
+    (index,) = source.selection.indexes
+    decoded = 0
+
+    def counting(data: memoryview, size: int) -> bytes | None:
+        nonlocal decoded
+        decoded += 1
+        return decompress_whole(data, size)
+
+    def counting_too(file: BinaryIO, offset: int, *, number: int) -> Iterator[bytes]:
+        nonlocal decoded
+        decoded += 1
+        return decompress_frame_at(file, offset, number=number)
+
+    monkeypatch.setattr(lines_by_number, "decompress_whole", counting)
+    monkeypatch.setattr(lines_by_number, "decompress_frame_at", counting_too)
+    for unit in range(source.sequence.units):
+        source.close()  # nothing is held
+        decoded = 0
+        piece = next(source.documents(0, unit, 0))
+        lines = (piece.numbers.min(), piece.numbers.max(), piece.numbers.max() + 1)
+        first, last, behind = (int(np.searchsorted(index.frames.line, line, "right")) for line in lines)
+        # Frames were cut without regard for lines: the last one may run on.
+        assert last - first + 1 <= decoded <= behind - first + 1
+    assert len(index.frames) > 16
+
+
+@pytest.fixture(scope="module")
+def deduplicated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("deduplicated")
+    rng = random.Random(8)
+    repeated = [text(rng, 60) for _ in range(5)]
+    made(folder / "corpus", [80, 80], text_of=lambda rng: rng.choice(repeated) if rng.random() < 0.3 else text(rng, 60))
+    deduplicate(Corpus(folder / "corpus"), out=folder / "dedup", write=False)
+    return folder / "corpus", folder / "dedup"
+
+
+def test_only_what_a_dedup_kept(deduplicated: tuple[Path, Path]) -> None:
+    corpus, dedup = deduplicated
+    source = Asked(2, unit=7).source(corpus, dedup=dedup)
+    every = [each for lane in range(2) for each in read_epoch(source, lane)]
+    kept = {
+        (path.name.removesuffix(".mask"), number)
+        for path in (dedup / "masks").iterdir()
+        for number in np.flatnonzero(read_mask(path).unpacked()).tolist()
+    }
+    assert len(every) == len({(each.shard, each.number) for each in every}) == len(kept) < 160
+    assert {(each.shard, each.number) for each in every} == kept
+    assert len({each.text for each in every}) == len(every)
+
+
+def read_epoch(source: RandomAccess, lane: int) -> list[Found]:
+    found: list[Found] = []
+    for each in read(source, lane):
+        if each.position >= source.sequence.per_epoch:
+            return found
+        found.append(each)
+    raise AssertionError("a lane has no end")
+
+
+def test_another_shard_of_the_same_name_and_length_is_not_what_was_deduplicated(
+    deduplicated: tuple[Path, Path], tmp_path: Path
+) -> None:
+    corpus, dedup = deduplicated
+    shutil.copytree(corpus, tmp_path / "corpus")
+    for place in (tmp_path / "corpus").glob("01*"):
+        place.unlink()
+    lines = read_mask(dedup / "masks" / "01.jsonl.mask").header.lines
+    write_shard(tmp_path / "corpus" / "01", [record(f"another {i}", "ArXiv") for i in range(lines)], "frames")
+    source = Asked(1, unit=5).source(tmp_path / "corpus", dedup=dedup)
+    with pytest.raises(PilekitError, match=r"01\.jsonl: document \d+ is not the one that was deduplicated in"):
+        read_epoch(source, 0)
+
+
+def test_what_was_changed_meanwhile_is_told(tmp_path: Path) -> None:
+    documents = [record(f"{i:04}" + "x" * 200, "ArXiv") for i in range(100)]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(documents))
+    source = Asked(1, unit=10, subsets=("ArXiv", "Github")).source(tmp_path)
+    only = Asked(1, unit=10, subsets=("ArXiv",)).source(tmp_path)
+    for changed, which, why in (
+        (
+            [*documents[:50], b" " * len(documents[50]), *documents[51:]],
+            source,
+            r"a\.jsonl, line 51: is blank; .*",
+        ),
+        ([*documents[:50], b"{" + documents[50][1:-1] + b"]", *documents[51:]], source, r"a\.jsonl, line 51: is not J"),
+        ([line.replace(b"ArXiv", b"Githu") for line in documents], only, "documents have other subsets.*pilekit index"),
+        (documents[:50], source, "does not fit|cut off|another size"),
+    ):
+        path.write_bytes(b"\n".join(changed))
+        which.close()
+        with pytest.raises(PilekitError, match=why) as raised:
+            read_epoch(which, 0)
+        assert "\n" not in str(raised.value)
+
+
+def epoch_elsewhere(source: RandomAccess, lane: int, results: multiprocessing.Queue[Any]) -> None:
+    results.put((lane, read_epoch(source, lane)))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_lanes_in_processes(corpora: list[Made], start: str) -> None:
+    source = Asked(3, unit=5, subsets=("ArXiv", "Github"), repeats={"ArXiv": 2.0}).source(corpora[0].folder, [short])
+    next(source.documents(0, 0, 0))  # Files are open and frames held when they start.
+    context: Any = multiprocessing.get_context(start)
+    results = context.Queue()
+    children = [context.Process(target=epoch_elsewhere, args=(source, lane, results), daemon=True) for lane in range(3)]
+    for child in children:
+        child.start()
+    own = {lane: read_epoch(source, lane) for lane in range(3)}
+    try:
+        found = dict(results.get(timeout=120) for _ in children)
+    finally:
+        for child in children:
+            child.kill()
+    assert found == own
+    assert all(own.values())
+
+
+def test_what_is_pickled_holds_no_text(corpora: list[Made]) -> None:
+    source = Asked(1).source(corpora[0].folder)
+    unused = len(pickle.dumps(source))
+    expected = list(islice(read(source, 0), 300))
+    copy = pickle.loads(pickle.dumps(source))
+    assert len(pickle.dumps(source)) - unused < 8 * source.sequence.per_epoch + 1000, "the order of an epoch, no text"
+    assert list(islice(read(copy, 0), 300)) == expected
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_sixteen_files_are_open_at_most_however_many_lanes_read(tmp_path: Path) -> None:
+    made(tmp_path, [6] * 40)
+    source: LaneSource = Asked(20, unit=2).source(tmp_path)
+    before = open_files()
+    lanes = [source.documents(lane, source.first(lane), 0) for lane in range(20)]
+    for _ in range(10):
+        for lane in lanes:
+            next(lane)
+            assert open_files() <= before + 16
+    assert isinstance(source, RandomAccess)
+    source.close()
+    assert open_files() == before
+
+
+def test_real_text(real_corpus: Path) -> None:
+    corpus = Corpus([real_corpus / f"minipile-0{number}.jsonl.zst" for number in range(2)])
+    source = Asked(4).source(corpus)
+    seen: dict[tuple[str, int], int] = {}
+    for lane in range(4):
+        for each in read_epoch(source, lane):
+            seen[each.shard, each.number] = len(each.text.encode())
+    assert len(seen) == len(source.selection)
+    assert sum(seen.values()) == sum(index.header.text_bytes for index in source.selection.indexes)
