@@ -40,6 +40,7 @@ from pilekit.stream.repeats import exact_repeats
 from pilekit.stream.state import Record
 from pilekit.stream.topology import rank_of_world
 from pilekit.stream.window import PACKINGS, Packing
+from pilekit.stream.worker_part import WorkerPart
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -191,6 +192,8 @@ class PileStream(IterableDataset[Batch]):
         )
         self._record = self._seen = record
         self._told = self._iterated = False
+        self._part: WorkerPart | None = None  # in a DataLoader's worker that has begun
+        self._loaded_part: object = None  # what a state loaded into a worker says of it
         self.begin()
 
     def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
@@ -248,7 +251,10 @@ class PileStream(IterableDataset[Batch]):
         active = self.share.workers(worker.num_workers)
         if active < worker.num_workers and worker.id == 0:
             logger.warning("%s", self.few_workers(worker.num_workers))
-        return self.made_by(worker.id, active) if worker.id < active else iter(())
+        self._part = WorkerPart(worker.id, active)
+        if self._loaded_part is not None:
+            self._part = self._part.going_on_from(self._loaded_part)
+        return self._in_worker(self._part) if worker.id < active else iter(())
 
     def few_workers(self, asked: int) -> str:
         """What to tell of more workers than can be active."""
@@ -259,18 +265,26 @@ class PileStream(IterableDataset[Batch]):
             f"are {', '.join(map(str, turns))}"
         )
 
-    def made_by(self, worker: int, workers: int) -> Generator[Batch, None, None]:
-        """The batches from what is recorded on that worker `worker` of `workers` makes; nothing is recorded."""
+    def made_by(self, part: WorkerPart) -> Generator[Batch, None, None]:
+        """What is left of this part of the batches from what is recorded on; nothing is recorded."""
         record = self._current()
         first, end = record.batch, _ENDLESS
         if (each := self.batches_per_epoch) is not None:
             end = (first // each + 1) * each
-        numbers = range(first + worker, end, workers)
+        numbers = range(first + part.worker, end, part.workers)[part.made :]
         return made(self._source, self._layout, self.share, self._form, record.places, numbers)
 
     def _recorded(self, record: Record) -> Generator[Batch, None, None]:
-        for batch in self.made_by(0, 1):
+        for batch in self.made_by(WorkerPart(0, 1)):
             record.add(batch["stream_state"].numpy())
+            yield batch
+
+    def _in_worker(self, part: WorkerPart) -> Generator[Batch, None, None]:
+        """The worker's batches; its own state is behind each as it is given."""
+        record = self._current()
+        for batch in self.made_by(part):
+            record.take(batch["stream_state"].numpy())
+            self._part = part = part.after_one()
             yield batch
 
     def begin(self) -> None:
@@ -323,13 +337,14 @@ class PileStream(IterableDataset[Batch]):
         """Where the next batch begins, as a dict of JSON types, some 40 bytes a lane wherever the stream stands.
 
         Of all lanes of the grid, of which those of this rank are current: `merge_state_dicts` joins the states of all.
+        In a DataLoader's worker that has begun: the worker's own state, which goes on in the same worker only.
         """
-        if get_worker_info() is not None:
+        if get_worker_info() is not None and self._part is None:
             raise PilekitError(
                 "a worker knows only its own part of the stream's state; use stream.loader(), or a DataLoader that "
                 "leaves the state to stream.advance(batch) in the main process"
             )
-        return states.to_json(
+        state = states.to_json(
             self._current(),
             self.share,
             self.subset_names,
@@ -337,6 +352,7 @@ class PileStream(IterableDataset[Batch]):
             plan=self._plan(),
             changes=self._changes,
         )
+        return state if self._part is None else {**state, "worker": self._part.to_json()}
 
     @staticmethod
     def merge_state_dicts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -357,6 +373,10 @@ class PileStream(IterableDataset[Batch]):
         PilekitError names the field if the state is of other shards, tokenizer, seq_len, packing, seed, plan and so on;
         and the valid numbers if the state's global_batch_size and grid do not fit this world size.
         """
+        part = None
+        if get_worker_info() is not None and isinstance(state, Mapping):
+            part = state.get("worker")
+            state = {name: value for name, value in state.items() if name != "worker"}
         several = not isinstance(state, Mapping) and isinstance(state, Sequence) and not isinstance(state, str)
         parts = [states.read_state(one) for one in state] if several else []
         loaded = states.read_state(states.merge(list(state)) if several else state)
@@ -394,6 +414,7 @@ class PileStream(IterableDataset[Batch]):
         documents, tokens = self._counted(counts["subsets"])
         done = loaded.step * accumulation + loaded.batch
         self._start(Record(places.copy(), done, documents, tokens, counts["rows"], counts["skipped"]))
+        self._loaded_part = part
 
     def _counted(self, subsets: Mapping[str, list[int]]) -> tuple[Any, Any]:
         counted = np.zeros((2, len(self.subset_names)), np.int64)

@@ -24,6 +24,7 @@ import orjson
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.grid import Grid, Plan, Share
+from pilekit.stream.worker_part import refuse_worker_state
 
 Int64 = npt.NDArray[np.int64]
 
@@ -75,12 +76,17 @@ class Record:
 
     def add(self, state: Int64) -> None:
         """Take in a batch's state; PilekitError if it is not the next batch's."""
-        number, lanes, rows, skipped = state[:_HEAD].tolist()
-        if number != self.batch:
+        if (number := int(state[0])) != self.batch:
             raise PilekitError(
                 f"advance() was given batch {number} of this run, but batch {self.batch} is the next one to record; "
                 "give it every batch once, in the order in which the loader gives them"
             )
+        self.take(state)
+        self.batch += 1
+
+    def take(self, state: Int64) -> None:
+        """Take in what a batch changed, without counting it."""
+        lanes, rows, skipped = state[1:_HEAD].tolist()
         changed = state[_HEAD : _HEAD + 4 * lanes].reshape(-1, 4)
         counted = state[_HEAD + 4 * lanes :].reshape(-1, 3)
         self.places[changed[:, 0]] = changed[:, 1:]
@@ -88,7 +94,6 @@ class Record:
         self.tokens[counted[:, 0]] += counted[:, 2]
         self.rows += rows
         self.skipped += skipped
-        self.batch += 1
 
 
 def to_json(
@@ -147,6 +152,7 @@ def read_state(state: object) -> Loaded:
     """The parts of a state made by `to_json` or `merge`; PilekitError if it is none, incomplete or contradictory."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise PilekitError("not the state of a PileStream: it has no version; give what state_dict() returned")
+    refuse_worker_state(state)
     if state["version"] != STATE_VERSION:
         raise PilekitError(
             f"the stream's state has version {visible(str(state['version']), 20)}, and this pilekit reads version "
