@@ -30,6 +30,9 @@ from pilekit.shards.records import BadRecord, record_of
 
 logger = logging.getLogger(__name__)
 
+SOON_DECODED = 2 << 20
+"""Of frames decoded for many lines, those up to so many bytes are not held: who asks for many wants others next."""
+
 READ_AT_ONCE = 8 << 20
 """So many stored bytes of neighbouring frames are read with one call, which is one request to a store."""
 
@@ -102,7 +105,7 @@ class LinesByNumber:
         data = memoryview(text.data) if 2 * int((ends - begins).sum()) > len(text.data) else text.data
         lines: list[Line] = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
         if counts[-1] == text.newlines:  # No newline follows, so the line may go on in the next frame.
-            lines[-1] = self._line_of_held(int(numbers[-1]), frame)
+            lines[-1] = self._going_on(text, int(begins[-1]), frame)
         return lines
 
     def _line(self, number: int) -> Line:
@@ -133,8 +136,10 @@ class LinesByNumber:
         first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
         begin = text.behind_newline(number - first + (at > 0))
         end = text.data.find(b"\n", begin)
-        if end >= 0:
-            return memoryview(text.data)[begin:end]
+        return memoryview(text.data)[begin:end] if end >= 0 else self._going_on(text, begin, frame)
+
+    def _going_on(self, text: FrameText, begin: int, frame: int) -> bytes:
+        """The line that begins there in the text of this frame, and ends in a later one or with the shard."""
         with closing(self._texts(frame + 1)) as following:
             block = next(whole_lines(chain([text.data[begin:]], following), MAX_DOCUMENT_BYTES))
         assert block.head is not None
@@ -169,7 +174,7 @@ class LinesByNumber:
         text = self.held.get((self.path, frame))
         if text is None:
             whole = None if stored is None else decompress_whole(stored, int(self._sizes[frame]))
-            # What cannot be decoded at once tells what is wrong with it when it is decoded bit by bit.
+            # What cannot be decoded at once tells what is wrong with it when it is decoded piece by piece.
             text = FrameText(self._pieces(self._opened(), frame) if whole is None else [whole])
             at, size = int(self.index.frames.line_at[frame]), len(text.data)
             # Whether a line begins at byte 0, only the frame before could tell.
@@ -177,7 +182,8 @@ class LinesByNumber:
             begun = text.newlines - text.data.endswith(b"\n") + (not at and size > 0)
             if (at, self._counts[frame]) != (at_by_text, begun):
                 raise self._misfit(f"other lines begin in frame {frame}")
-            self.held.add((self.path, frame), text, size)
+            if whole is None or size > SOON_DECODED:
+                self.held.add((self.path, frame), text, size)
         return text
 
     def _texts(self, frame: int) -> Generator[bytes, None, None]:

@@ -40,6 +40,7 @@ class RandomAccess:
     sequence    their units, `sequence.documents` is `len(selection)`
     repeats     factors by exact subset name; subsets that it does not name have 1
     filters     document stages, none of them stateful
+    end         the position at which lanes end, for a finite pass; None: they have no end
 
     Can be pickled, if the filters can, and used after a fork. Threads must not share it. `PilekitError` from reading
     for damage, for a shard or index that was changed meanwhile, and for filters that leave nothing.
@@ -51,8 +52,10 @@ class RandomAccess:
         sequence: Sequence,
         repeats: Mapping[str, float] | None = None,
         filters: Some[Stage] = (),
+        end: int | None = None,
     ):
         self.selection, self.sequence, self.repeats = selection, sequence, dict(repeats or {})
+        self.end = end
         self.filters = Pipeline(filters)
         self._readers = OpenReaders(selection.corpus, selection.indexes)
         self._compared: set[int] = set()
@@ -62,18 +65,17 @@ class RandomAccess:
         return lane
 
     def documents(self, lane: int, position: int, document: int) -> Iterator[LaneDocuments]:
-        """The lane's documents from that place on, a unit at a time, without end."""
+        """The lane's documents from that place on, a unit at a time."""
         quiet, most = 0, self._most_quiet()
-        while True:
-            piece = self._piece(position, document)
-            quiet = 0 if len(piece) else quiet + self.sequence.unit
+        while self.end is None or position < self.end:
+            read = [self._piece(position, document)]
+            quiet = 0 if len(read[0]) else quiet + self.sequence.unit
             if quiet > most:
                 raise PilekitError(
                     f"no document stays: all of {quiet:,} documents in a row were dropped by repeats or by the filters "
                     f"({visible(repr(list(self.filters.stages)), 200)}); an epoch that selects nothing would not end"
                 )
-            yield piece
-            del piece  # Its texts need not wait while the next are read.
+            yield read.pop()  # A lane that waits holds no texts by this.
             position, document = position + self.sequence.lanes, 0
 
     def close(self) -> None:

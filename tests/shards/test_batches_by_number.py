@@ -166,7 +166,7 @@ value = len(DocumentReader(shard, index_of(shard)).batch(np.arange(0, 600, 2)))
 """
     documents, memory = value_and_memory(script, path)
     assert documents == 300
-    assert memory < 110 << 10, "KiB: 64 MiB of frames are held"
+    assert memory < 50 << 10, "KiB, of 300 MiB of frames"
 
 
 def test_what_is_no_document_is_told_by_its_line(tmp_path: Path) -> None:
