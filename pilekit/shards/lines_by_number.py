@@ -138,7 +138,7 @@ class LinesByNumber:
         end = text.data.find(b"\n", begin)
         return memoryview(text.data)[begin:end] if end >= 0 else self._going_on(text, begin, frame)
 
-    def _going_on(self, text: FrameText, begin: int, frame: int) -> bytes:
+    def _going_on(self, text: FrameText, begin: int, frame: int) -> Line:
         """The line that begins there in the text of this frame, and ends in a later one or with the shard."""
         with closing(self._texts(frame + 1)) as following:
             block = next(whole_lines(chain([text.data[begin:]], following), MAX_DOCUMENT_BYTES))
