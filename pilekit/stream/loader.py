@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch import Batch
+from pilekit.stream.sharded_twice import refuse_unsafe_lightning
 
 if TYPE_CHECKING:
     from pilekit.stream.pile_stream import PileStream
@@ -54,6 +55,7 @@ class StreamLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Go on from what is recorded; one iterator of a stream at a time."""
         stream = self.stream
+        refuse_unsafe_lightning(stream.batches_per_epoch is not None, stream.world_size)
         stream.begin()
         active = stream.share.workers(self.num_workers)
         if active < self.num_workers and not self._told:
@@ -68,6 +70,7 @@ class StreamLoader:
             try:
                 batch = next(batches)
             except StopIteration:
+                self.stream.pass_ended()
                 return
             except PilekitError as error:
                 raise PilekitError(_last_line(str(error))) from error

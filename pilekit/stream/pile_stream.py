@@ -37,6 +37,7 @@ from pilekit.stream.making import Form, identities, made
 from pilekit.stream.mlm import Masking
 from pilekit.stream.plan import choose_plan
 from pilekit.stream.repeats import exact_repeats
+from pilekit.stream.sharded_twice import refuse_second_sharding
 from pilekit.stream.state import Record
 from pilekit.stream.topology import rank_of_world
 from pilekit.stream.window import PACKINGS, Packing
@@ -238,6 +239,7 @@ class PileStream(IterableDataset[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """Go on from what is recorded; one iterator of a stream at a time."""
+        refuse_second_sharding()
         worker = get_worker_info()
         if worker is None:
             self.begin()
@@ -320,6 +322,7 @@ class PileStream(IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Nothing, here: a stream without end goes through its epochs by itself, each in another order."""
+        refuse_second_sharding()
 
     def _plan(self) -> dict[str, Any]:
         grid = self.grid
