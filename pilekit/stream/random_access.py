@@ -70,7 +70,7 @@ class RandomAccess:
         while self.end is None or position < self.end:
             read = [self._piece(position, document)]
             quiet = 0 if len(read[0]) else quiet + self.sequence.unit
-            if quiet > most:
+            if self.end is None and quiet > most:
                 raise PilekitError(
                     f"no document stays: all of {quiet:,} documents in a row were dropped by repeats or by the filters "
                     f"({visible(repr(list(self.filters.stages)), 200)}); an epoch that selects nothing would not end"

@@ -144,16 +144,6 @@ class Selection:
         ]
         return xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
 
-    @property
-    def chosen(self) -> str:
-        """Of which of their documents are selected, 32 hexadecimal digits; 26 MB are hashed for the Pile."""
-        hashed = xxhash.xxh3_128()
-        for lines in self.lines:
-            hashed.update(f"{lines.lines}:{len(lines)}:".encode())
-            if len(lines) < lines.lines and lines.bits is not None:
-                hashed.update(lines.bits.data)
-        return hashed.hexdigest()
-
     def _nothing(self) -> str:
         """Why nothing is selected, and what to do."""
         if self.subsets is None and not self.dropped and self.dedup is None:

@@ -9,7 +9,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -285,6 +285,21 @@ def test_one_document_that_stays_is_enough(tmp_path: Path, lanes: int) -> None:
     source = Asked(lanes).source(tmp_path, [Only(corpus.lines[17].text)])
     for lane in range(lanes):
         assert {each.text for each in islice(read(source, lane), 3)} == {corpus.lines[17].text}
+
+
+@pytest.mark.parametrize("end", [0, 1, 7, 40])
+def test_a_finite_pass_ends_there_and_may_be_empty(corpora: list[Made], end: int) -> None:
+    asked = Asked(3, unit=20)
+    source = asked.source(corpora[0].folder)
+    finite = RandomAccess(source.selection, source.sequence, end=end)
+    nothing = RandomAccess(source.selection, source.sequence, filters=[none], end=10_000)
+    for lane in range(3):
+        expected = list(takewhile(lambda each: each.position < end, read(source, lane)))
+        assert list(read(finite, lane)) == expected
+        if len(expected) > 3:
+            place = expected[-3]
+            assert list(read(finite, lane, place.position, place.order)) == expected[-3:]
+        assert list(read(nothing, lane)) == []
 
 
 def test_in_a_large_corpus_so_many_documents_in_a_row_are_none(

@@ -127,9 +127,9 @@ def test_recompressing_changes_nothing(tmp_path: Path) -> None:
     for name, content in stored.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_bytes(content)
-        fingerprints.add((select(tmp_path / name).fingerprint, select(tmp_path / name).chosen))
+        fingerprints.add(select(tmp_path / name).fingerprint)
+        fingerprints.add(select(tmp_path / name, subsets=["ArXiv"]).fingerprint)
     assert len(fingerprints) == 1
-    ((shards, chosen),) = fingerprints
     others = {
         "other": {"a.jsonl": data.replace(b"document 7", b"document 8")},
         "renamed": {"b.jsonl": data},
@@ -140,27 +140,14 @@ def test_recompressing_changes_nothing(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         for name, content in files.items():
             (tmp_path / folder / name).write_bytes(content)
-        assert select(tmp_path / folder).fingerprint != shards
-    assert select(tmp_path / "other").chosen == chosen
-    assert select(tmp_path / "longer").chosen != chosen
-
-
-def test_which_are_chosen_is_told_however_they_were(corpora: list[Made]) -> None:
-    folder = corpora[1].folder
-    every = select(folder)
-    assert select(folder, subsets=LABELS).chosen == every.chosen, "all by name are all"
-    few = select(folder, subsets=["ArXiv", "Github"])
-    same = select(folder, dropped=set(LABELS) - {"ArXiv", "Github"})
-    assert few.chosen == same.chosen != every.chosen
-    assert few.fingerprint == same.fingerprint == every.fingerprint
-    assert select(folder, subsets=["ArXiv"]).chosen != few.chosen
+        assert select(tmp_path / folder).fingerprint not in fingerprints
 
 
 def test_a_copy_for_another_process(corpora: list[Made]) -> None:
     selection = select(corpora[0].folder, subsets=["ArXiv"])
     copy = pickle.loads(pickle.dumps(selection))
     assert located(copy, 0, len(copy)) == located(selection, 0, len(selection))
-    assert (copy.fingerprint, copy.chosen) == (selection.fingerprint, selection.chosen)
+    assert copy.fingerprint == selection.fingerprint
 
 
 def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:
@@ -204,8 +191,6 @@ def test_of_a_dedup(deduplicated: tuple[Path, Path, list[tuple[str, int, str]]])
         expected = [(shard, number) for shard, number, label in kept if subsets is None or label in subsets]
         selection = select(corpus, subsets=subsets, dedup=dedup)
         assert located(selection, 0, len(selection)) == expected
-    assert select(corpus, dedup=str(dedup)).fingerprint == select(corpus).fingerprint
-    assert select(corpus, dedup=str(dedup)).chosen != select(corpus).chosen
 
 
 def test_a_dedup_of_other_shards(deduplicated: tuple[Path, Path, list[tuple[str, int, str]]], tmp_path: Path) -> None:
