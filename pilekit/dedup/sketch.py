@@ -51,6 +51,9 @@ MAX_LINES = 1 << 32
 MAX_THREADS = 2
 """For signatures: two keep up with the reading of one shard on any machine."""
 
+LARGE_BYTES = 16 << 20
+"""Signatures of longer texts are made before more is read."""
+
 
 def sketch_shard(
     shard: Shard,
@@ -100,6 +103,7 @@ def sketch_shard(
             rows = _RowGroups(writer, bands.bands, counts)
             for some, keys in _with_keys(texts, bands, ngram, threads):
                 rows.add(some, keys)
+                del some  # A large text is not to be held while the next is read.
             rows.flush()
         if fingerprint(shard.path) != now:
             raise PilekitError(f"{visible(shard.path)}: was changed while it was read; run again")
@@ -157,22 +161,27 @@ class _Texts:
 
     def __iter__(self) -> Iterator[_Batch]:
         for batch in self._batches:
+            # What is not needed any more is let go of at once: a single text may take 500 MB, each time it is held.
             self.lines = int(batch.numbers[-1]) + 1
             if self.lines > MAX_LINES:
                 raise PilekitError(f"{visible(batch.shard)}: has more than {MAX_LINES:,} lines; split it")
             # Encoded one by one: a third of what an Arrow column takes, which would be hashed in slices as well.
-            texts = list(map(str.encode, batch.texts))
-            labels = self._counts.rows(batch.subsets)
+            strings, subsets, numbers = batch.texts, batch.subsets, batch.numbers
+            del batch
+            texts = list(map(str.encode, strings))
+            del strings
+            labels = self._counts.rows(subsets)
             self._counts.add(labels, np.fromiter(map(len, texts), np.int64, len(texts)))
-            numbers = batch.numbers
             if self._selected is not None:
-                chosen = [i for i, label in enumerate(batch.subsets) if label in self._selected]
+                chosen = [i for i, label in enumerate(subsets) if label in self._selected]
                 texts, labels, numbers = [texts[i] for i in chosen], labels[chosen], numbers[chosen]
             if texts:
                 offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
                 digests = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, texts)), dtype=">u8")
                 hashes = digests.reshape(-1, 2).T.astype(np.uint64)
-                yield _Batch(numbers, labels, np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, hashes)
+                data = [np.frombuffer(b"".join(texts), dtype=np.uint8)]
+                del texts
+                yield _Batch(numbers, labels, data.pop(), offsets, hashes)
 
 
 def _with_keys(texts: Iterable[_Batch], bands: Bands, ngram: int, threads: int) -> Iterator[tuple[_Batch, UInt64]]:
@@ -182,17 +191,20 @@ def _with_keys(texts: Iterable[_Batch], bands: Bands, ngram: int, threads: int) 
     def keys(batch: _Batch) -> UInt64:
         return band_keys(signatures(batch.data, batch.offsets, ngram, a, b), bands.bands, bands.rows)
 
-    if threads <= 1:  # A thread would only get into the way.
-        yield from ((batch, keys(batch)) for batch in texts)
-        return
     waiting: deque[tuple[_Batch, Future[UInt64]]] = deque()
     workers = min(threads - 1, MAX_THREADS)
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(max(1, workers)) as pool:
         for batch in texts:
-            waiting.append((batch, pool.submit(keys, batch)))
-            if len(waiting) > workers + 1:
+            # With one CPU a thread would only get into the way, and nothing is to be read while a large text is held.
+            alone = workers < 1 or len(batch.data) > LARGE_BYTES
+            while waiting and (alone or len(waiting) > workers):
                 done, future = waiting.popleft()
                 yield done, future.result()
+            if alone:
+                yield batch, keys(batch)
+            else:
+                waiting.append((batch, pool.submit(keys, batch)))
+            del batch
         for done, future in waiting:
             yield done, future.result()
 

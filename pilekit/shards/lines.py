@@ -28,7 +28,7 @@ class LineBlock:
     data, begin, end  where the others lie, each followed by its ``\n``
     """
 
-    head: bytes | None
+    head: Line | None
     data: bytes
     begin: int
     end: int
@@ -52,28 +52,26 @@ def whole_lines(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[LineBl
     All lines together, in order, are exactly ``b"".join(pieces).split(b"\n")`` less the empty piece behind a final
     newline. Raises `LineTooLong` as soon as a line passes `max_line_bytes`, before it is put together.
     """
-    carried: list[bytes] = []
-    carried_bytes = 0
+    # It grows in place: pieces of a line of 500 MB, freed at once, would leave holes that are not given back.
+    carried = bytearray()
     for piece in pieces:
         first = piece.find(b"\n")
-        if carried_bytes + (len(piece) if first < 0 else first) > max_line_bytes:
+        if len(carried) + (len(piece) if first < 0 else first) > max_line_bytes:
             raise LineTooLong(0)
         if first < 0:
-            carried.append(piece)
-            carried_bytes += len(piece)
+            carried += piece
             continue
         end = piece.rfind(b"\n") + 1
-        if carried_bytes:
-            block = LineBlock(b"".join((*carried, piece[:first])), piece, first + 1, end)
+        if carried:
+            carried += memoryview(piece)[:first]
+            block = [LineBlock(memoryview(carried).toreadonly(), piece, first + 1, end)]
         else:
-            block = LineBlock(None, piece, 0, end)
+            block = [LineBlock(None, piece, 0, end)]
         if len(piece) > max_line_bytes:
-            lengths = map(len, (*block.lines(), piece[end:]))
+            lengths = map(len, (*block[0].lines(), piece[end:]))
             if (behind := next((i for i, length in enumerate(lengths) if length > max_line_bytes), None)) is not None:
                 raise LineTooLong(behind)
-        carried = [piece[end:]]
-        carried_bytes = len(carried[0])
-        yield block
-        del block  # A long line is not to be held while the next is put together.
-    if carried_bytes:
-        yield LineBlock(b"".join(carried), b"", 0, 0)
+        carried = bytearray(memoryview(piece)[end:])
+        yield block.pop()  # A long line is held by whoever has it now, not here too.
+    if carried:
+        yield LineBlock(memoryview(carried).toreadonly(), b"", 0, 0)

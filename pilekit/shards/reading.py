@@ -147,9 +147,10 @@ def _batches(
     def lines() -> Iterator[list[Line]]:
         nonlocal read_lines
         for block in blocks:
-            lines = block.lines()
-            read_lines += len(lines)
-            yield lines
+            lines = [block.lines()]
+            del block
+            read_lines += len(lines[0])
+            yield lines.pop()  # A long line is held by whoever has it now, not here too.
 
     with (
         located_errors(parser.path, lambda: read_lines, max_document_bytes),

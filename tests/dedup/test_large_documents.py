@@ -13,7 +13,7 @@ import pytest
 SIZE = 200_000_000
 
 RUN = """
-import json, resource, sys
+import json, re, sys
 from pathlib import Path
 import numpy as np
 from pilekit.corpus import shard_of
@@ -24,14 +24,22 @@ from pilekit.dedup.sketch import sketch_shard
 from tests.dedup.given import edges_of, given_candidates, verify
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 
 folder, step = Path(sys.argv[1]), sys.argv[2]
-shard = shard_of(str(folder / "00.jsonl"))
-sketch = sketch_shard(
-    shard, lambda amount: None, bands=Bands(2, 2), ngram=5, subsets=None, manifest=None, on_error="raise",
-    folder=folder / "sketches",
-)
+
+def sketched(name):
+    shard = shard_of(str(folder / name))
+    return shard, sketch_shard(
+        shard, lambda amount: None, bands=Bands(2, 2), ngram=5, subsets=None, manifest=None,
+        on_error="raise", folder=folder / "sketches",
+    )
+
+sketched("tiny.jsonl")  # loads and compiles all there is
+before = peak()
+shard, sketch = sketched("00.jsonl")
+if step == "sketch":
+    print(peak() - before)
 if step == "compare":
     population = Population([sketch], "longest")
     ranks = sorted(rank for some, _ in population.chunks([]) for rank in some.tolist())
@@ -53,10 +61,13 @@ def test_two_documents_of_200_mb(tmp_path: Path) -> None:
             words[copy :: len(words) // 20] = ["changed "] * len(words[copy :: len(words) // 20])
             file.write(json.dumps({"text": "".join(words), "meta": {"pile_set_name": "ArXiv"}}) + "\n")
     del words
+    (tmp_path / "tiny.jsonl").write_text('{"text": "some words"}\n')
     found = []
     for step in ("sketch", "compare"):
         command = [sys.executable, "-c", RUN, str(tmp_path), step]
         found.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    # The line, what the decoder makes of it, and the text; the second document only when the first one is gone.
+    assert int(found[0]) < 3.5 * SIZE
     stored, compared, edges = json.loads(found[1])
     assert stored < 4.5 * SIZE
     assert compared < 0.5 * SIZE
