@@ -35,9 +35,10 @@ _WORDS = [
 
 @dataclass(frozen=True)
 class Made:
-    """A corpus: its folder, its good documents in order, and the bad lines as (shard, line number)."""
+    """A corpus: its folder, its shards' names, its good documents, all in order; bad lines as (shard, line number)."""
 
     folder: Path
+    shards: tuple[str, ...]
     lines: tuple[Line, ...]
     bad: tuple[tuple[str, int], ...] = ()
 
@@ -51,8 +52,8 @@ def text(rng: random.Random, words: int) -> str:
 
 
 def some_text(rng: random.Random) -> str:
-    """Of a length that varies as text's does; one in thirty is empty, one in twenty-five far longer than 64 tokens."""
-    return text(rng, int(min(150, rng.lognormvariate(1.8, 1.2))) if rng.random() > 0.03 else 0)
+    """Of a length that varies as text's does; one in thirty is empty, one in five longer than 64 tokens."""
+    return text(rng, int(min(150, rng.lognormvariate(1.2, 1.2))) if rng.random() > 0.03 else 0)
 
 
 def record(text: str, subset: str | None) -> bytes:
@@ -108,7 +109,8 @@ def made(
             documents.append(Line(shard, len(lines), "(none)" if subset is None else subset, content))
             lines.append(record(content, subset))
         assert write_shard(folder / f"{index:02d}", lines, form) == shard
-    return Made(folder, tuple(documents), tuple(bad_lines))
+    names = tuple(f"{index:02d}.jsonl" for index in range(len(counts)))
+    return Made(folder, names, tuple(documents), tuple(bad_lines))
 
 
 BAD_LINES = [

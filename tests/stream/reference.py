@@ -17,7 +17,7 @@ import tokenizers
 
 from pilekit.stream.hashes import mix, permutation
 
-UNITS, DOCUMENTS, REPEATS = 1, 2, 3
+UNITS, DOCUMENTS, REPEATS, SHARDS = 1, 2, 3, 4
 """The first word of the key of each random choice."""
 
 MOST_TOKENS = 512 * 1024
@@ -156,6 +156,24 @@ def lane_documents(lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int
             if is_used(plan, epoch, copy, line) and (plan.keep is None or plan.keep(line)):
                 yield Document(lane, position, order_in_unit, line, encode(line.text))
         position += plan.lanes
+
+
+def sequential_documents(lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int) -> Iterator[Document]:
+    """Everything that a lane of whole shards reads, without end: shards permuted anew in each epoch, lines in order."""
+    documents = selected(lines, plan)
+    shards = plan.shards[lane :: plan.lanes]
+    factors = [plan.repeats.get(name, 1.0) for name in plan.subsets] if plan.subsets else [1.0, *plan.repeats.values()]
+    per_epoch = len(shards) * max(1, math.ceil(max(factors)))
+    position = 0
+    while True:
+        epoch = position // per_epoch
+        order = permutation(per_epoch, plan.seed, SHARDS, lane, epoch).tolist() if plan.shuffle else range(per_epoch)
+        slot = order[position % per_epoch]
+        shard, copy = shards[slot % len(shards)], slot // len(shards)
+        for line in documents:
+            if line.shard == shard and is_used(plan, epoch, copy, line) and (plan.keep is None or plan.keep(line)):
+                yield Document(lane, position, line.number, line, encode(line.text))
+        position += 1
 
 
 def document_key(plan: Plan, document: Document) -> int:

@@ -80,7 +80,7 @@ def encode(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 @pytest.mark.parametrize("packing", ["best_fit", "concat", "none"])
 def test_the_reference_covers_each_epoch(packing: str, corpus: Made, encode: Encoder) -> None:
     plan = Plan(
-        ("00.jsonl", "01.jsonl", "02.jsonl", "03.jsonl"),
+        corpus.shards,
         *(4, 2, 8, 64),
         window=16,
         packing=packing,  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""Running a PileStream in this process or in the ranks of a group, and its batches in the reference's form."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import DataLoader
+
+from pilekit.pipeline import Document, document_filter
+from pilekit.stream import Batch, PileStream
+from tests.stream.reference import Row
+
+Way = Literal["iter", "loader", "stock"]
+"""`for batch in stream`, `stream.loader(num_workers=n)`, or a stock DataLoader with `stream.advance(batch)`."""
+
+ALL = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
+
+STEP = list[Row]
+
+
+@document_filter
+def no_brown_fox(document: Document) -> bool:
+    """Drops about half of the documents of `corpora.text`."""
+    return "brown" not in document.text
+
+
+def rows_of(batch: Batch, subset_names: Sequence[str]) -> list[Row]:
+    """The rows of a batch that holds `ALL`; shapes and dtypes are checked."""
+    documents = batch.documents()
+    columns = [batch[name] for name in ALL]
+    for column in columns:
+        assert column.dtype == torch.int64
+        assert column.is_contiguous()
+        assert column.shape == (len(documents), columns[0].shape[1])
+    lists = [column.tolist() for column in columns]
+    return [
+        Row(
+            tuple(documents[index]),
+            tuple(lists[0][index]),
+            tuple(lists[1][index]),
+            tuple(lists[2][index]),
+            tuple(lists[3][index]),
+            tuple(None if subset < 0 else subset_names[subset] for subset in lists[4][index]),
+        )
+        for index in range(len(documents))
+    ]
+
+
+def batches_of(stream: PileStream, way: Way, workers: int = 0) -> Iterator[Batch]:
+    """The stream's batches; it knows of each when it is handed out."""
+    if way == "iter":
+        yield from stream
+    elif way == "loader":
+        yield from stream.loader(num_workers=workers)
+    else:
+        for batch in DataLoader(stream, batch_size=None, num_workers=workers):
+            stream.advance(batch)
+            yield batch
+
+
+def run(
+    data: Any,
+    settings: dict[str, Any],
+    way: Way = "iter",
+    workers: int = 0,
+    batches: int | None = None,
+    state: str | Sequence[str] | None = None,
+) -> tuple[list[STEP], str]:
+    """The rows of the next `batches` batches of a new stream, and its state then, as JSON.
+
+    state  what to load first: a state, or those of all ranks
+    """
+    stream = PileStream(data, **{"outputs": ALL, **settings})
+    if state is not None:
+        stream.load_state_dict(json.loads(state) if isinstance(state, str) else [json.loads(one) for one in state])
+    iterator = batches_of(stream, way, workers)
+    found = [rows_of(batch, stream.subset_names) for batch in islice(iterator, batches)]
+    saved = json.dumps(stream.state_dict())
+    del iterator
+    return found, saved
+
+
+def steps_of(ranks: Sequence[Sequence[STEP]], grad_accum: int) -> list[Counter[Row]]:
+    """What all ranks' batches make of each optimizer step."""
+    assert len({len(batches) for batches in ranks}) == 1, "ranks took different numbers of batches"
+    return [
+        Counter(row for batches in ranks for batch in batches[first : first + grad_accum] for row in batch)
+        for first in range(0, len(ranks[0]), grad_accum)
+    ]
+
+
+def counted(steps: Iterable[STEP]) -> list[Counter[Row]]:
+    """Steps whose rows have no order."""
+    return [Counter(step) for step in steps]

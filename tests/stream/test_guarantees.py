@@ -1,0 +1,273 @@
+"""What users are promised of PileStream, against the plain reference or a plain count: the quick part.
+
+Here: order, coverage, equal steps, repeats, bad data, shuffling. Ranks are simulated by `rank=` and `world_size=`; real
+process groups, and all topologies, are in test_guarantees_ranks.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilekit.errors import PilekitError
+from tests.stream.collecting import Way, counted, no_brown_fox, run, steps_of
+from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
+from tests.stream.corpora import Form, made, record, uneven, write_shard
+from tests.stream.reference import Encoder, unit_of
+
+# 1. Order: what an optimizer step holds is the same for every topology
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize(
+    ("way", "workers", "grad_accum"), [("iter", 0, 1), ("loader", 2, 1), ("stock", 3, 2), ("loader", 4, 4)], ids=str
+)
+def test_steps_are_the_references(
+    corpora: Corpora, settings: Settings, expected: Expected, packing: str, way: Way, workers: int, grad_accum: int
+) -> None:
+    changes = {**settings, "packing": packing, "batch_size": 16 // grad_accum, "grad_accum": grad_accum}
+    batches, _ = run(corpora["mixed"].folder, changes, way, workers, 20 * grad_accum)
+    assert {len(batch) for batch in batches} == {16 // grad_accum}
+    wanted = expected(corpora["mixed"], 20, packing=packing)
+    if grad_accum == 1:
+        assert batches == wanted
+    assert steps_of([batches], grad_accum) == counted(wanted)
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_ranks_share_the_same_steps(corpora: Corpora, settings: Settings, expected: Expected, world_size: int) -> None:
+    ranks = []
+    for rank in range(world_size):
+        changes = {**settings, "batch_size": 16 // world_size, "rank": rank, "world_size": world_size}
+        ranks.append(run(corpora["mixed"].folder, changes, batches=10)[0])
+    assert steps_of(ranks, 1) == counted(expected(corpora["mixed"], 10))
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan"),
+    [
+        (
+            {"repeats": {"ArXiv": 2.5, "GitHub": 0.0, "pile_cc": 0.3}},
+            {"repeats": {"ArXiv": 2.5, "Github": 0.0, "Pile-CC": 0.3}},
+        ),
+        ({"subsets": ["arxiv", "Wikipedia (en)"], "seed": 7}, {"subsets": ("ArXiv", "Wikipedia (en)"), "seed": 7}),
+        ({"filters": [no_brown_fox]}, {"keep": lambda line: "brown" not in line.text}),
+        ({"shuffle": False}, {"shuffle": False}),
+        ({"lanes": (4, 3), "window": 5}, {"rows": 4, "columns": 3, "window": 5}),
+    ],
+    ids=["repeats", "subsets", "filters", "shuffle", "lanes"],
+)
+def test_every_setting_is_the_references(
+    corpora: Corpora, settings: Settings, expected: Expected, changes: Settings, plan: Settings
+) -> None:
+    wanted = expected(corpora["mixed"], 12, **plan)
+    assert run(corpora["mixed"].folder, {**settings, **changes, "batch_size": 16}, batches=12)[0] == wanted
+    split = {**settings, **changes, "batch_size": 4, "grad_accum": 2, "world_size": 2}
+    ranks = [run(corpora["mixed"].folder, {**split, "rank": rank}, "loader", 1, 24)[0] for rank in range(2)]
+    assert steps_of(ranks, 2) == counted(wanted)
+
+
+@pytest.mark.parametrize("name", ["uneven", "few"])
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_uneven_shards_and_few_documents(
+    corpora: Corpora, settings: Settings, expected: Expected, name: str, packing: str
+) -> None:
+    """Over epoch borders, and with lanes that read the same few documents."""
+    steps = 60 if name == "uneven" else 15
+    found = run(corpora[name].folder, {**settings, "batch_size": 16, "packing": packing}, batches=steps)[0]
+    assert found == expected(corpora[name], steps, packing=packing)
+
+
+@pytest.mark.parametrize("form", ["plain", "single"])
+def test_the_form_of_the_shards_changes_nothing(
+    tmp_path: Path, corpora: Corpora, settings: Settings, expected: Expected, form: Form
+) -> None:
+    """Recompressed or not compressed at all: the same steps, and the same state."""
+    given = {**settings, "batch_size": 16}
+    _, state = run(corpora["uneven"].folder, given, batches=5)
+    folder = uneven(tmp_path, form).folder
+    assert run(folder, given, batches=5) == (expected(corpora["uneven"], 5), state)
+    rest = run(folder, given, batches=3, state=state)[0]
+    assert rest == expected(corpora["uneven"], 8)[5:]
+
+
+def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Settings, expected: Expected) -> None:
+    """R: the largest divisor of the global batch up to max(32, 4 x world size); M = 4."""
+    del (changes := dict(settings))["lanes"]
+    wanted = expected(corpora["mixed"], 6, rows=24, columns=4, global_batch_size=48)
+    assert run(corpora["mixed"].folder, {**changes, "batch_size": 48}, batches=6)[0] == wanted
+    state = json.loads(run(corpora["mixed"].folder, {**changes, "batch_size": 48}, batches=0)[1])
+    assert state["plan"]["rows"] == 24
+    assert state["plan"]["columns"] == 4
+    assert state["plan"]["unit"] == unit_of(len(corpora["mixed"].lines), 96)
+
+
+# 2. Coverage: in each epoch every document exactly as often as its repeats say
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "none"])
+def test_one_lane_uses_each_document_once_per_epoch(
+    tmp_path: Path, settings: Settings, encode: Encoder, packing: str
+) -> None:
+    """One lane and windows of a whole epoch: rows come epoch after epoch, each with every token once."""
+    corpus = made(tmp_path, [100])
+    length = {(line.shard, line.number): len(encode(line.text)) for line in corpus.lines}
+    changes = {**settings, "lanes": (1, 1), "window": 100, "packing": packing, "batch_size": 1}
+    rows = iter(itertools.chain.from_iterable(run(corpus.folder, changes, batches=900)[0]))
+    orders = []
+    for epoch in range(3):
+        tokens: Counter[tuple[str, int]] = Counter()
+        order = []
+        while tokens != length:
+            row = next(rows)
+            for doc_id, document in enumerate(row.documents):
+                tokens[document] += row.doc_ids.count(doc_id)
+                order.append(document)
+            assert all(tokens[document] <= length[document] for document in tokens), f"twice in epoch {epoch}"
+        orders.append(order)
+    assert len(set(map(tuple, orders))) == 3, "each epoch has an order of its own"
+
+
+def test_concat_loses_and_doubles_no_token(tmp_path: Path, settings: Settings, encode: Encoder) -> None:
+    """One lane: its rows joined are documents one after another, each once before any comes again."""
+    corpus = made(tmp_path, [100])
+    known = {(line.shard, line.number): encode(line.text) for line in corpus.lines}
+    changes = {**settings, "lanes": (1, 1), "packing": "concat", "batch_size": 1}
+    rows = list(itertools.chain.from_iterable(run(corpus.folder, changes, batches=600)[0]))
+    joined = list(itertools.chain.from_iterable(row.input_ids for row in rows))
+    uses: list[tuple[str, int]] = []
+    tokens = 0  # of `uses`
+    for number, row in enumerate(rows):
+        at = number * 64
+        for doc_id, document in enumerate(row.documents):
+            if at == tokens:
+                uses.append(document)
+                tokens += len(known[document])
+            assert uses[-1] == document
+            at += row.doc_ids.count(doc_id)
+    assert len(uses) > 200
+    epochs = [uses[first : first + 100] for first in (0, 100)]
+    assert all(sorted(epoch) == sorted(known) for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    flat = list(itertools.chain.from_iterable(known[document] for document in uses))
+    assert joined == flat[: len(joined)]
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "none"])
+def test_what_fits_is_not_cut(corpora: Corpora, settings: Settings, encode: Encoder, packing: str) -> None:
+    length = {(line.shard, line.number): len(encode(line.text)) for line in corpora["mixed"].lines}
+    found = run(corpora["mixed"].folder, {**settings, "packing": packing, "batch_size": 16}, batches=30)[0]
+    rests = 0
+    for row in itertools.chain.from_iterable(found):
+        for doc_id, document in enumerate(row.documents):
+            size = row.doc_ids.count(doc_id)
+            if size != length[document]:
+                assert length[document] > 64
+                assert size in (64, (length[document] - 1) % 64 + 1)
+                rests += size < 64
+    assert rests > 5, "no long document was met"
+
+
+# 5. Equal steps, or an error
+
+
+def test_what_cannot_be_planned_is_an_error(corpora: Corpora, settings: Settings) -> None:
+    folder = corpora["mixed"].folder
+    refused: list[tuple[Settings, str]] = [
+        ({"world_size": 3, "rank": 0, "global_batch_size": 24}, r"1, 2, 4"),
+        ({"world_size": 16, "rank": 0, "batch_size": 1}, r"1, 2, 4"),
+        ({"batch_size": 1, "grad_accum": 16}, r"1, 2, 4"),
+        ({"lanes": (5, 1)}, r"5"),
+        ({"rank": 2, "world_size": 2}, r"rank"),
+        ({"subsets": ["Enron Emails"]}, r"Enron Emails"),
+        ({"repeats": {"ArXiv": -1.0}}, r"ArXiv"),
+        ({"global_batch_size": 24}, r"global_batch_size"),
+    ]
+    for change, message in refused:
+        with pytest.raises(PilekitError, match=message):
+            run(folder, {**settings, "batch_size": 16, **change}, batches=1)
+
+
+@pytest.mark.parametrize("name", ["uneven", "few"])
+def test_ranks_take_equally_many_steps(corpora: Corpora, settings: Settings, name: str) -> None:
+    for world_size in (1, 2, 4):
+        changes = {**settings, "batch_size": 16 // world_size, "samples_per_epoch": 96, "world_size": world_size}
+        ranks = [run(corpora[name].folder, {**changes, "rank": rank})[0] for rank in range(world_size)]
+        assert [len(batches) for batches in ranks] == [6] * world_size
+
+
+# 8. Bad data
+
+
+def test_a_bad_line_is_an_error_that_names_it(corpora: Corpora, settings: Settings) -> None:
+    shard, _number = corpora["with_bad_lines"].bad[0]
+    with pytest.raises(PilekitError, match=rf"{shard}(\.zst)?\b.*line \d+"):
+        run(corpora["with_bad_lines"].folder, {**settings, "batch_size": 16}, batches=100)
+
+
+def test_skipped_lines_keep_order_and_ranks(corpora: Corpora, settings: Settings, expected: Expected) -> None:
+    corpus = corpora["with_bad_lines"]
+    changes = {**settings, "on_error": "skip"}
+    wanted = expected(corpus, 12)
+    assert run(corpus.folder, {**changes, "batch_size": 16}, batches=12)[0] == wanted
+    ranks = [
+        run(corpus.folder, {**changes, "batch_size": 8, "rank": rank, "world_size": 2}, "loader", 2, 12)[0]
+        for rank in range(2)
+    ]
+    assert steps_of(ranks, 1) == counted(wanted)
+
+
+# 10. Shuffle quality
+
+
+def test_lanes_of_a_step_share_no_unit(corpora: Corpora, settings: Settings) -> None:
+    corpus = corpora["mixed"]
+    place = {(line.shard, line.number): index for index, line in enumerate(corpus.lines)}
+    unit = unit_of(len(corpus.lines), 16)
+    assert unit == 4
+    found = run(corpus.folder, {**settings, "batch_size": 16}, batches=24)[0]  # less than an epoch
+    for rows in found:
+        units = [
+            {place[document] // unit for row in rows[2 * lane : 2 * lane + 2] for document in row.documents}
+            for lane in range(8)
+        ]
+        for first, second in itertools.combinations(units, 2):
+            assert not first & second
+
+
+def chi_square(counts: Mapping[Any, int], shares: dict[str, float]) -> float:
+    total = sum(counts.values())
+    return sum((counts.get(name, 0) - total * share) ** 2 / (total * share) for name, share in shares.items())
+
+
+def test_batches_hold_the_subsets_as_the_whole_does(tmp_path: Path, settings: Settings) -> None:
+    """Of a corpus that is sorted by subset, any 100 batches hold what units drawn at random would.
+
+    A unit of 15 documents of one subset counts as one drawing, so chi-square is divided by 15; with 3 degrees of
+    freedom it exceeds 21.1 once in ten thousand.
+    """
+    subsets = ["ArXiv", "Github", "Pile-CC", "Wikipedia (en)"]
+    corpus = made(tmp_path, [4000], blank=0, text_of=lambda rng: "a" * rng.randint(5, 30))
+    in_order = sorted(corpus.lines, key=lambda line: line.subset)
+    write_shard(tmp_path / "00", [record(line.text, line.subset) for line in in_order], "frames")
+    shares = {name: len(corpus.of(name)) / 4000 for name in subsets}
+    unit = unit_of(4000, 16)
+    assert unit == 15
+    found = run(tmp_path, {**settings, "batch_size": 8}, batches=300)[0]
+    for first in range(0, 201, 20):
+        counts = Counter(
+            row.subsets[row.doc_ids.index(doc_id)]
+            for rows in found[first : first + 100]
+            for row in rows
+            for doc_id in range(len(row.documents))
+        )
+        assert counts.total() > 1000
+        assert chi_square(counts, shares) / unit < 21.1
+        as_it_stands = Counter(line.subset for line in in_order[: counts.total()])
+        assert chi_square(as_it_stands, shares) / unit > 21.1, "reading in order would pass"

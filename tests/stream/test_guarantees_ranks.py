@@ -1,0 +1,159 @@
+"""Order and resume in real process groups: what ranks make together is what the plain reference makes alone.
+
+Each rank finds its number and the world size through torch.distributed, as in training. The quick part is one group of
+two; the matrix of packings, workers, accumulation and ways of loading is slow.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken
+from torch import distributed as dist
+
+from pilekit.stream import PileStream
+from tests.process_groups import ProcessGroups, RankFailed
+from tests.stream.collecting import ALL, STEP, Way, counted, no_brown_fox, rows_of, run, steps_of
+from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
+from tests.tokenize.making import byte_level_bpe
+
+SECONDS = 60.0
+"""For 20 steps of a tiny corpus in all ranks; a hang is a failure."""
+
+
+def run_in_rank(*arguments: Any, **named: Any) -> tuple[list[STEP], str]:
+    """`collecting.run`, and then all ranks wait for each other, so that none ends while others are at work."""
+    result = run(*arguments, **named)
+    dist.barrier()
+    return result
+
+
+def in_group(
+    process_group: ProcessGroups, world_size: int, folder: Any, settings: Settings, *arguments: Any
+) -> tuple[list[list[STEP]], list[str]]:
+    """(batches, states) by rank."""
+    results = process_group(world_size).run(run_in_rank, str(folder), settings, *arguments, timeout=SECONDS)
+    return [batches for batches, _ in results], [state for _, state in results]
+
+
+def test_two_ranks_make_the_references_steps(
+    process_group: ProcessGroups, corpora: Corpora, settings: Settings, expected: Expected
+) -> None:
+    """And go on alone, or with workers, from where they stopped."""
+    wanted = counted(expected(corpora["mixed"], 15))
+    folder = corpora["mixed"].folder
+    given = {**settings, "batch_size": 4, "grad_accum": 2}
+    ranks, states = in_group(process_group, 2, folder, given, "iter", 0, 10)
+    assert steps_of(ranks, 2) == wanted[:5]
+    given = {**settings, "batch_size": 8}
+    ranks, states = in_group(process_group, 2, folder, given, "loader", 2, 5, states)
+    assert steps_of(ranks, 1) == wanted[5:10]
+    assert steps_of([run(folder, {**settings, "batch_size": 16}, batches=5, state=states)[0]], 1) == wanted[10:]
+
+
+def rows_and_gradient(data: str, settings: Settings) -> tuple[list[STEP], float]:
+    """A training loop's use: a collective in every step, which hangs unless ranks take equally many."""
+    stream = PileStream(data, **settings, outputs=ALL)
+    found, total = [], torch.zeros(())
+    for batch in stream.loader(num_workers=1):
+        step = batch["input_ids"].sum().float()
+        dist.all_reduce(step)
+        total += step
+        found.append(rows_of(batch, stream.subset_names))
+    return found, float(total)
+
+
+@pytest.mark.parametrize("name", ["uneven", "few"])
+def test_ranks_in_lockstep_never_hang(
+    process_group: ProcessGroups, corpora: Corpora, settings: Settings, name: str
+) -> None:
+    given = {**settings, "batch_size": 8, "samples_per_epoch": 96}
+    results = process_group(2).run(rows_and_gradient, str(corpora[name].folder), given, timeout=SECONDS)
+    assert [len(found) for found, _ in results] == [6, 6]
+    assert results[0][1] == results[1][1]
+    assert steps_of([found for found, _ in results], 1) == counted(
+        run(corpora[name].folder, {**settings, "batch_size": 16}, batches=6)[0]
+    )
+
+
+def test_an_error_of_a_rank_is_told_before_anything_hangs(
+    process_group: ProcessGroups, corpora: Corpora, settings: Settings
+) -> None:
+    """Both ranks refuse the plan, with the world sizes that would do."""
+    given = {**settings, "lanes": (1, 2), "batch_size": 8}
+    with pytest.raises(RankFailed, match="PilekitError"):
+        in_group(process_group, 2, corpora["mixed"].folder, given, "iter", 0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_every_topology_makes_the_references_steps(
+    process_group: ProcessGroups,
+    corpora: Corpora,
+    settings: Settings,
+    expected: Expected,
+    world_size: int,
+    packing: str,
+) -> None:
+    """Workers 0-4, accumulation 1 and 2, all ways of loading; with repeats and a filter; resumed elsewhere."""
+    factors = {"ArXiv": 2.5, "Pile-CC": 0.3}
+    plan: Settings = {"packing": packing, "repeats": factors, "keep": lambda line: "brown" not in line.text}
+    wanted = counted(expected(corpora["mixed"], 12, **plan))
+    folder = corpora["mixed"].folder
+    base = {**settings, "packing": packing, "repeats": factors, "filters": [no_brown_fox]}
+    ways: list[tuple[Way, int, int]] = [
+        *[("loader", workers, 1) for workers in range(5)],
+        *[("stock", workers, 2) for workers in range(5)],
+        ("iter", 0, 2),
+    ]
+    states: list[str] | None = None
+    for way, workers, grad_accum in ways:
+        given = {**base, "batch_size": 16 // world_size // grad_accum, "grad_accum": grad_accum}
+        ranks, _ = in_group(process_group, world_size, folder, given, way, workers, 6 * grad_accum)
+        assert steps_of(ranks, grad_accum) == wanted[:6], (way, workers, grad_accum)
+        if states is not None:
+            ranks, _ = in_group(process_group, world_size, folder, given, way, workers, 6 * grad_accum, states)
+            assert steps_of(ranks, grad_accum) == wanted[6:], (way, workers, grad_accum)
+        elsewhere = {1: 2, 2: 4, 4: 1}[world_size]
+        given = {**base, "batch_size": 16 // elsewhere}
+        _, states = in_group(process_group, elsewhere, folder, given, "iter", 0, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_masks_of_mlm_are_the_same_everywhere(
+    process_group: ProcessGroups, corpora: Corpora, settings: Settings, tmp_path: Path, world_size: int
+) -> None:
+    made = byte_level_bpe(300)
+    made.add_special_tokens([AddedToken("<mask>", special=True)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    given = {**settings, "tokenizer": str(tmp_path / "tokenizer.json"), "objective": "mlm"}
+    folder = corpora["mixed"].folder
+    alone, _ = run(folder, {**given, "batch_size": 16}, batches=8)
+    rows = [row for batch in alone for row in batch]
+    chosen = sum(label != -100 for row in rows for label in row.labels)
+    assert 0.1 < chosen / sum(doc_id >= 0 for row in rows for doc_id in row.doc_ids) < 0.2
+    split = {**given, "batch_size": 8 // world_size, "grad_accum": 2}
+    ranks, states = in_group(process_group, world_size, folder, split, "loader", 2, 8)
+    assert steps_of(ranks, 2) == counted(alone[:4])
+    rest, _ = run(folder, {**given, "batch_size": 16}, batches=4, state=states)
+    assert rest == alone[4:]
+
+
+@pytest.mark.slow
+def test_long_runs_pass_epoch_borders_together(
+    process_group: ProcessGroups, corpora: Corpora, settings: Settings, expected: Expected
+) -> None:
+    wanted = counted(expected(corpora["uneven"], 120))
+    ranks, states = in_group(process_group, 2, corpora["uneven"].folder, {**settings, "batch_size": 8}, "loader", 2, 60)
+    assert steps_of(ranks, 1) == wanted[:60]
+    ranks, _ = in_group(
+        process_group, 4, corpora["uneven"].folder, {**settings, "batch_size": 4}, "loader", 1, 60, states
+    )
+    assert steps_of(ranks, 1) == wanted[60:]
+    assert all(json.loads(state)["step"] == 60 for state in states)
