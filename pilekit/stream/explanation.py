@@ -21,7 +21,7 @@ class Explanation(dict[str, Any]):
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  valid ones
     accumulations                {world size: valid grad_accum}
-    worker_counts                how many workers can be active on this rank
+    worker_counts                how many workers can be active on this rank; none named: any number
     lanes_per_rank, memory_per_rank   lanes of a rank, and bytes of their windows, estimated; shared by its workers
     restore_documents            that a rank reads and tokenizes at most when it goes on from a state
     """
@@ -32,6 +32,7 @@ class Explanation(dict[str, Any]):
             f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items()
         )
         documents = "" if self["documents"] is None else f"{self['documents']:,} documents in units of {self['unit']}; "
+        listed["worker_counts"] = listed["worker_counts"] or "any number"
         return "\n".join(
             [
                 f"plan           {self['plan']}: {self['reason']}",
@@ -52,7 +53,7 @@ class Explanation(dict[str, Any]):
 def explain(wanted: Wanted, share: Share, unit: int, window: int, packing: str) -> Explanation:
     """The explanation of a stream; `packing` as PileStream takes it."""
     grid = share.grid
-    lanes = grid.lanes // share.world_size
+    lanes = 1 if grid.finite else grid.lanes // share.world_size
     indexes = wanted.plan.indexes
     documents = sum(index.header.documents for index in indexes)
     text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
@@ -74,7 +75,7 @@ def explain(wanted: Wanted, share: Share, unit: int, window: int, packing: str) 
         world_size=share.world_size,
         world_sizes=grid.world_sizes(),
         accumulations={world: grid.accumulations(world) for world in grid.world_sizes()},
-        worker_counts=[count for count in range(1, turns + 1) if share.workers(count) == count],
+        worker_counts=[] if grid.finite else [n for n in range(1, turns + 1) if share.workers(n) == n],
         lanes_per_rank=lanes,
         memory_per_rank=int(lanes * tokens * 4),
         restore_documents=lanes if packing == "concat" else lanes * window,

@@ -33,12 +33,16 @@ Plan = Literal["random", "sequential"]
 
 @dataclass(frozen=True)
 class Grid:
-    """R `rows` x M `columns` of lanes, serving steps of `global_batch_size` samples."""
+    """R `rows` x M `columns` of lanes, serving steps of `global_batch_size` samples.
+
+    finite  a pass that ends: all ranks and workers read the one lane, each keeps its own samples (finite.py)
+    """
 
     rows: int
     columns: int
     global_batch_size: int
     plan: Plan = "random"
+    finite: bool = False
 
     def __post_init__(self) -> None:
         if self.global_batch_size % self.rows:
@@ -59,14 +63,22 @@ class Grid:
 
     def world_sizes(self) -> list[int]:
         """The numbers of ranks that can serve this grid, increasing."""
-        return divisors(self.rows)
+        return divisors(self.global_batch_size if self.finite else self.rows)
 
     def accumulations(self, world_size: int) -> list[int]:
         """The numbers of micro-batches per step that a world size of `world_sizes()` can make, increasing."""
+        if self.finite:
+            return divisors(self.global_batch_size // world_size)
         return divisors(self.per_visit if self.plan == "sequential" else self.rows // world_size)
 
     def share(self, rank: int, world_size: int, grad_accum: int) -> Share:
         """The part of one rank; PilekitError names the valid world sizes and accumulations, and a grid that fits."""
+        if self.finite and self.global_batch_size % (world_size * grad_accum):
+            raise PilekitError(
+                f"{world_size} ranks with grad_accum={grad_accum} cannot share global_batch_size="
+                f"{self.global_batch_size}; world_size x grad_accum must be one of "
+                f"{_listed(divisors(self.global_batch_size))}"
+            )
         if world_size not in self.world_sizes():
             raise PilekitError(
                 f"{world_size} ranks cannot share {self.rows} rows of lanes; valid world sizes are "
@@ -133,6 +145,8 @@ class Share:
 
     def workers(self, asked: int) -> int:
         """How many of `asked` DataLoader workers are active: the most that leave each lane to one of them; 0 of 0."""
+        if self.grid.finite:
+            return asked
         if self.grid.plan == "sequential" and self.grad_accum > 1:
             return min(asked, 1)
         turns = self.grad_accum * self.grid.columns

@@ -5,6 +5,7 @@ It makes the `LaneSource` of either plan for a grid, and knows what a grid's def
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from pilekit.stream.random_access import RandomAccess
 from pilekit.stream.repeats import copies
 from pilekit.stream.selection import Selection
 from pilekit.stream.sequence import Sequence as UnitSequence
+
+logger = logging.getLogger(__name__)
 
 OTHER = "(other)"
 """The subset of documents whose label is none of the stream's `subset_names`."""
@@ -65,6 +68,14 @@ class Wanted:
             dropped = [name for name, factor in self.repeats.items() if factor == 0]
             selection = Selection.of(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
             object.__setattr__(self, "selection", selection)
+            for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
+                if index.header.skipped:
+                    line, reason = index.header.examples[0]
+                    logger.warning(
+                        "%s: %s bad line%s left out, the first: line %s: %s",
+                        *(visible(shard.path), f"{index.header.skipped:,}", "s" * (index.header.skipped > 1)),
+                        *(f"{line:,}", visible(reason, 200)),
+                    )
 
     def default_lanes(self, global_batch_size: int, world_size: int) -> tuple[int, int]:
         """(R, M) at a first start."""
@@ -83,12 +94,16 @@ class Wanted:
         many = copies(self.repeats, self.subsets)
         return many if self.selection is None else many * -(-len(self.selection) // unit)
 
-    def source(self, lanes: int, unit: int) -> LaneSource:
-        """What the lanes of a grid read."""
+    def positions(self, unit: int) -> int:
+        """Positions in an epoch, where there is one lane."""
+        return self.per_epoch(unit) * (len(self.corpus.shards) if self.selection is None else 1)
+
+    def source(self, lanes: int, unit: int, end: int | None = None) -> LaneSource:
+        """What the lanes of a grid read; `end`: the position at which they end, for a finite pass."""
         if self.selection is None:
             stages = (*((Deduplicated(self.dedup),) if self.dedup is not None else ()), *self.filters)
             return sequential.Sequential(
-                *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error)
+                *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error, end)
             )
         units = UnitSequence(
             documents=len(self.selection),
@@ -98,7 +113,7 @@ class Wanted:
             lanes=lanes,
             shuffle=self.shuffle,
         )
-        return RandomAccess(self.selection, units, self.repeats, self.filters)
+        return RandomAccess(self.selection, units, self.repeats, self.filters, end)
 
     def first(self, lanes: int) -> Int64:
         """Where all lanes begin, int64 [L, 3]."""

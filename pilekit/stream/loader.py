@@ -54,17 +54,17 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Go on from what is recorded; one iterator of a stream at a time."""
+        refuse_unsafe_lightning(self.stream.batches_per_epoch is not None, self.stream.world_size)
+        return self._batches()
+
+    def _batches(self) -> Iterator[Batch]:
         stream = self.stream
-        refuse_unsafe_lightning(stream.batches_per_epoch is not None, stream.world_size)
         stream.begin()
         active = stream.share.workers(self.num_workers)
         if active < self.num_workers and not self._told:
             self._told = True
             logger.warning("%s", stream.few_workers(self.num_workers))
-        return self._batches(active)
-
-    def _batches(self, workers: int) -> Iterator[Batch]:
-        loader: DataLoader[Batch] = DataLoader(self.stream, batch_size=None, num_workers=workers, **self._options)
+        loader: DataLoader[Batch] = DataLoader(stream, batch_size=None, num_workers=active, **self._options)
         batches = iter(loader)
         while True:
             try:

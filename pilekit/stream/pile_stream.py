@@ -15,7 +15,8 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import logging
-from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,10 +27,13 @@ from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Stage
 from pilekit.shards.reading import OnError
+from pilekit.stream import finite
 from pilekit.stream import state as states
 from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
 from pilekit.stream.explanation import Explanation, explain
+from pilekit.stream.finite import check_epochs
 from pilekit.stream.grid import Grid, batch_sizes, given_lanes
+from pilekit.stream.hashes import Int64
 from pilekit.stream.lane import Layout, Place
 from pilekit.stream.lane_sources import OTHER, Wanted, checked_filters
 from pilekit.stream.loader import StreamLoader
@@ -51,7 +55,7 @@ _ENDLESS = 1 << 62
 
 
 class PileStream(IterableDataset[Batch]):
-    """An iterable dataset of packed batches, straight from raw shards, without end.
+    """An iterable dataset of packed batches, straight from raw shards, without end or, with `epochs`, of finite passes.
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others
                        are left out; only a `Corpus` is taken as it is. A warning says which of the two happens
@@ -78,6 +82,10 @@ class PileStream(IterableDataset[Batch]):
     lanes              (rows, columns) of the grid, or "auto"; kept in the state
     samples_per_epoch  an iteration ends whenever this many rows over all ranks are full; the next one goes on. A
                        multiple of global_batch_size
+    epochs             None: without end. Else an iteration goes through the corpus so many times and ends, each time in
+                       another order, which `set_epoch` chooses: for evaluation. Every rank gets the same number of
+                       batches; what a last step lacks is rows without documents
+    drop_last          with `epochs`: leave that last step out
     rank, world_size   of this process, from 0; None: of torch.distributed, else $RANK and $WORLD_SIZE, else 0 of 1.
                        `num_replicas` is another name for world_size
     on_error           "raise": a bad line is a PilekitError; "skip": it is left out and counted
@@ -112,6 +120,8 @@ class PileStream(IterableDataset[Batch]):
         outputs: Sequence[str] = DEFAULT_OUTPUTS,
         lanes: tuple[int, int] | Literal["auto"] = "auto",
         samples_per_epoch: int | None = None,
+        epochs: int | None = None,
+        drop_last: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
         num_replicas: int | None = None,
@@ -129,6 +139,7 @@ class PileStream(IterableDataset[Batch]):
         if type(seed) is not int:
             raise PilekitError(f"seed is a whole number, not {visible(repr(seed), 80)}")
         outputs = checked_outputs(outputs)
+        check_epochs(epochs, lanes, samples_per_epoch)
         self._given_lanes = given_lanes(lanes)
         self._given_sizes = (batch_size, grad_accum, global_batch_size)
         self.rank, self.world_size = rank_of_world(rank, world_size, num_replicas)
@@ -178,12 +189,13 @@ class PileStream(IterableDataset[Batch]):
             "objective": objective,
         }
         self._samples_per_epoch = samples_per_epoch
-        rows, columns = self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
-        grid = Grid(rows, columns, batch, self._wanted.plan.name)
+        self._epochs, self._epoch, self._drop_last = epochs, 0, bool(drop_last)
+        rows, columns = (1, 1) if epochs else self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
+        grid = Grid(rows, columns, batch, self._wanted.plan.name, finite=epochs is not None)
         self._settle(grid, self._wanted.default_unit(grid.lanes), accumulation)
         none = np.zeros(len(ids), np.int64)
         self._changes: list[dict[str, Any]] = []
-        self._start(Record(self._wanted.first(grid.lanes), 0, none, none.copy()))
+        self._start(Record(self._first(), 0, none, none.copy()))
 
     def _start(self, record: Record) -> None:
         """Go on from this record."""
@@ -192,7 +204,7 @@ class PileStream(IterableDataset[Batch]):
             (record.batch // self.grad_accum, record.places.copy()) if not record.batch % self.grad_accum else None
         )
         self._record = self._seen = record
-        self._told = self._iterated = False
+        self._told = self._iterated = self._loaded = False
         self._part: WorkerPart | None = None  # in a DataLoader's worker that has begun
         self._loaded_part: object = None  # what a state loaded into a worker says of it
         self.begin()
@@ -209,7 +221,15 @@ class PileStream(IterableDataset[Batch]):
                 f"{least + grid.global_batch_size}"
             )
         self.share, self._unit = share, unit
-        self._source = self._wanted.source(grid.lanes, unit)
+        end = None if self._epochs is None else (self._epoch + self._epochs) * self._wanted.positions(unit)
+        self._source = self._wanted.source(grid.lanes, unit, end)
+
+    def _first(self) -> Int64:
+        """Where all lanes begin, int64 [L, 3]."""
+        places = self._wanted.first(self.grid.lanes)
+        if self._epochs is not None:
+            places[0, 0] = self._epoch * self._wanted.positions(self._unit)
+        return places
 
     @property
     def grid(self) -> Grid:
@@ -237,13 +257,12 @@ class PileStream(IterableDataset[Batch]):
         samples = self._samples_per_epoch
         return None if samples is None else samples // (self.batch_size * self.world_size)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         """Go on from what is recorded; one iterator of a stream at a time."""
         refuse_second_sharding()
         worker = get_worker_info()
         if worker is None:
-            self.begin()
-            return self._recorded(self._seen)
+            return self._recorded()
         if self._iterated:
             raise PilekitError(
                 "a DataLoader with persistent_workers=True would go on from where its workers stand, not from what was "
@@ -256,7 +275,7 @@ class PileStream(IterableDataset[Batch]):
         self._part = WorkerPart(worker.id, active)
         if self._loaded_part is not None:
             self._part = self._part.going_on_from(self._loaded_part)
-        return self._in_worker(self._part) if worker.id < active else iter(())
+        return self._in_worker(self._part) if worker.id < active else _nothing()
 
     def few_workers(self, asked: int) -> str:
         """What to tell of more workers than can be active."""
@@ -269,6 +288,8 @@ class PileStream(IterableDataset[Batch]):
 
     def made_by(self, part: WorkerPart) -> Generator[Batch, None, None]:
         """What is left of this part of the batches from what is recorded on; nothing is recorded."""
+        if self._epochs is not None:
+            return self._of_pass(part)
         record = self._current()
         first, end = record.batch, _ENDLESS
         if (each := self.batches_per_epoch) is not None:
@@ -276,10 +297,39 @@ class PileStream(IterableDataset[Batch]):
         numbers = range(first + part.worker, end, part.workers)[part.made :]
         return made(self._source, self._layout, self.share, self._form, record.places, numbers)
 
-    def _recorded(self, record: Record) -> Generator[Batch, None, None]:
+    def _of_pass(self, part: WorkerPart) -> Generator[Batch, None, None]:
+        """The same of a finite pass; of a whole one, if nothing is left and that is not what a state says."""
+        first, place = self._current().batch, Place(*self._current().places[0].tolist())
+        behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
+        for again in (False, True):
+            numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
+            of_all = (self._source, self._layout, self.share, self._form)
+            found = yield from finite.made(*of_all, place, behind, numbers, self._drop_last)
+            if found or again or self._loaded or behind < 0:
+                break
+            part = replace(part, made=0)
+            first, place, behind = 0, Place(*self._first()[0].tolist()), -1
+
+    def pass_ended(self) -> None:
+        """An iteration has given its last batch: that of finite passes begins anew."""
+        if self._epochs is not None:
+            self._begin_pass(self._epoch)
+
+    def _begin_pass(self, epoch: int) -> None:
+        record, self._epoch = self._current(), epoch
+        self._settle(self.grid, self._unit, self.grad_accum)
+        self._start(Record(self._first(), 0, record.documents, record.tokens, record.rows, record.skipped))
+
+    def _recorded(self) -> Generator[Batch, None, None]:
+        self.begin()
+        record = self._seen
         for batch in self.made_by(WorkerPart(0, 1)):
+            if self._epochs is not None and record.batch and not int(batch["stream_state"][0]):
+                record.places, record.batch = self._first(), 0  # a whole pass, as nothing was left of the last one
             record.add(batch["stream_state"].numpy())
+            self._loaded = False
             yield batch
+        self.pass_ended()
 
     def _in_worker(self, part: WorkerPart) -> Generator[Batch, None, None]:
         """The worker's batches; its own state is behind each as it is given."""
@@ -313,20 +363,33 @@ class PileStream(IterableDataset[Batch]):
         state = batch.pop("stream_state").cpu().numpy()
         if not self._told and int(state[0]) == self._seen.batch:  # it comes from another iterator than the last one
             self._record = self._seen.copy()
+        if self._epochs is not None and self._record.batch and not int(state[0]):
+            self._record.places, self._record.batch = self._first(), 0
         self._record.add(state)
         self._told = True
+        self._loaded = False
 
     def loader(self, num_workers: int = 0, **options: Any) -> StreamLoader:
         """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options."""
         return StreamLoader(self, num_workers, **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing, here: a stream without end goes through its epochs by itself, each in another order."""
+        """Let the next finite pass be that of `epoch`, from its beginning, as a DistributedSampler's `set_epoch` does.
+
+        A pass of that epoch which a state just loaded lies in goes on. A stream without end goes through its epochs by
+        itself, each in another order: nothing changes.
+        """
         refuse_second_sharding()
+        if type(epoch) is not int or epoch < 0:
+            raise PilekitError(f"epoch is a whole number from 0 on, not {visible(repr(epoch), 80)}")
+        if self._epochs is not None and not (self._loaded and epoch == self._epoch):
+            self._begin_pass(epoch)
 
     def _plan(self) -> dict[str, Any]:
         grid = self.grid
+        passes = {"epochs": self._epochs, "epoch": self._epoch, "drop_last": self._drop_last}
         return {
+            **({} if self._epochs is None else passes),
             "name": grid.plan,
             "rows": grid.rows,
             "columns": grid.columns,
@@ -399,10 +462,11 @@ class PileStream(IterableDataset[Batch]):
         accumulation = self._accumulation(loaded)
         if loaded.batch and (loaded.world_size, loaded.grad_accum) != (self.world_size, accumulation):
             raise PilekitError(
-                f"the state was taken inside step {loaded.step}, after {loaded.batch} of {loaded.grad_accum} batches, so "
+                f"the state was taken inside step {loaded.step}, after {loaded.batch} of {loaded.grad_accum} batches: "
                 f"it goes on only with world_size={loaded.world_size} and grad_accum={loaded.grad_accum}, not "
                 f"{self.world_size} and {accumulation}; use those, or a state taken between steps"
             )
+        self._epoch = loaded.plan.get("epoch", 0)
         self._settle(grid, loaded.plan["unit"], accumulation)
         places = loaded.places
         if changed:
@@ -418,6 +482,7 @@ class PileStream(IterableDataset[Batch]):
         done = loaded.step * accumulation + loaded.batch
         self._start(Record(places.copy(), done, documents, tokens, counts["rows"], counts["skipped"]))
         self._loaded_part = part
+        self._loaded = True
 
     def _counted(self, subsets: Mapping[str, list[int]]) -> tuple[Any, Any]:
         counted = np.zeros((2, len(self.subset_names)), np.int64)
@@ -428,15 +493,17 @@ class PileStream(IterableDataset[Batch]):
     def _grid_of(self, loaded: states.Loaded) -> Grid:
         """The state's grid; PilekitError if it is not what this stream was asked for."""
         plan = loaded.plan
-        own = {"name": self.grid.plan, "window": self.window}
+        own: dict[str, Any] = {"name": self.grid.plan, "window": self.window, "epochs": self._epochs}
+        if self._epochs is not None:
+            own["drop_last"] = self._drop_last
         if self._given_lanes is not None:
             own |= dict(zip(("rows", "columns"), self._given_lanes, strict=True))
         if self._given_sizes[2] is not None:
             own["global_batch_size"] = self._given_sizes[2]
         for field, value in own.items():
-            if plan[field] != value:
+            if plan.get(field) != value:
                 name = {"name": "plan", "rows": "lanes' rows", "columns": "lanes' columns"}.get(field, field)
-                raise states.misfit(name, plan[field], value)
+                raise states.misfit(name, plan.get(field), value)
         return states.grid_of(plan)
 
     def _accumulation(self, loaded: states.Loaded) -> int:
@@ -481,7 +548,7 @@ class PileStream(IterableDataset[Batch]):
             raise PilekitError(f"step is a whole number from 0 on, not {visible(repr(step), 80)}")
         record, grid = self._current(), self.grid
         own = set(self.share.lanes().tolist())
-        known = [] if self._changes else [(0, self._wanted.first(grid.lanes))]
+        known = [] if self._changes else [(0, self._first())]
         known += [] if self._known is None else [self._known]
         here = [] if record.batch % self.grad_accum else [(record.batch // self.grad_accum, record.places)]
         column = step % grid.columns
@@ -501,6 +568,10 @@ class PileStream(IterableDataset[Batch]):
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""
         return explain(self._wanted, self.share, self._unit, self.window, self.packing)
+
+
+def _nothing() -> Generator[Batch, None, None]:
+    yield from ()
 
 
 def _corpus(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:

@@ -163,6 +163,9 @@ def read_state(state: object) -> Loaded:
         grid = grid_of(plan)
         for name in ("unit", "window", "per_epoch"):
             _count(plan[name], 1)
+        if grid.finite:
+            _count(plan["epochs"], 1)
+            _count(plan["epoch"])
         places = np.frombuffer(base64.b64decode(state["lanes"], validate=True), "<i8").astype(np.int64).reshape(-1, 3)
         counts = dict(state["counts"])
         counts = {
@@ -208,7 +211,7 @@ def grid_of(plan: Mapping[str, Any]) -> Grid:
     rows, columns, batch = (_count(plan[name], 1) for name in ("rows", "columns", "global_batch_size"))
     if plan["name"] not in get_args(Plan):
         raise ValueError(f"{plan['name']!r} is no plan")
-    return Grid(rows, columns, batch, plan["name"])
+    return Grid(rows, columns, batch, plan["name"], finite="epochs" in plan)
 
 
 def _count(value: object, least: int = 0) -> int:
