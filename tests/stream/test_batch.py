@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -75,6 +75,7 @@ def some_batch(outputs: Sequence[str] = OUTPUTS, state: torch.Tensor | None = No
     return batch.close(SHARDS, state)
 
 
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(lengths, st.sampled_from(["best_fit", "none", "concat"])), min_size=1, max_size=3),
     st.integers(1, 40),
@@ -82,6 +83,7 @@ def some_batch(outputs: Sequence[str] = OUTPUTS, state: torch.Tensor | None = No
     st.data(),
 )
 @example([([0, 0, 0], "best_fit")], 1, True, None)
+@example([([9, 4, 5, 20, 6, 1], "best_fit")], 8, True, None)  # rests of long documents behind other documents
 @example([([0, 0, 0], "concat")], 2, False, None)
 @example([([3, 3], "concat"), ([7], "none")], 4, True, None)
 def test_columns_are_those_of_the_reference(
