@@ -16,7 +16,6 @@ from collections.abc import Sequence as Some
 
 import numpy as np
 
-from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Pipeline, Stage
@@ -58,7 +57,6 @@ class RandomAccess:
         self.end = end
         self.filters = Pipeline(filters)
         self._readers = OpenReaders(selection.corpus, selection.indexes)
-        self._compared: set[int] = set()
 
     def first(self, lane: int) -> int:
         """The position at which the lane begins: its own number."""
@@ -137,10 +135,6 @@ class RandomAccess:
                 f"{visible(index)}: does not fit {visible(path)} (documents have other subsets); remove it and make a "
                 "new one with `pilekit index`"
             )
-        if selection.dedup is not None and shard not in self._compared:
-            # Another shard of the same name and length would lose the wrong documents: its texts are compared.
-            for _ in Deduplicated(selection.dedup)(iter([batch])):
-                self._compared.add(shard)
         return batch
 
     def _places(self, kept: DocumentBatch, lines: Int64) -> Int64:

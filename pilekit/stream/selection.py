@@ -13,7 +13,8 @@ for each of its lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,14 +23,19 @@ import xxhash
 
 from pilekit.corpus import Corpus
 from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index import ShardIndex, bad_lines
 from pilekit.shards.indexing import index_corpus
+from pilekit.shards.open_readers import OpenReaders
 from pilekit.shards.reading import OnError
 from pilekit.shards.records import bad_line_error
 from pilekit.shards.selected_lines import SelectedLines, lines_of_subsets
 from pilekit.stream.hashes import Int64
+
+_COMPARED = 32
+"""Texts of a shard that are compared with those that were deduplicated."""
 
 
 def indexes_of(corpus: Corpus, on_error: OnError = "raise", advance: Advance | None = None) -> list[ShardIndex]:
@@ -79,7 +85,7 @@ class Selection:
         """Select; arguments as in the class.
 
         `PilekitError` if nothing is selected, for damage in an index, and if the dedup is not finished or not of these
-        shards.
+        shards, which the first texts of each must show.
         """
         chosen, without = None if subsets is None else frozenset(subsets), frozenset(dropped)
         folder = None if dedup is None else Path(dedup)
@@ -106,6 +112,9 @@ class Selection:
         )
         if not len(selection):
             raise PilekitError(f"{visible(repr(corpus))}: {selection._nothing()}")
+        if masks is not None:
+            # Another shard of the same name and length would lose the wrong documents: some texts are compared.
+            deque(masks(selection._some_of_each()), maxlen=0)
         return selection
 
     def __len__(self) -> int:
@@ -143,6 +152,14 @@ class Selection:
             for shard, index in zip(self.corpus.shards, self.indexes, strict=True)
         ]
         return xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
+
+    def _some_of_each(self) -> Iterator[DocumentBatch]:
+        """The first selected documents of each shard."""
+        readers = OpenReaders(self.corpus, self.indexes)
+        for shard, lines in enumerate(self.lines):
+            if len(lines):
+                yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
+        readers.close()
 
     def _nothing(self) -> str:
         """Why nothing is selected, and what to do."""
