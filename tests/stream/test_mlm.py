@@ -35,7 +35,7 @@ def applied(tokens: Int64, keys: Int64, used: list[int], masking: Masking) -> tu
     st.integers(0, 2**64 - 1),
     st.data(),
 )
-@example(2, 60, 30, {0, 1, 30, 39, 40}, 1, None)  # special tokens at both ends, and past the vocabulary
+@example(4, 400, 30, {0, 1, 30, 39, 40}, 1, None)  # special tokens at both ends, and past the vocabulary
 def test_masks_are_those_of_the_reference(
     rows: int, seq_len: int, mask_id: int, special: set[int], seed: int, data: st.DataObject | None
 ) -> None:
