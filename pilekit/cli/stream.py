@@ -1,7 +1,7 @@
 """`pilekit stream`: pack raw shards as training would, show a few rows, and say how fast it went.
 
-The clock runs from the first byte read to the last batch, so what is read ahead of the last batch counts against the
-rate; only imports, compiling and loading the tokenizer are left out, as they happen once.
+The clock runs from the first byte read to the last batch, so windows that are read ahead of the last batch count
+against the rate; only imports, compiling, loading the tokenizer and indexing are left out, as they happen once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def command(
         seq_len=seq_len,
         batch_size=batch_size,
         subsets=exact_subsets(subsets, corpus),
+        outputs=("input_ids", "labels", "doc_ids", "subset_ids"),
+        epochs=1 if any(shard.path == STANDARD_INPUT for shard in corpus.shards) else None,
     )
     kept: list[Batch] = []
     batches = tokens = 0
@@ -70,9 +73,8 @@ def command(
         if batches < SHOWN_ROWS:
             kept.append(batch)
         batches += 1
-        tokens += batch["input_ids"].numel()
+        tokens += int((batch["doc_ids"] >= 0).sum())
     seconds = time.perf_counter() - started
-    tokens -= int((batch["doc_ids"] < 0).sum())  # only the last row of a pass is padded
     result = {
         "batches": batches,
         "tokens": tokens,
@@ -89,11 +91,16 @@ def command(
 def _rows(batches: list[Batch]) -> Iterator[tuple[Batch, int]]:
     """(batch, row): first the first rows of all batches, as neighbours often hold the same long document."""
     longest = max(len(batch["input_ids"]) for batch in batches)
-    return ((batch, row) for row in range(longest) for batch in batches if row < len(batch["input_ids"]))
+    return (
+        (batch, row)
+        for row in range(longest)
+        for batch in batches
+        if row < len(batch["input_ids"]) and int(batch["doc_ids"][row, 0]) >= 0
+    )
 
 
 def _sample(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
-    """The documents of one row: identity, subset, whether they begin and end in it, and their text there."""
+    """The documents of one row: identity, subset, whether the row begins inside or ends with them, their text there."""
     documents = []
     for doc_id, (shard, number) in enumerate(batch.documents()[row]):
         here = batch["doc_ids"][row] == doc_id
@@ -105,7 +112,7 @@ def _sample(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
                 "number": number,
                 "subset": stream.subset_names[int(batch["subset_ids"][row][here][0])],
                 "tokens": len(ids),
-                "begins": int(batch["labels"][row][here][0]) == -100,
+                "continued": doc_id == 0 and int(batch["labels"][row, 0]) != -100,
                 "ends": ends,
                 "text": stream.tokenizer.decode(ids[:-1] if ends else ids),
             }
@@ -126,8 +133,8 @@ def _print(result: dict[str, Any], stream: PileStream) -> None:
             border.append(
                 f"  {visible(document['shard'], 200)} document {document['number']:,}, {document['tokens']:,} tokens"
             )
-            if not document["begins"]:
-                border.append(", continued from the row before")
+            if document["continued"]:
+                border.append(", continued from another row")
             console.print(border, soft_wrap=True)
             text = Text(visible(document["text"].replace("\n", "↵"), SHOWN_CHARACTERS))
             text.append(" [EOD]" if document["ends"] else " [cut at the row's edge]", style="dim")

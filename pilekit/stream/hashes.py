@@ -43,6 +43,8 @@ def permutation(n: int, seed: int, *key: int) -> Int64:
 
     8 bytes per entry, about 100 ns per entry.
     """
+    if n <= 1:
+        return np.zeros(n, np.int64)
     digest = hashlib.sha256(repr((seed, key)).encode()).digest()
     words = np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(n)
     return np.argsort(words, kind="stable").astype(np.int64, copy=False)

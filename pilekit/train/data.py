@@ -9,6 +9,7 @@ from pilekit.corpus import Corpus, load_manifest, resolve_subsets
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model_folder import check_folder
 from pilekit.stream import PileStream
+from pilekit.stream.topology import rank_of_world
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import TrainConfig
 
@@ -16,9 +17,16 @@ from pilekit.train.config import TrainConfig
 def open_stream(config: TrainConfig) -> PileStream:
     """The stream that a config trains on, at its beginning; `.tokenizer` is the config's, or that of `model.path`.
 
-    Val and test shards among others are left out, which a warning says. A PilekitError names the field that is wrong.
+    A batch is an optimizer step. Val and test shards among others are left out, which a warning says. A PilekitError
+    names the field that is wrong.
     """
     data, model = config.data, config.model
+    _, world_size = rank_of_world(None, None)
+    if world_size > 1:
+        raise PilekitError(
+            f"this job has {world_size} processes, and the trainer is one process so far: each would train a model of "
+            "its own; run one process"
+        )
     if model.path is not None:
         with _field("model.path"):
             check_folder(model.path)
@@ -39,6 +47,7 @@ def open_stream(config: TrainConfig) -> PileStream:
         packing=data.packing,
         seed=data.seed,
         on_error=data.on_error,
+        outputs=("input_ids", "labels", "position_ids", "doc_ids", "subset_ids"),
     )
 
 

@@ -48,6 +48,7 @@ FIXED = (
     "model.preset",
     "model.config",
     "model.path",
+    "train.global_batch_size",
     "train.objective",
     "train.seed",
     "optimizer.betas",

@@ -2,8 +2,8 @@
 
 `Trainer.fit` is the whole loop, to be read from top to bottom. It rests on three rules. A step is one batch of the
 stream, and its loss the mean over its target tokens, so how it is cut into micro-batches changes nothing. Whatever is
-random in a step is drawn from (train.seed, step), so no state of a generator needs saving. And the stream hands out no
-batch that is not trained on, so its state after a step is the place of the next step's first token. Together they make
+random in a step is drawn from (train.seed, step), so no state of a generator needs saving. And the stream is told of
+each batch that is trained on, so its state after a step is where the next step's batch begins. Together they make
 a run that was stopped and continued the same, bit for bit, as one that was not (with as many threads, which a
 checkpoint records).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +103,7 @@ class Trainer:
         """
         train, optimizer = self.config.train, self.optimizer
         metrics = None
-        with open_run(self.out) as run, first_interrupt() as interrupted, closing(self._batches()) as batches:
+        with open_run(self.out) as run, first_interrupt() as interrupted, closing(iter(self.stream)) as batches:
             step, tokens = self._begin(run)
             saved = step
             with MetricsLog(run.metrics_file, resume_step=step) as log:
@@ -111,6 +111,7 @@ class Trainer:
                     while step < train.steps and not interrupted():
                         started = time.perf_counter()
                         batch = next(batches)
+                        self.stream.advance(batch)
                         waited = time.perf_counter() - started
 
                         lr = self._learning_rate(step)
@@ -163,11 +164,6 @@ class Trainer:
             if metrics is not None or not run.model.exists():
                 export_model(run.model, self.lm, self.tokenizer)
             return Finished(step, tokens, interrupted=False, model=run.model, last=metrics)
-
-    def _batches(self) -> Generator[Batch, None, None]:
-        """The batches of all steps, without end: pass after pass through the shards."""
-        while True:
-            yield from self.stream
 
     def _learning_rate(self, step: int) -> float:
         config = self.config

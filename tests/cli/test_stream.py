@@ -34,47 +34,61 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def stream(*arguments: str | Path) -> Result:
+def stream(*arguments: str | int | Path) -> Result:
     return CliRunner().invoke(pilekit, ["stream", *map(str, arguments)])
 
 
 def test_samples_and_rate(shard: Path, tokenizer_file: Path) -> None:
-    result = stream(shard, "--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 2)
+    result = stream(shard, "--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 2, "--steps", 20)
     assert result.exit_code == 0, result.output
-    assert "── Github  a.jsonl document 0, " in result.stdout
+    assert "── Github  a.jsonl document " in result.stdout
     assert "def f(x):↵\\x09return x↵ [EOD]" in result.stdout
-    assert "continued from the row before" in result.stdout
-    assert "[cut at the row's edge]" in result.stdout
-    assert "batches of 2 x 32" in result.stdout
+    assert "20 batches of 2 x 32" in result.stdout
     assert "M tokens/s" in result.stdout
     assert result.stderr == ""
 
 
 def test_json_tells_every_token(shard: Path, tokenizer_file: Path) -> None:
-    result = stream(shard, "--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 2, "--json")
+    result = stream(shard, "--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 2, "--steps", 9, "--json")
     told = json.loads(result.stdout)
     tokenizer = load_tokenizer(tokenizer_file)
-    whole = len(tokenizer.encode_batch([text for _, text in TEXTS * 20])[0]) + len(TEXTS * 20)
-    assert told["tokens"] == whole
-    assert told["batches"] == -(-whole // 64)
+    assert told["batches"] == 9
+    assert 0.8 * 9 * 64 < told["tokens"] <= 9 * 64
     assert told["tokens_per_second"] == told["tokens"] / told["seconds"]
     assert len(told["samples"]) == 3
-    first = told["samples"][0][0]
-    assert first == {
-        "shard": "a.jsonl",
-        "number": 0,
-        "subset": "Github",
-        "tokens": first["tokens"],
-        "begins": True,
-        "ends": True,
-        "text": TEXTS[0][1],
-    }
     for sample in told["samples"]:
-        assert sum(document["tokens"] for document in sample) == 32
+        assert sum(document["tokens"] for document in sample) <= 32
+        for document in sample:
+            subset, text = TEXTS[document["number"] % 3]
+            assert document == {
+                "shard": "a.jsonl",
+                "number": document["number"],
+                "subset": subset,
+                "tokens": len(tokenizer.encode_batch([text])[0]) + 1,
+                "continued": False,
+                "ends": True,
+                "text": text,
+            }
+
+
+def test_what_is_longer_than_a_row_is_told(shard: Path, tokenizer_file: Path) -> None:
+    result = stream(shard, "--tokenizer", tokenizer_file, "--seq-len", 4, "--batch-size", 16, "--steps", 1)
+    assert "continued from another row" in result.stdout
+    assert "[cut at the row's edge]" in result.stdout
 
 
 def test_steps_and_subsets(shard: Path, tokenizer_file: Path) -> None:
-    arguments = ["--tokenizer", tokenizer_file, "--seq-len", 8, "--batch-size", 1, "--steps", 2, "--json"]
+    arguments: list[str | int | Path] = [
+        "--tokenizer",
+        tokenizer_file,
+        "--seq-len",
+        8,
+        "--batch-size",
+        1,
+        "--steps",
+        2,
+        "--json",
+    ]
     told = json.loads(stream(shard, *arguments, "--subsets", "pile_arxiv,GitHub").stdout)
     assert told["batches"] == 2
     assert told["tokens"] == 16
@@ -82,17 +96,19 @@ def test_steps_and_subsets(shard: Path, tokenizer_file: Path) -> None:
 
 
 def test_hostile_text_and_labels_stay_text(tmp_path: Path, tokenizer_file: Path) -> None:
-    lines = [
-        {"text": "\x1b[31mred\x07 [bold]x[/bold] [/]", "meta": {"pile_set_name": "\x1b]0;title\x07[red]label"}},
-        {"text": "\u202eright to left\r", "meta": {}},
-    ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = stream(tmp_path, "--tokenizer", tokenizer_file, "--seq-len", 256)
-    assert result.exit_code == 0, result.output
-    assert not set("\x1b\x07\r\u202e") & set(result.stdout)
-    assert "\\x1b[31mred\\x07 [bold]x[/bold] [/]" in result.stdout
-    assert "\\x1b]0;title\\x07[red]label" in result.stdout
-    assert "(none)" in result.stdout
+    record = {"text": "\x1b[31mred\x07 [bold]x[/bold] [/]", "meta": {"pile_set_name": "\x1b]0;title\x07[red]label"}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "\u202eright to left\r", "meta": {}}) + "\n")
+    arguments = ("--tokenizer", tokenizer_file, "--seq-len", 64, "--batch-size", 1, "--steps", 2)
+    told = ""
+    for name in ("a.jsonl", "b.jsonl"):
+        result = stream(tmp_path / name, *arguments)
+        assert result.exit_code == 0, result.output
+        told += result.stdout
+    assert not set("\x1b\x07\r\u202e") & set(told)
+    assert "\\x1b[31mred\\x07 [bold]x[/bold] [/]" in told
+    assert "\\x1b]0;title\\x07[red]label" in told
+    assert "(none)" in told
 
 
 @pytest.mark.parametrize(
@@ -106,7 +122,10 @@ def test_what_is_not_there(shard: Path, tokenizer_file: Path, tmp_path: Path) ->
     for result, words in (
         (stream(tmp_path / "missing.jsonl", "--tokenizer", tokenizer_file), "missing.jsonl"),
         (stream(shard, "--tokenizer", tmp_path / "missing.json"), "missing.json"),
-        (stream(shard, "--tokenizer", tokenizer_file, "--subsets", "Books3"), "no documents of Books3"),
+        (
+            stream(shard, "--tokenizer", tokenizer_file, "--subsets", "Books3"),
+            "no document is selected by subsets=['Books3']",
+        ),
     ):
         assert isinstance(result.exception, PilekitError)
         assert words in str(result.exception)

@@ -68,7 +68,7 @@ def refusal(path: str | Path, *changes: str) -> str:
 
 def test_what_is_not_said_has_its_default(good: Path) -> None:
     assert load_config(good) == TrainConfig(
-        data=DataConfig(path="x.jsonl", tokenizer="tokenizer.json", seq_len=2048, packing="concat", seed=0),
+        data=DataConfig(path="x.jsonl", tokenizer="tokenizer.json", seq_len=2048, packing="best_fit", seed=0),
         model=ModelConfig(preset="pythia-14m"),
         train=TrainSection(steps=50, global_batch_size=32, micro_batch_size=8, objective="clm", clip_norm=1.0, seed=0),
         optimizer=OptimizerConfig(lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
@@ -135,7 +135,7 @@ def test_another_model_with_set_takes_the_place_of_the_files(tmp_path: Path) -> 
         ("[data]\npath = 3", r': data.path = 3: it must be text in quotes or a list of texts, such as \["a", "b"\]'),
         ('[data]\npath = ["a", 3]', r': data.path = \["a", 3\]: it must be text in quotes or a list of texts'),
         ('[data]\nsubsets = "ArXiv"', r': data.subsets = "ArXiv": it must be a list of texts'),
-        ('[data]\npacking = "best_fit"', r': data.packing = "best_fit": it must be "concat"'),
+        ('[data]\npacking = "first_fit"', r': data.packing = "first_fit": it must be "best_fit" or "concat" or "none"'),
         ('[data]\nattention = "full"', r': data.attention = "full": it must be "document" or "causal"'),
         ('[train]\nobjective = "mlm"', r': train.objective = "mlm": it must be "clm"'),
         ('[schedule]\nkind = "linear"', r': schedule.kind = "linear": it must be "constant" or "cosine"'),

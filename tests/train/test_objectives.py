@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,8 +21,8 @@ from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
 from pilekit.stream import PileStream
 from pilekit.train.objectives import SubsetLosses, clm_loss, count_targets
 from pilekit.train.precision import autocast
-from tests.stream.old_reference import Document, reference_rows
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
+from tests.train.concatenated import Document, reference_rows
 from tests.train.test_chunked_loss import Watched, relative_error
 
 FAMILIES = get_args(Family)
@@ -365,12 +365,16 @@ def test_losses_by_subset_are_summed_in_float64() -> None:
 def test_the_streams_batches_fit(tmp_path: Path) -> None:
     """By subset, the losses of a stream's batches add up to the whole."""
     stream = PileStream(
-        tiny_corpus(tmp_path / "corpus", documents=8), tokenizer=tiny_tokenizer(tmp_path), seq_len=32, batch_size=4
+        tiny_corpus(tmp_path / "corpus", documents=8),
+        tokenizer=tiny_tokenizer(tmp_path),
+        seq_len=32,
+        batch_size=4,
+        outputs=("input_ids", "labels", "position_ids", "subset_ids"),
     )
     lm = tiny("gpt_neox", dtype=torch.float32)
     losses, total, targets = SubsetLosses(), 0.0, 0
     counts: dict[str, int] = defaultdict(int)
-    for batch in stream:
+    for batch in islice(stream, 6):
         loss, nll = clm_loss(lm, batch, attention="document", scale=1.0)
         losses.add(nll, batch)
         total, targets = total + loss.item(), targets + count_targets(batch)

@@ -251,7 +251,7 @@ OTHER: dict[str, Any] = {
     "data.seq_len": 16,
     "data.subsets": ["ArXiv"],
     "data.on_error": "skip",
-    "data.packing": "best_fit",
+    "data.packing": "concat",
     "data.seed": 1,
     "data.attention": "causal",
     "model.preset": "pythia-70m",

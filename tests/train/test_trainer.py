@@ -27,6 +27,7 @@ from pilekit.train.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
 from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
 
+OUTPUTS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
 TIMES = ("tokens_per_second", "data_wait", "step_seconds")
 
 CONFIG = """
@@ -129,7 +130,10 @@ def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_
     ours = trainer(made, tmp_path / "run", *changes, f"model.config={no_dropout}")
     model = AutoModelForCausalLM.from_config(GPTNeoXConfig.from_pretrained(no_dropout), attn_implementation="sdpa")
     model.load_state_dict(ours.lm.model.state_dict())
-    stream = PileStream(Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6)
+    stream = PileStream(
+        Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6, outputs=OUTPUTS
+    )
+    tokens = 0
     ours.fit()
     records = lines(tmp_path / "run")
 
@@ -140,6 +144,7 @@ def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_
         [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-8
     )
     for step, batch in zip(range(8), stream, strict=False):
+        tokens += int((batch["doc_ids"] >= 0).sum())
         lr = 0.01 * (step + 1) / 3 if step < 3 else 0.001 + 0.009 * (1 + math.cos(math.pi * (step - 3) / 5)) / 2
         positions = batch["position_ids"] if attention == "document" else torch.arange(24).expand(6, 24)
         logits = model(input_ids=batch["input_ids"], position_ids=positions, use_cache=False).logits
@@ -168,7 +173,7 @@ def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_
         assert record["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
         assert record["lr"] == pytest.approx(lr, rel=1e-12)
         assert record["loss_by_subset"] == pytest.approx({name: sums[name] / counts[name] for name in sums}, rel=2e-5)
-    assert records[-1]["tokens"] == 8 * 6 * 24
+    assert records[-1]["tokens"] == tokens
     for name, tensor in AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").state_dict().items():
         torch.testing.assert_close(tensor, model.state_dict()[name], rtol=2e-3, atol=2e-4)
 
@@ -192,15 +197,6 @@ def test_interrupted_and_continued_is_uninterrupted(made: Path, tmp_path: Path, 
     assert (tmp_path / "parts/checkpoints/step-8/optimizer.safetensors").read_bytes() == (
         tmp_path / "whole/checkpoints/step-8/optimizer.safetensors"
     ).read_bytes()
-
-
-def test_passes_follow_one_another(made: Path, tmp_path: Path) -> None:
-    stream = PileStream(Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=16)
-    batches = len(list(stream))
-    in_pass = sum(int((batch["doc_ids"] >= 0).sum()) for batch in stream)
-    changes = ("train.global_batch_size=16", "train.micro_batch_size=16", f"train.steps={2 * batches}")
-    finished = trainer(made, tmp_path / "run", *changes, "checkpoint.every=1000").fit()
-    assert finished.tokens == 2 * in_pass
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(made: Path, tmp_path: Path) -> None:
@@ -303,12 +299,10 @@ def test_a_loss_that_is_no_number_names_its_step_and_its_documents(made: Path, t
     texts.insert(20, "a rare Ω")
     shard = tmp_path / "corpus.jsonl"
     shard.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    ours = trainer(made, tmp_path / "run", f"data.path={shard}", "checkpoint.every=1000")
+    ours = trainer(made, tmp_path / "run", f"data.path={shard}", "checkpoint.every=1000", "train.steps=100")
     stream = PileStream(Corpus(shard), tokenizer=made / "tokenizer", seq_len=24, batch_size=6)
     poison = int(ours.tokenizer.encode_batch(["Ω"])[0][-1])
-    batches = list(stream)
-    step = next(i for i, batch in enumerate(batches, 1) if (batch["input_ids"] == poison).any())
-    batch = batches[step - 1]
+    step, batch = next((i, batch) for i, batch in enumerate(stream, 1) if (batch["input_ids"] == poison).any())
     with torch.no_grad():
         ours.lm.model.get_input_embeddings().weight[poison] = math.nan
     bad_row = int((batch["input_ids"] == poison).any(dim=1).nonzero()[0])
@@ -343,7 +337,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(
 
 
 def test_a_selection_without_documents_is_an_error(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(PilekitError, match="no documents of EuroParl"):
+    with pytest.raises(PilekitError, match=r"no document is selected by subsets=.*EuroParl"):
         trainer(made, tmp_path / "run", "data.subsets=['EuroParl']").fit()
 
 
@@ -367,7 +361,7 @@ def test_a_config_json_that_was_changed_meanwhile_is_noticed(made: Path, tmp_pat
         trainer(made, tmp_path / "run", f"model.config={config}").fit()
 
 
-def test_no_micro_batch_size_changes_a_step_at_the_end_of_a_pass(made: Path, tmp_path: Path) -> None:
+def test_no_micro_batch_size_changes_a_step_of_few_documents(made: Path, tmp_path: Path) -> None:
     shard = tmp_path / "corpus.jsonl"
     shard.write_text('{"text": "the quick brown fox jumps over the lazy dog, twelve times 345"}\n' * 5)
     runs = []
@@ -383,26 +377,16 @@ def test_no_micro_batch_size_changes_a_step_at_the_end_of_a_pass(made: Path, tmp
             assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
 
 
-def test_a_bad_line_stops_after_saving_and_can_be_left_out(
-    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_line_is_told_and_can_be_left_out(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines_of = ['{"text": "the quick brown fox jumps over the lazy dog"}'] * 60
     lines_of[45] = '{"text": 5}'
     shard = tmp_path / "corpus.jsonl"
     shard.write_text("\n".join(lines_of))
-    small = ("train.global_batch_size=2", "train.steps=60", "checkpoint.every=1000")
+    small = (f"data.path={shard}", "train.global_batch_size=2", "train.steps=4")
     with pytest.raises(PilekitError, match="line 46"):
-        trainer(made, tmp_path / "run", f"data.path={shard}", *small).fit()
-    done = len(lines(tmp_path / "run"))
-    if done:
-        assert (tmp_path / "run" / "latest").read_text() == f"checkpoints/step-{done}\n"
-    steps: list[int] = []
-    trainer(made, tmp_path / "run", f"data.path={shard}", *small, "data.on_error=skip").fit(
-        lambda metrics: steps.append(metrics.step)
-    )
-    assert steps == list(range(done + 1, 61))
-    trainer(made, tmp_path / "skip", f"data.path={shard}", *small, "data.on_error=skip").fit()
-    assert lines(tmp_path / "run") == lines(tmp_path / "skip")
+        trainer(made, tmp_path / "run", *small)
+    assert not (tmp_path / "run").exists()
+    assert trainer(made, tmp_path / "run", *small, "data.on_error=skip", "schedule.warmup=1").fit().step == 4
     assert "1 bad line left out, the first: " in caplog.text
 
 

@@ -30,10 +30,11 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     """Only documents of these subsets, by any of their names; left out: all."""
     on_error: Literal["raise", "skip"] = "raise"
     """What a bad line of a shard does: "raise" stops the run with its place, "skip" leaves it out with a warning."""
-    packing: Literal["concat"] = "concat"
-    """How documents fill rows: "concat" puts one after another and cuts at the row's edge."""
+    packing: Literal["best_fit", "concat", "none"] = "best_fit"
+    """How documents fill rows: "best_fit" cuts none that fits in one, "concat" puts one after another and cuts at the
+    row's edge, "none" puts one in each."""
     seed: int = 0
-    """Recorded with the stream's place; a pass in file order has nothing random."""
+    """Of the documents' order."""
     attention: Literal["document", "causal"] = "document"
     """What a token sees: only its own document, or all of the row that stands before it."""
 
