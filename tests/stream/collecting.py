@@ -9,10 +9,12 @@ from itertools import islice
 from typing import Any, Literal
 
 import torch
+from torch import distributed as dist
 from torch.utils.data import DataLoader
 
 from pilekit.pipeline import Document, document_filter
 from pilekit.stream import Batch, PileStream
+from tests.process_groups import ProcessGroups
 from tests.stream.reference import Row
 
 Way = Literal["iter", "loader", "stock"]
@@ -21,6 +23,9 @@ Way = Literal["iter", "loader", "stock"]
 ALL = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
 
 STEP = list[Row]
+
+SECONDS = 60.0
+"""For 20 steps of a tiny corpus in all ranks; a hang is a failure."""
 
 
 @document_filter
@@ -97,3 +102,18 @@ def steps_of(ranks: Sequence[Sequence[STEP]], grad_accum: int) -> list[Counter[R
 def counted(steps: Iterable[STEP]) -> list[Counter[Row]]:
     """Steps whose rows have no order."""
     return [Counter(step) for step in steps]
+
+
+def run_in_rank(*arguments: Any) -> tuple[list[STEP], str]:
+    """`run`, and then all ranks wait for each other, so that none ends while others are at work."""
+    result = run(*arguments)
+    dist.barrier()
+    return result
+
+
+def in_group(
+    process_group: ProcessGroups, world_size: int, folder: Any, settings: dict[str, Any], *arguments: Any
+) -> tuple[list[list[STEP]], list[str]]:
+    """(batches, states) by rank."""
+    results = process_group(world_size).run(run_in_rank, str(folder), settings, *arguments, timeout=SECONDS)
+    return [batches for batches, _ in results], [state for _, state in results]

@@ -131,8 +131,10 @@ def is_used(plan: Plan, epoch: int, copy: int, line: Line) -> bool:
     return (hashed >> 11) / 2**53 < factor - math.floor(factor)
 
 
-def lane_documents(lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int) -> Iterator[Document]:
-    """Everything that lane `lane` reads, without end."""
+def lane_documents(
+    lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int, epochs: range | None = None
+) -> Iterator[Document]:
+    """Everything that lane `lane` reads: without end, or in these epochs."""
     documents = selected(lines, plan)
     unit = plan.unit or unit_of(len(documents), plan.lanes)
     units = [documents[begin : begin + unit] for begin in range(0, len(documents), unit)]
@@ -140,8 +142,8 @@ def lane_documents(lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int
     copies = max(1, math.ceil(max(factors)))
     per_epoch = len(units) * copies
     order_of_epoch: dict[int, list[int]] = {}
-    position = lane
-    while True:
+    position = lane + (epochs.start * per_epoch if epochs else 0)
+    while epochs is None or position < epochs.stop * per_epoch:
         epoch = position // per_epoch
         if epoch not in order_of_epoch:
             order = permutation(per_epoch, plan.seed, UNITS, epoch).tolist() if plan.shuffle else range(per_epoch)
@@ -302,3 +304,16 @@ def optimizer_steps(
         ]
         for step in range(steps)
     ]
+
+
+def finite_pass(
+    lines: Iterable[Line], plan: Plan, encode: Encoder, epochs: range, *, drop_last: bool = False
+) -> list[list[Row]]:
+    """The optimizer steps of a pass that ends: the rows of the only lane of a plan, padded to whole steps, or cut."""
+    assert plan.lanes == 1
+    pieces = list(lane_rows(lane_documents(lines, plan, encode, 0, epochs), plan))
+    if not drop_last:
+        pieces += [[]] * (-len(pieces) % plan.global_batch_size)
+    rows = [columns(row, plan.seq_len, encode.pad_id) for row in pieces]
+    size = plan.global_batch_size
+    return [rows[begin : begin + size] for begin in range(0, len(rows) - size + 1, size)]

@@ -19,7 +19,7 @@ from pilekit.errors import PilekitError
 from tests.stream.collecting import Way, counted, no_brown_fox, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
 from tests.stream.corpora import Form, made, record, uneven, write_shard
-from tests.stream.reference import Encoder, unit_of
+from tests.stream.reference import Encoder, Plan, optimizer_steps, sequential_documents, unit_of
 
 # 1. Order: what an optimizer step holds is the same for every topology
 
@@ -106,6 +106,40 @@ def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Setti
     assert state["plan"]["rows"] == 24
     assert state["plan"]["columns"] == 4
     assert state["plan"]["unit"] == unit_of(len(corpora["mixed"].lines), 96)
+
+
+@pytest.fixture
+def read_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny shards of one frame are treated as the Pile's are: nothing is held, nothing is sought."""
+    monkeypatch.setattr("pilekit.stream.plan.HELD_BYTES", 0)
+    monkeypatch.setattr("pilekit.stream.plan.MOST_DECODED", 0)
+
+
+@pytest.mark.usefixtures("read_from_the_beginning")
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_single_frames_are_read_as_the_reference_reads_them(
+    tmp_path: Path, settings: Settings, encode: Encoder, packing: Any
+) -> None:
+    """The sequential plan: lanes of whole shards, on other ranks, accumulation and workers, and resumed."""
+    corpus = made(tmp_path, [100, 110, 90, 120, 30], form="single", bad=0.05)
+    factors = {"ArXiv": 2.5, "Github": 0.0}
+    wanted_plan = Plan(corpus.shards, 2, 2, 8, 64, window=16, packing=packing, repeats=factors)
+    steps = optimizer_steps(
+        wanted_plan, lambda lane: sequential_documents(corpus.lines, wanted_plan, encode, lane), encode.pad_id, 40
+    )
+    given = {**settings, "lanes": (2, 2), "packing": packing, "repeats": factors, "on_error": "skip"}
+    states: list[str] | None = None
+    step = 0
+    for world_size, grad_accum, workers in [(1, 1, 0), (2, 1, 2), (2, 2, 1), (1, 4, 0), (1, 1, 2)]:
+        split = {**given, "batch_size": 8 // world_size // grad_accum, "grad_accum": grad_accum}
+        results = [
+            run(tmp_path, {**split, "rank": rank, "world_size": world_size}, "loader", workers, 8 * grad_accum, states)
+            for rank in range(world_size)
+        ]
+        assert steps_of([batches for batches, _ in results], grad_accum) == counted(steps[step : step + 8])
+        states = [state for _, state in results]
+        assert json.loads(states[0])["plan"]["name"] == "sequential"
+        step += 8
 
 
 # 2. Coverage: in each epoch every document exactly as often as its repeats say

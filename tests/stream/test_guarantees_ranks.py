@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,27 +16,9 @@ from torch import distributed as dist
 
 from pilekit.stream import PileStream
 from tests.process_groups import ProcessGroups, RankFailed
-from tests.stream.collecting import ALL, STEP, Way, counted, no_brown_fox, rows_of, run, steps_of
+from tests.stream.collecting import ALL, SECONDS, STEP, Way, counted, in_group, no_brown_fox, rows_of, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
 from tests.tokenize.making import byte_level_bpe
-
-SECONDS = 60.0
-"""For 20 steps of a tiny corpus in all ranks; a hang is a failure."""
-
-
-def run_in_rank(*arguments: Any, **named: Any) -> tuple[list[STEP], str]:
-    """`collecting.run`, and then all ranks wait for each other, so that none ends while others are at work."""
-    result = run(*arguments, **named)
-    dist.barrier()
-    return result
-
-
-def in_group(
-    process_group: ProcessGroups, world_size: int, folder: Any, settings: Settings, *arguments: Any
-) -> tuple[list[list[STEP]], list[str]]:
-    """(batches, states) by rank."""
-    results = process_group(world_size).run(run_in_rank, str(folder), settings, *arguments, timeout=SECONDS)
-    return [batches for batches, _ in results], [state for _, state in results]
 
 
 def test_two_ranks_make_the_references_steps(
@@ -111,17 +92,15 @@ def test_every_topology_makes_the_references_steps(
         *[("stock", workers, 2) for workers in range(5)],
         ("iter", 0, 2),
     ]
-    states: list[str] | None = None
+    elsewhere = {1: 2, 2: 4, 4: 1}[world_size]
+    begun, states = in_group(process_group, elsewhere, folder, {**base, "batch_size": 16 // elsewhere}, "iter", 0, 6)
+    assert steps_of(begun, 1) == wanted[:6]
     for way, workers, grad_accum in ways:
         given = {**base, "batch_size": 16 // world_size // grad_accum, "grad_accum": grad_accum}
-        ranks, _ = in_group(process_group, world_size, folder, given, way, workers, 6 * grad_accum)
-        assert steps_of(ranks, grad_accum) == wanted[:6], (way, workers, grad_accum)
-        if states is not None:
-            ranks, _ = in_group(process_group, world_size, folder, given, way, workers, 6 * grad_accum, states)
-            assert steps_of(ranks, grad_accum) == wanted[6:], (way, workers, grad_accum)
-        elsewhere = {1: 2, 2: 4, 4: 1}[world_size]
-        given = {**base, "batch_size": 16 // elsewhere}
-        _, states = in_group(process_group, elsewhere, folder, given, "iter", 0, 6)
+        fresh, _ = in_group(process_group, world_size, folder, given, way, workers, 6 * grad_accum)
+        assert steps_of(fresh, grad_accum) == wanted[:6], (way, workers, grad_accum)
+        resumed, _ = in_group(process_group, world_size, folder, given, way, workers, 6 * grad_accum, states)
+        assert steps_of(resumed, grad_accum) == wanted[6:], (way, workers, grad_accum)
 
 
 @pytest.mark.slow
