@@ -16,22 +16,17 @@ between steps goes on with other ranks, workers and accumulation, from the windo
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
-import torch
 
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.batch import Batch, OpenBatch
 from pilekit.stream.grid import Share
-from pilekit.stream.lane import Given, Lane, Layout, Place, counts
+from pilekit.stream.lane import Place
 from pilekit.stream.lane_documents import LaneSource
-from pilekit.stream.making import Form
-from pilekit.stream.state import batch_state
-
-_SKIPPED_AT_ONCE = 64
-"""Rows of others are passed over in small parts, so that their windows are not kept."""
+from pilekit.stream.making import Form, passed_over
 
 
 def samples_behind(share: Share, number: int) -> int:
@@ -50,34 +45,35 @@ def slice_of(share: Share, number: int) -> int:
 
 def made(
     source: LaneSource,
-    layout: Layout,
-    share: Share,
     form: Form,
+    share: Share,
+    begin: Place,
     place: Place,
     behind: int,
     numbers: range,
     drop_last: bool,
-) -> Generator[Batch, None, bool]:
+) -> Generator[Any, None, bool]:
     """The rank's batches of these numbers, as far as there are samples, each with its `stream_state`.
 
     source     its lane 0 ends
-    place      of that lane, behind batch `behind` of the rank; -1: none
+    begin      of the pass, in that lane
+    place      behind batch `behind` of the rank; -1: none
     drop_last  leave out a step that samples do not fill, rather than pad it
 
     Returns whether there was any batch, of whichever rank and worker, behind `behind`.
     """
-    lane = Lane(source, 0, place, layout)
+    lane = form.lane(source, 0, place)
     whole, accumulation = share.grid.global_batch_size, share.grad_accum
     at, first = samples_behind(share, behind), (behind + 1) // accumulation
     try:
         for step, parts in groupby(numbers, lambda number: number // accumulation):
-            kept: list[tuple[int, list[Given], Place]] = []
+            kept: list[tuple[int, list[Any], Place]] = []
             for number in parts:
-                at += _skipped(lane, slice_of(share, number) - at)
-                given = lane.give(share.batch_size)
-                at += _rows(given)
+                at += passed_over(lane, slice_of(share, number) - at)
+                given = list(lane.give(share.batch_size))
+                at += _samples(given)
                 kept.append((number, given, lane.place))
-            at += _skipped(lane, (step + 1) * whole - at)
+            at += passed_over(lane, (step + 1) * whole - at)
             if not at:
                 raise PilekitError(
                     "no document of the corpus is left in the pass by subsets, repeats, dedup and filters; `pilekit "
@@ -86,47 +82,46 @@ def made(
             if at <= step * whole or (drop_last and at < (step + 1) * whole):
                 break
             for number, given, after in kept:
-                if number % accumulation == accumulation - 1:
-                    after = lane.place
-                yield _batch(layout, share, form, number, given, after)
+                if form.padded_by_first and (missing := share.batch_size - _samples(given)):
+                    if at == samples_behind(share, behind):  # The place is the end, so `at` says only that.
+                        at = min(at, _all(source, form, begin))
+                    beyond = slice_of(share, number) + share.batch_size - missing - at
+                    given += _once_more(source, form, begin, beyond % at, missing)
+                place = lane.place if number % accumulation == accumulation - 1 else after
+                yield form.batch(share, number, given, np.zeros(1, np.int64), np.array([place], np.int64))
             del kept, given
         return at >= (first + 1) * whole if drop_last else at > first * whole
     finally:
         lane.close()
 
 
-def _batch(layout: Layout, share: Share, form: Form, number: int, given: list[Given], after: Place) -> Batch:
-    batch = OpenBatch(
-        share.batch_size,
-        layout.seq_len,
-        form.outputs,
-        pad_id=form.pad_id,
-        eos_id=form.eos_id,
-        append_eod=layout.append_eod,
-        masking=form.masking,
-    )
-    for rows in given:
-        batch.fill(rows.window, rows.first_row, rows.count)
-    filled = batch.filled
-    batch.pad(batch.left)
-    skipped, *counted = counts(given, form.subsets)
-    state = batch_state(number, np.zeros(1, np.int64), np.array([after], np.int64), filled, skipped, *counted)
-    return batch.close(layout.shard_names, torch.from_numpy(state))
+def _all(source: LaneSource, form: Form, begin: Place) -> int:
+    """How many samples the pass has."""
+    lane = form.lane(source, 0, begin)
+    try:
+        return passed_over(lane, 1 << 62)
+    finally:
+        lane.close()
 
 
-def _skipped(lane: Lane, count: int) -> int:
-    """Pass over the lane's next `count` rows; returns how many there were."""
-    left = count
-    while left > 0:
-        asked = min(left, _SKIPPED_AT_ONCE)
-        found = _rows(lane.give(asked))
-        left -= found
-        if found < asked:
-            break
-    return count - left
+def _once_more(source: LaneSource, form: Form, begin: Place, sample: int, count: int) -> list[Any]:
+    """The pass's samples from number `sample` on, and again from its first one where it ends."""
+    found: list[Any] = []
+    while count:
+        lane = form.lane(source, 0, begin)
+        try:
+            passed_over(lane, sample)
+            given = list(lane.give(count))
+        finally:
+            lane.close()
+        if not given:
+            raise PilekitError("the documents of the pass cannot be read once more; give drop_last=True, or save them")
+        found += given
+        count, sample = count - _samples(given), 0
+    return found
 
 
-def _rows(given: list[Given]) -> int:
+def _samples(given: Sequence[Any]) -> int:
     return sum(some.count for some in given)
 
 

@@ -7,7 +7,7 @@ any. So a place means the same whatever is dropped, and reading can begin again 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +29,7 @@ class LaneDocuments:
     shards     int64 [n]; index into the corpus's shards
     numbers    int64 [n]; line numbers from 0
     skipped    bad lines passed over just before or among them
+    records    their lines as JSON, [n], where the source was asked for them
     """
 
     position: int
@@ -38,6 +39,7 @@ class LaneDocuments:
     shards: Int64
     numbers: Int64
     skipped: int = 0
+    records: Sequence[bytes | memoryview] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)

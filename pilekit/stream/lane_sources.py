@@ -98,12 +98,13 @@ class Wanted:
         """Positions in an epoch, where there is one lane."""
         return self.per_epoch(unit) * (len(self.corpus.shards) if self.selection is None else 1)
 
-    def source(self, lanes: int, unit: int, end: int | None = None) -> LaneSource:
+    def source(self, lanes: int, unit: int, end: int | None = None, records: bool = False) -> LaneSource:
         """What the lanes of a grid read; `end`: the position at which they end, for a finite pass."""
         if self.selection is None:
             stages = (*((Deduplicated(self.dedup),) if self.dedup is not None else ()), *self.filters)
             return sequential.Sequential(
-                *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error, end)
+                *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error, end),
+                records=records,
             )
         units = UnitSequence(
             documents=len(self.selection),
@@ -113,7 +114,7 @@ class Wanted:
             lanes=lanes,
             shuffle=self.shuffle,
         )
-        return RandomAccess(self.selection, units, self.repeats, self.filters, end)
+        return RandomAccess(self.selection, units, self.repeats, self.filters, end, records)
 
     def first(self, lanes: int) -> Int64:
         """Where all lanes begin, int64 [L, 3]."""

@@ -47,7 +47,7 @@ class StreamLoader:
             raise PilekitError(f"num_workers is a whole number from 0 on, not {visible(repr(num_workers), 80)}")
         self.stream = stream
         self.num_workers = num_workers
-        self._options: dict[str, Any] = {"pin_memory": pin_memory}
+        self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}
         if num_workers:
             self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
         self._told = False
@@ -64,7 +64,9 @@ class StreamLoader:
         if active < self.num_workers and not self._told:
             self._told = True
             logger.warning("%s", stream.few_workers(self.num_workers))
-        loader: DataLoader[Batch] = DataLoader(stream, batch_size=None, num_workers=active, **self._options)
+        loader: DataLoader[Batch] = DataLoader(
+            stream, batch_size=None, num_workers=active, collate_fn=_as_it_is, **self._options
+        )
         batches = iter(loader)
         while True:
             try:
@@ -97,6 +99,11 @@ class StreamLoader:
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """As `PileStream.load_state_dict`."""
         self.stream.load_state_dict(state, strict)
+
+
+def _as_it_is(batch: Any) -> Any:
+    """What torch would make of a batch is a copy, and of a document one without its state."""
+    return batch
 
 
 def _last_line(text: str) -> str:

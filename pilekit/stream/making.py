@@ -1,13 +1,15 @@
 """Making batches: the lanes that a rank's share of the grid names, read in turn.
 
 A batch depends on the grid, on who asks for it, and on the places of the lanes that it reads; so a DataLoader's worker
-that makes every n-th batch needs to know nothing of what the others do.
+that makes every n-th batch needs to know nothing of what the others do. What a lane gives, and what a batch is made
+into, is the `Form`'s business: rows of tokens here, documents as they are in raw_documents.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,75 +23,143 @@ from pilekit.stream.mlm import Masking
 from pilekit.stream.state import batch_state
 
 
-@dataclass(frozen=True)
-class Form:
-    """What batches hold: arguments of `OpenBatch`, and how many subsets there are."""
+class Giving(Protocol):
+    """A lane that is read: `Lane`, or one that packs nothing."""
 
+    place: Place
+
+    def give(self, count: int) -> Sequence[Any]:
+        """The next `count` samples in parts, each with its `count`; fewer only where the lane ends."""
+        ...
+
+    def close(self) -> None:
+        """Close what it has opened."""
+        ...
+
+
+class Form(Protocol):
+    """What samples are, and a batch of them."""
+
+    @property
+    def padded_by_first(self) -> bool:
+        """Whether a finite pass ends with its first samples once more, rather than with empty ones."""
+        ...
+
+    def lane(self, source: LaneSource, lane: int, place: Place) -> Giving:
+        """Lane `lane` of `source`, from `place` on."""
+        ...
+
+    def batch(self, share: Share, number: int, given: Sequence[Any], lanes: Int64, places: Int64) -> Any:
+        """Batch `number` of what lanes gave, with its state: int64 [k] and [k, 3], where the lanes stand after it."""
+        ...
+
+    def named(self, given: Sequence[Any]) -> list[list[tuple[str, int]]]:
+        """Per sample, the (shard name, document number) of its documents."""
+        ...
+
+
+@dataclass(frozen=True)
+class PackedForm:
+    """Samples are rows of tokens, batches `Batch`es: `layout` says how rows are made, the rest is `OpenBatch`'s.
+
+    subsets   how many there are
+    """
+
+    layout: Layout
     outputs: Sequence[str]
     pad_id: int
     eos_id: int
     masking: Masking | None
     subsets: int
 
+    @property
+    def padded_by_first(self) -> bool:
+        """A finite pass ends with rows without documents."""
+        return False
 
-def made(
-    source: LaneSource, layout: Layout, share: Share, form: Form, places: Int64, numbers: range
-) -> Generator[Batch, None, None]:
+    def lane(self, source: LaneSource, lane: int, place: Place) -> Lane:
+        """A lane that packs."""
+        return Lane(source, lane, place, self.layout)
+
+    def batch(self, share: Share, number: int, given: Sequence[Given], lanes: Int64, places: Int64) -> Batch:
+        """The rows given, then rows without documents."""
+        batch = OpenBatch(
+            share.batch_size,
+            self.layout.seq_len,
+            self.outputs,
+            pad_id=self.pad_id,
+            eos_id=self.eos_id,
+            append_eod=self.layout.append_eod,
+            masking=self.masking,
+        )
+        for rows in given:
+            batch.fill(rows.window, rows.first_row, rows.count)
+        filled = batch.filled
+        batch.pad(batch.left)
+        skipped, *counted = counts(given, self.subsets)
+        state = batch_state(number, lanes, places, filled, skipped, *counted)
+        return batch.close(self.layout.shard_names, torch.from_numpy(state))
+
+    def named(self, given: Sequence[Given]) -> list[list[tuple[str, int]]]:
+        """By doc_id."""
+        found = []
+        for some in given:
+            rows, window = some.window.rows, some.window
+            for row in range(some.first_row, some.first_row + some.count):
+                documents = rows.document[rows.start[row] : rows.start[row + 1]]
+                shards, numbers = window.shards[documents].tolist(), window.numbers[documents].tolist()
+                found.append([(self.layout.shard_names[s], n) for s, n in zip(shards, numbers, strict=True)])
+        return found
+
+
+def made(source: LaneSource, form: Form, share: Share, places: Int64, numbers: range) -> Generator[Any, None, None]:
     """The batches of these numbers, each with its `stream_state`; a part of them that leaves each lane to one maker.
 
     places   int64 [L, 3]: where the lanes stand before the first of `numbers` that reads them
     """
-    lanes: dict[int, Lane] = {}
+    lanes: dict[int, Giving] = {}
     try:
         for number in numbers:
             read = share.read_by(number)
-            given: list[Given] = []
+            given: list[Any] = []
             after = np.empty((len(read), 3), np.int64)
             for index, lane in enumerate(read.tolist()):
                 if lane not in lanes:
-                    lanes[lane] = Lane(source, lane, Place(*places[lane].tolist()), layout)
+                    lanes[lane] = form.lane(source, lane, Place(*places[lane].tolist()))
                 given += lanes[lane].give(share.per_lane)
                 after[index] = lanes[lane].place
-            batch = OpenBatch(
-                share.batch_size,
-                layout.seq_len,
-                form.outputs,
-                pad_id=form.pad_id,
-                eos_id=form.eos_id,
-                append_eod=layout.append_eod,
-                masking=form.masking,
-            )
-            for rows in given:
-                batch.fill(rows.window, rows.first_row, rows.count)
-            skipped, *counted = counts(given, form.subsets)
-            state = batch_state(number, read, after, batch.filled, skipped, *counted)
-            yield batch.close(layout.shard_names, torch.from_numpy(state))
+            yield form.batch(share, number, given, read, after)
     finally:
-        for lane in lanes.values():
-            lane.close()
+        for open_lane in lanes.values():
+            open_lane.close()
 
 
 def identities(
-    source: LaneSource, layout: Layout, grid: Grid, step: int, begun: Mapping[int, tuple[Place, int]]
+    source: LaneSource, form: Form, grid: Grid, step: int, begun: Mapping[int, tuple[Place, int]]
 ) -> list[list[tuple[str, int]]]:
     """The documents of optimizer step `step`: for each of its samples, (shard name, document number) by doc_id.
 
-    begun   for each lane of the step's column where to begin to count, and how many rows are given from there before
+    begun   for each lane of the step's column where to begin to count, and how many samples are given from there before
     """
     found = []
     for lane in range(step % grid.columns, grid.lanes, grid.columns):
         place, before = begun[lane]
-        reading = Lane(source, lane, place, layout)
+        reading = form.lane(source, lane, place)
         try:
-            while before > 0:  # in small parts, so that windows behind are not kept
-                reading.give(min(before, 64))
-                before -= 64
-            for given in reading.give(grid.per_visit):
-                rows, window = given.window.rows, given.window
-                for row in range(given.first_row, given.first_row + given.count):
-                    documents = rows.document[rows.start[row] : rows.start[row + 1]]
-                    shards, numbers = window.shards[documents].tolist(), window.numbers[documents].tolist()
-                    found.append([(layout.shard_names[s], n) for s, n in zip(shards, numbers, strict=True)])
+            passed_over(reading, before)
+            found += form.named(reading.give(grid.per_visit))
         finally:
             reading.close()
     return found
+
+
+def passed_over(lane: Giving, count: int) -> int:
+    """Pass over the lane's next `count` samples, in small parts, so that none are kept; returns how many there were."""
+    left = count
+    while left > 0:
+        asked = min(left, 64)
+        found = sum(some.count for some in lane.give(asked))
+        left -= found
+        if found < asked:
+            break
+    return count - left

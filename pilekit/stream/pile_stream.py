@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import logging
-from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -37,9 +37,10 @@ from pilekit.stream.hashes import Int64
 from pilekit.stream.lane import Layout, Place
 from pilekit.stream.lane_sources import OTHER, Wanted, checked_filters
 from pilekit.stream.loader import StreamLoader
-from pilekit.stream.making import Form, identities, made
+from pilekit.stream.making import Form, PackedForm, identities, made
 from pilekit.stream.mlm import Masking
 from pilekit.stream.plan import choose_plan
+from pilekit.stream.raw_documents import RawForm, state_of, taken_state
 from pilekit.stream.repeats import exact_repeats
 from pilekit.stream.sharded_twice import refuse_second_sharding
 from pilekit.stream.state import Record
@@ -59,7 +60,8 @@ class PileStream(IterableDataset[Batch]):
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others
                        are left out; only a `Corpus` is taken as it is. A warning says which of the two happens
-    tokenizer          a path (what `load_tokenizer` takes), or a `Tokenizer`; it must have an end-of-document token
+    tokenizer          a path (what `load_tokenizer` takes), or a `Tokenizer`; it must have an end-of-document token.
+                       None: items are documents as they are; what concerns tokens, rows and windows means nothing then
     seq_len            tokens in a row
     batch_size         rows in a batch: what this rank gets at a time
     grad_accum         batches that make an optimizer step on this rank
@@ -94,6 +96,10 @@ class PileStream(IterableDataset[Batch]):
     pass batch_size=None**: batches are made here. `stream.loader(num_workers=n)` is such a DataLoader that also keeps
     the state; with a stock one, call `stream.advance(batch)` for each batch trained on.
 
+    With tokenizer=None an item is a `StoredDocument` (text, meta, subset, number, shard): batch_size is 1 then unless
+    given; else a list of batch_size of them. Of Parquet shards, `meta` has the label alone. A finite pass ends with its
+    first documents once more where ranks would not be equally long, as DistributedSampler's does.
+
     PilekitError for wrong arguments, for a selection without documents, and for a world size, accumulation or batch
     that does not fit the grid, with those that do.
     """
@@ -102,7 +108,7 @@ class PileStream(IterableDataset[Batch]):
         self,
         data: str | Path | Sequence[str | Path] | Corpus,
         *,
-        tokenizer: str | Path | Tokenizer,
+        tokenizer: str | Path | Tokenizer | None,
         seq_len: int = 2048,
         batch_size: int | None = None,
         grad_accum: int | None = None,
@@ -141,18 +147,20 @@ class PileStream(IterableDataset[Batch]):
         outputs = checked_outputs(outputs)
         check_epochs(epochs, lanes, samples_per_epoch)
         self._given_lanes = given_lanes(lanes)
+        if tokenizer is None:
+            if objective == "mlm":
+                raise PilekitError('objective="mlm" masks tokens, tokenizer=None asks for documents; give a tokenizer')
+            if batch_size is None and global_batch_size is None:
+                batch_size = 1
         self._given_sizes = (batch_size, grad_accum, global_batch_size)
         self.rank, self.world_size = rank_of_world(rank, world_size, num_replicas)
         batch, accumulation = batch_sizes(self.world_size, batch_size, grad_accum, global_batch_size)
 
         self.corpus = _corpus(data)
-        self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+        self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
         self.subsets = _subsets(subsets, self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
-        eos_id = _eos_id(self.tokenizer)
-        pad_id = eos_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
-        masking = _masking(self.tokenizer) if objective == "mlm" else None
         self._wanted = Wanted(
             corpus=self.corpus,
             plan=choose_plan(self.corpus, on_error=on_error),
@@ -166,28 +174,28 @@ class PileStream(IterableDataset[Batch]):
         )
         self.subset_names = self._wanted.subset_names()
         ids = {name: index for index, name in enumerate(self.subset_names)}
-        self._layout = Layout(
-            tokenizer=self.tokenizer,
-            seq_len=seq_len,
-            packing=packing,
-            window=window,
-            append_eod=append_eod,
-            seed=seed,
-            subset_ids=ids,
-            other_subset=ids[OTHER],
-            shard_names=tuple(shard.name for shard in self.corpus.shards),
-        )
-        self._form = Form(outputs, pad_id, eos_id, masking, len(ids))
-        self._fingerprint = {
-            **self._wanted.fingerprint(),
-            "tokenizer": self.tokenizer.fingerprint,
-            "special_tokens": {"treated_as": self.tokenizer.special_tokens, "eos_id": eos_id, "pad_id": pad_id},
-            "backend": f"{self.tokenizer.backend} {importlib.metadata.version(self.tokenizer.backend)}",
-            "seq_len": seq_len,
-            "packing": packing,
-            "append_eod": append_eod,
-            "objective": objective,
-        }
+        self._subset_ids = ids
+        names = tuple(shard.name for shard in self.corpus.shards)
+        self._form: Form
+        if self._tokenizer is None:
+            self._form = RawForm(names, self.corpus.manifest.text_field, ids, ids[OTHER])
+            self._fingerprint = {**self._wanted.fingerprint(), "tokenizer": None}
+        else:
+            eos_id = _eos_id(self._tokenizer)
+            pad_id = eos_id if self._tokenizer.pad_id is None else self._tokenizer.pad_id
+            masking = _masking(self._tokenizer) if objective == "mlm" else None
+            layout = Layout(self._tokenizer, seq_len, packing, window, append_eod, seed, ids, ids[OTHER], names)
+            self._form = PackedForm(layout, outputs, pad_id, eos_id, masking, len(ids))
+            self._fingerprint = {
+                **self._wanted.fingerprint(),
+                "tokenizer": self._tokenizer.fingerprint,
+                "special_tokens": {"treated_as": self._tokenizer.special_tokens, "eos_id": eos_id, "pad_id": pad_id},
+                "backend": f"{self._tokenizer.backend} {importlib.metadata.version(self._tokenizer.backend)}",
+                "seq_len": seq_len,
+                "packing": packing,
+                "append_eod": append_eod,
+                "objective": objective,
+            }
         self._samples_per_epoch = samples_per_epoch
         self._epochs, self._epoch, self._drop_last = epochs, 0, bool(drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
@@ -222,7 +230,7 @@ class PileStream(IterableDataset[Batch]):
             )
         self.share, self._unit = share, unit
         end = None if self._epochs is None else (self._epoch + self._epochs) * self._wanted.positions(unit)
-        self._source = self._wanted.source(grid.lanes, unit, end)
+        self._source = self._wanted.source(grid.lanes, unit, end, records=self._tokenizer is None)
 
     def _first(self) -> Int64:
         """Where all lanes begin, int64 [L, 3]."""
@@ -230,6 +238,18 @@ class PileStream(IterableDataset[Batch]):
         if self._epochs is not None:
             places[0, 0] = self._epoch * self._wanted.positions(self._unit)
         return places
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; PilekitError for a stream of documents, which has none."""
+        if self._tokenizer is None:
+            raise PilekitError("a stream with tokenizer=None gives documents and has no tokenizer")
+        return self._tokenizer
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the stream gives documents as they are (tokenizer=None)."""
+        return self._tokenizer is None
 
     @property
     def grid(self) -> Grid:
@@ -295,7 +315,7 @@ class PileStream(IterableDataset[Batch]):
         if (each := self.batches_per_epoch) is not None:
             end = (first // each + 1) * each
         numbers = range(first + part.worker, end, part.workers)[part.made :]
-        return made(self._source, self._layout, self.share, self._form, record.places, numbers)
+        return made(self._source, self._form, self.share, record.places, numbers)
 
     def _of_pass(self, part: WorkerPart) -> Generator[Batch, None, None]:
         """The same of a finite pass; of a whole one, if nothing is left and that is not what a state says."""
@@ -303,12 +323,13 @@ class PileStream(IterableDataset[Batch]):
         behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
         for again in (False, True):
             numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
-            of_all = (self._source, self._layout, self.share, self._form)
-            found = yield from finite.made(*of_all, place, behind, numbers, self._drop_last)
+            begin = Place(*self._first()[0].tolist())
+            of_pass = (self._source, self._form, self.share, begin, place, behind, numbers, self._drop_last)
+            found = yield from finite.made(*of_pass)
             if found or again or self._loaded or behind < 0:
                 break
             part = replace(part, made=0)
-            first, place, behind = 0, Place(*self._first()[0].tolist()), -1
+            first, place, behind = 0, begin, -1
 
     def pass_ended(self) -> None:
         """An iteration has given its last batch: that of finite passes begins anew."""
@@ -324,9 +345,9 @@ class PileStream(IterableDataset[Batch]):
         self.begin()
         record = self._seen
         for batch in self.made_by(WorkerPart(0, 1)):
-            if self._epochs is not None and record.batch and not int(batch["stream_state"][0]):
+            if self._epochs is not None and record.batch and not int(state_of(batch)[0]):
                 record.places, record.batch = self._first(), 0  # a whole pass, as nothing was left of the last one
-            record.add(batch["stream_state"].numpy())
+            record.add(state_of(batch))
             self._loaded = False
             yield batch
         self.pass_ended()
@@ -335,7 +356,7 @@ class PileStream(IterableDataset[Batch]):
         """The worker's batches; its own state is behind each as it is given."""
         record = self._current()
         for batch in self.made_by(part):
-            record.take(batch["stream_state"].numpy())
+            record.take(state_of(batch))
             self._part = part = part.after_one()
             yield batch
 
@@ -349,18 +370,13 @@ class PileStream(IterableDataset[Batch]):
         """By what `advance` was told, once it was told anything in this iteration; else by what was seen to go out."""
         return self._record if self._told else self._seen
 
-    def advance(self, batch: MutableMapping[str, Any]) -> None:
+    def advance(self, batch: Any) -> None:
         """Record that `batch` was handed out, and take its `stream_state` out of it: `state_dict` is now behind it.
 
         With a stock DataLoader the training loop does this for every batch, in their order; `loader()` does it by
         itself. Who iterates the stream itself may, to say that a batch counts only from here on.
         """
-        if not isinstance(batch, MutableMapping) or "stream_state" not in batch:
-            raise PilekitError(
-                "advance() needs a batch as the loader gave it, with its stream_state; call it once for each batch, "
-                "before converting it"
-            )
-        state = batch.pop("stream_state").cpu().numpy()
+        state = taken_state(batch)
         if not self._told and int(state[0]) == self._seen.batch:  # it comes from another iterator than the last one
             self._record = self._seen.copy()
         if self._epochs is not None and self._record.batch and not int(state[0]):
@@ -487,7 +503,7 @@ class PileStream(IterableDataset[Batch]):
     def _counted(self, subsets: Mapping[str, list[int]]) -> tuple[Any, Any]:
         counted = np.zeros((2, len(self.subset_names)), np.int64)
         for name, pair in subsets.items():
-            counted[:, self._layout.subset_ids.get(name, self._layout.other_subset)] += pair
+            counted[:, self._subset_ids.get(name, self._subset_ids[OTHER])] += pair
         return counted[0].copy(), counted[1].copy()
 
     def _grid_of(self, loaded: states.Loaded) -> Grid:
@@ -563,7 +579,7 @@ class PileStream(IterableDataset[Batch]):
             at, places = max(usable, key=lambda pair: pair[0])
             visits = len(range(column, step, grid.columns)) - len(range(column, at, grid.columns))
             begun[lane] = (Place(*places[lane].tolist()), visits * grid.per_visit)
-        return identities(self._source, self._layout, grid, step, begun)
+        return identities(self._source, self._form, grid, step, begun)
 
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""

@@ -40,6 +40,7 @@ class RandomAccess:
     repeats     factors by exact subset name; subsets that it does not name have 1
     filters     document stages, none of them stateful
     end         the position at which lanes end, for a finite pass; None: they have no end
+    records     give the documents' records too
 
     Can be pickled, if the filters can, and used after a fork. Threads must not share it. `PilekitError` from reading
     for damage, for a shard or index that was changed meanwhile, and for filters that leave nothing.
@@ -52,9 +53,10 @@ class RandomAccess:
         repeats: Mapping[str, float] | None = None,
         filters: Some[Stage] = (),
         end: int | None = None,
+        records: bool = False,
     ):
         self.selection, self.sequence, self.repeats = selection, sequence, dict(repeats or {})
-        self.end = end
+        self.end, self.records = end, records
         self.filters = Pipeline(filters)
         self._readers = OpenReaders(selection.corpus, selection.indexes)
 
@@ -96,6 +98,7 @@ class RandomAccess:
         shards: list[Int64] = []
         numbers: list[Int64] = []
         ranks: list[Int64] = []
+        records: list[bytes | memoryview] = []
         # Further copies are of some subsets only.
         labels = {label for label, factor in self.repeats.items() if factor > unit.copy} if unit.copy else None
         begin = 0
@@ -108,6 +111,8 @@ class RandomAccess:
                 )
             for kept in self.filters([batch]) if len(batch) else ():
                 texts += kept.texts
+                if self.records:
+                    records += kept.raw_lines()
                 subsets += kept.subsets
                 shards.append(np.full(len(kept), shard, dtype=np.int64))
                 numbers.append(kept.numbers)
@@ -115,6 +120,8 @@ class RandomAccess:
             begin += len(lines)
         of_each = _joined(ranks)
         by_rank = np.argsort(of_each)
+        if bool(np.any(np.diff(of_each[by_rank]) == 0)):
+            raise self._made_up()
         by_rank = by_rank[np.searchsorted(of_each[by_rank], document) :]
         chosen = by_rank.tolist()
         return LaneDocuments(
@@ -124,6 +131,7 @@ class RandomAccess:
             subsets=[subsets[i] for i in chosen],
             shards=_joined(shards)[by_rank],
             numbers=_joined(numbers)[by_rank],
+            records=[records[i] for i in chosen] if self.records else None,
         )
 
     def _batch(self, shard: int, lines: Int64, labels: Collection[str] | None) -> DocumentBatch:
@@ -140,12 +148,15 @@ class RandomAccess:
     def _places(self, kept: DocumentBatch, lines: Int64) -> Int64:
         """Which of these lines the documents that came through the filters are."""
         places = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
-        if not np.array_equal(lines[places], kept.numbers) or bool(np.any(kept.numbers[1:] <= kept.numbers[:-1])):
-            raise PilekitError(
-                f"{visible(kept.shard)}: the filters ({visible(repr(list(self.filters.stages)), 200)}) give documents "
-                "that they were not given, or in another order; a document stage drops documents or changes their texts"
-            )
+        if not np.array_equal(lines[places], kept.numbers):
+            raise self._made_up()
         return places
+
+    def _made_up(self) -> PilekitError:
+        return PilekitError(
+            f"the filters ({visible(repr(list(self.filters.stages)), 200)}) give documents that they were not given, or "
+            "one twice; a document stage drops documents or changes their texts"
+        )
 
 
 def _joined(parts: list[Int64]) -> Int64:

@@ -205,6 +205,7 @@ class Sequential:
                 np.full(len(numbers), shard, np.int64),
                 numbers,
                 starts[begin],
+                batch.raw_lines()[begin:end] if self.records else None,
             )
 
     def _nothing(self, lane: int) -> PilekitError:
