@@ -1,0 +1,70 @@
+"""`mix` against splitmix64 in plain integers, and permutations as what they are."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.stream.hashes import mix, permutation
+
+MASK = (1 << 64) - 1
+
+
+def plain_mix(*parts: int) -> int:
+    state = 0
+    for part in parts:
+        state = ((state ^ (part & MASK)) + 0x9E3779B97F4A7C15) & MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
+        state ^= state >> 31
+    return state
+
+
+@given(st.lists(st.integers(-(2**63), 2**64 - 1), max_size=5))
+def test_mix_is_splitmix64(parts: list[int]) -> None:
+    assert int(mix(*parts)) == plain_mix(*parts)
+
+
+def test_the_published_first_number_of_splitmix64() -> None:
+    assert int(mix(0)) == 0xE220A8397B1DCDAF
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), st.integers(0, 2**64 - 1))
+def test_arrays_are_mixed_element_by_element(numbers: list[int], seed: int) -> None:
+    found = mix(seed, np.array(numbers, np.int64), 7)
+    assert found.dtype == np.uint64
+    assert found.tolist() == [plain_mix(seed, number, 7) for number in numbers]
+
+
+def test_shapes_are_broadcast() -> None:
+    assert mix(1, np.arange(3)[:, None], np.arange(4)).shape == (3, 4)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 100, 4097])
+def test_a_permutation_holds_everything_once(n: int) -> None:
+    found = permutation(n, 5, 1, 2)
+    assert found.dtype == np.int64
+    assert sorted(found.tolist()) == list(range(n))
+
+
+def test_a_permutation_depends_on_seed_and_key_alone() -> None:
+    assert np.array_equal(permutation(100, 0, 1), permutation(100, 0, 1))
+    others = {
+        tuple(permutation(100, seed, *key).tolist()) for seed, key in [(0, (1,)), (1, (1,)), (0, (2,)), (0, (1, 0))]
+    }
+    assert len(others) == 4
+
+
+def test_a_permutation_is_the_order_of_philox_words() -> None:
+    """It must be the same for ever: its words are what numpy promises, its key what is written here."""
+    key = int.from_bytes(hashlib.sha256(b"(7, (1, 3))").digest()[:16], "little")
+    words = np.random.Philox(key=key).random_raw(50).tolist()
+    assert permutation(50, 7, 1, 3).tolist() == sorted(range(50), key=lambda index: words[index])
+    assert permutation(6, 0, 1, 0).tolist() == PINNED
+
+
+PINNED = [0, 4, 2, 5, 1, 3]

@@ -1,0 +1,94 @@
+"""Repeats: what stays is counted, and the choice is written out once more."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.corpus import load_manifest
+from pilekit.errors import PilekitError
+from pilekit.stream.hashes import mix
+from pilekit.stream.repeats import copies, exact_repeats, stays
+
+PILE = load_manifest("pile")
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.integers(0, 40), st.integers(0, 10**9)), max_size=30),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(0, 2**63),
+)
+def test_what_stays_is_as_written(documents: list[tuple[float, int, int]], epoch: int, copy: int, seed: int) -> None:
+    factors, shards, numbers = (list(column) for column in zip(*documents, strict=True)) if documents else ([], [], [])
+    found = stays(seed, epoch, copy, np.array(factors, float), np.array(shards, np.int64), np.array(numbers, np.int64))
+    assert found.dtype == np.bool_
+    for stayed, (factor, shard, number) in zip(found.tolist(), documents, strict=True):
+        draw = (int(mix(seed, 3, epoch, shard, number)) >> 11) / 2**53
+        assert stayed == (
+            copy < math.floor(factor) or (copy == math.floor(factor) and draw < factor - math.floor(factor))
+        )
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.25, 1.0, 1.5, 2.0, 3.75])
+def test_each_document_is_used_floor_or_ceil_times(factor: float) -> None:
+    numbers = np.arange(20_000)
+    factors = np.full(len(numbers), factor)
+    chosen = []
+    for epoch in range(2):
+        uses = np.sum([stays(1, epoch, copy, factors, np.array(0), numbers) for copy in range(5)], axis=0)
+        assert set(np.unique(uses)) <= {math.floor(factor), math.ceil(factor)}
+        more = factor - math.floor(factor)
+        assert abs(uses.sum() / len(numbers) - factor) <= 4 * (more * (1 - more) / len(numbers)) ** 0.5
+        chosen.append(uses)
+    assert (factor % 1 == 0) == np.array_equal(chosen[0], chosen[1]), "epochs choose anew"
+
+
+@pytest.mark.parametrize(
+    ("repeats", "subsets", "wanted"),
+    [
+        ({}, None, 1),
+        ({"ArXiv": 0.5}, None, 1),
+        ({"ArXiv": 2.5}, None, 3),
+        ({"ArXiv": 0.5}, ["ArXiv"], 1),
+        ({"ArXiv": 3.0}, ["ArXiv", "Github"], 3),
+        ({"ArXiv": 0.0}, ["ArXiv", "Github"], 1),
+    ],
+)
+def test_copies_are_the_largest_factor_rounded_up(
+    repeats: dict[str, float], subsets: list[str] | None, wanted: int
+) -> None:
+    assert copies(repeats, subsets) == wanted
+
+
+def test_names_are_made_exact_and_ones_dropped() -> None:
+    found = exact_repeats({"pile_wikipedia": 3, "GitHub": 0, "arxiv": 1.0}, None, PILE)
+    assert found == {"Github": 0.0, "Wikipedia (en)": 3.0}
+    assert list(found) == sorted(found)
+    assert exact_repeats(None, None, PILE) == {}
+
+
+@pytest.mark.parametrize(
+    ("repeats", "subsets", "message"),
+    [
+        ([("ArXiv", 2)], None, "repeats is a dict"),
+        ({"ArXif": 2}, None, 'unknown subset "ArXif".*ArXiv'),
+        ({"ArXiv": -1}, None, "repeats of ArXiv: -1 is no factor; give a number from 0"),
+        ({"ArXiv": float("nan")}, None, "nan is no factor"),
+        ({"ArXiv": float("inf")}, None, "inf is no factor"),
+        ({"ArXiv": "2"}, None, "'2' is no factor"),
+        ({"ArXiv": True}, None, "True is no factor"),
+        ({"ArXiv": 1001}, None, "1001 is no factor"),
+        ({"ArXiv": 2, "arxiv": 3}, None, "names ArXiv twice"),
+        ({"ArXiv": 2}, ["Github"], "names ArXiv, which subsets leaves out"),
+        ({"ArXiv": 0, "Github": 0.0}, ["ArXiv", "Github"], "0 for every selected subset"),
+    ],
+)
+def test_what_is_no_repeats(repeats: object, subsets: list[str] | None, message: str) -> None:
+    with pytest.raises(PilekitError, match=message) as raised:
+        exact_repeats(repeats, subsets, PILE)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
