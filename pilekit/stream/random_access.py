@@ -154,8 +154,8 @@ class RandomAccess:
 
     def _made_up(self) -> PilekitError:
         return PilekitError(
-            f"the filters ({visible(repr(list(self.filters.stages)), 200)}) give documents that they were not given, or "
-            "one twice; a document stage drops documents or changes their texts"
+            f"the filters ({visible(repr(list(self.filters.stages)), 200)}) give documents that they were not given, "
+            "or one twice; a document stage drops documents or changes their texts"
         )
 
 
