@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NoReturn
 
@@ -35,6 +36,21 @@ OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
 DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
 
 
+@dataclass(frozen=True)
+class Identities:
+    """The documents of a batch, in the order of its rows and, inside a row, of doc_ids.
+
+    shard_names       of the shards that occur
+    shards, numbers   int64 [n]: of each document
+    row_documents     int64 [rows]: how many of them each row has
+    """
+
+    shard_names: Mapping[int, str]
+    shards: Int64
+    numbers: Int64
+    row_documents: Int64
+
+
 class Batch(dict[str, torch.Tensor]):
     """Rows ready for training: a dict of tensors, each contiguous and the batch's own; `outputs` says which of these.
 
@@ -53,32 +69,31 @@ class Batch(dict[str, torch.Tensor]):
     max_seqlen    int32 []: the longest segment
 
     stream_state  int64, for `PileStream.advance`: the place after this batch
+
+    Frameworks move a batch to a device by making another of its type from a dict: that is a batch without `documents`.
     """
 
-    def __init__(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        shard_names: Mapping[int, str],
-        shards: Int64,
-        numbers: Int64,
-        row_documents: Int64,
-    ) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], identities: Identities | None = None) -> None:
         super().__init__(tensors)
-        self._shard_names = shard_names
-        self._shards = shards
-        self._numbers = numbers
-        self._row_documents = row_documents
+        self._identities = identities
 
     def documents(self) -> list[list[tuple[str, int]]]:
         """The identities (shard name, document number) of each row's documents: entry [row][doc_id].
 
         So `batch.documents()[row][batch["doc_ids"][row, i]]` is the document of token i. A document that goes on in
-        another row is named in both. A DataLoader's worker and `pin_memory` keep this; a dict made from it does not.
+        another row is named in both. A DataLoader's worker and `pin_memory` keep this; PilekitError for a batch that
+        was made from another's tensors.
         """
-        shards = (self._shard_names[shard] for shard in self._shards.tolist())
-        named = list(zip(shards, self._numbers.tolist(), strict=True))
-        ends = np.cumsum(self._row_documents)
-        return [named[end - count : end] for end, count in zip(ends, self._row_documents, strict=True)]
+        known = self._identities
+        if known is None:
+            raise PilekitError(
+                "this batch was made from another one's tensors, as by moving it to a device, and does not know its "
+                "documents; call documents() on the batch as the stream's loader gave it"
+            )
+        shards = (known.shard_names[shard] for shard in known.shards.tolist())
+        named = list(zip(shards, known.numbers.tolist(), strict=True))
+        ends = np.cumsum(known.row_documents)
+        return [named[end - count : end] for end, count in zip(ends, known.row_documents, strict=True)]
 
 
 def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:
@@ -185,7 +200,8 @@ class OpenBatch:
             tensors["max_seqlen"].fill_(int(np.diff(borders).max(initial=0)))
         # `.data`, so that autograd does not take a change of one column for a change of all.
         named = {name: tensors[name].data for name in (*self._outputs, "stream_state") if name in tensors}
-        return Batch(named, {int(shard): shard_names[shard] for shard in np.unique(shards)}, shards, numbers, counts)
+        occurring = {int(shard): shard_names[shard] for shard in np.unique(shards)}
+        return Batch(named, Identities(occurring, shards, numbers, counts))
 
     def _write(self, columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
         if self._masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):

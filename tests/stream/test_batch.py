@@ -226,6 +226,16 @@ def test_a_batch_survives_pin_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(pinned[name].data_ptr() != batch[name].data_ptr() for name in batch)
 
 
+def test_a_batch_can_be_made_anew_from_moved_tensors() -> None:
+    """As frameworks do to move one; it is equal, but no longer knows its documents."""
+    batch = some_batch(state=torch.ones(2, dtype=torch.int64))
+    moved = type(batch)({name: column.to("cpu", copy=True) for name, column in batch.items()})
+    assert list(moved) == list(batch)
+    assert all(moved[name].equal(batch[name]) for name in batch)
+    with pytest.raises(PilekitError, match="moving it to a device"):
+        moved.documents()
+
+
 def test_only_names_of_shards_in_the_batch_are_sent() -> None:
     small, large = (pickle.dumps(some_batch(("doc_ids",)).__dict__) for _ in range(2))
     window = window_of(documents_of([3, 3]), "none", 6)
