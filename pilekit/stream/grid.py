@@ -28,6 +28,9 @@ from pilekit.stream.hashes import Int64
 COLUMNS = 4
 """M by default: as many workers as can be active per rank without accumulation."""
 
+MOST_SAMPLES = 1 << 24
+"""In an optimizer step."""
+
 Plan = Literal["random", "sequential"]
 
 
@@ -186,8 +189,8 @@ def batch_sizes(
         ("grad_accum", grad_accum),
         ("global_batch_size", global_batch_size),
     ):
-        if value is not None and (type(value) is not int or value < 1):
-            raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 80)}")
+        if value is not None and (type(value) is not int or not 1 <= value <= MOST_SAMPLES):
+            raise PilekitError(f"{name} is a whole number from 1 to {MOST_SAMPLES:,}, not {visible(repr(value), 80)}")
     if global_batch_size is None:
         accumulation = grad_accum or 1
         return (batch_size or 8) * accumulation * world_size, accumulation

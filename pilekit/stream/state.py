@@ -23,7 +23,7 @@ import numpy.typing as npt
 import orjson
 
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.grid import Grid, Plan, Share
+from pilekit.stream.grid import MOST_SAMPLES, Grid, Plan, Share
 from pilekit.stream.worker_part import refuse_worker_state
 
 Int64 = npt.NDArray[np.int64]
@@ -209,6 +209,8 @@ def read_state(state: object) -> Loaded:
 def grid_of(plan: Mapping[str, Any]) -> Grid:
     """The grid that a state's plan describes."""
     rows, columns, batch = (_count(plan[name], 1) for name in ("rows", "columns", "global_batch_size"))
+    if batch > MOST_SAMPLES:
+        raise ValueError(f"global_batch_size={batch}")
     if plan["name"] not in get_args(Plan):
         raise ValueError(f"{plan['name']!r} is no plan")
     return Grid(rows, columns, batch, plan["name"], finite="epochs" in plan)

@@ -1,0 +1,208 @@
+"""States: what batches change is recorded, JSON and back, ranks merged; and what is no state is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.errors import PilekitError
+from pilekit.stream.grid import Grid
+from pilekit.stream.state import Record, batch_state, differing, merge, misfit, read_state, to_json
+
+NAMES = ("A", "B", "C")
+FINGERPRINT: dict[str, Any] = {"seed": 0, "subsets": None}
+
+
+def record(lanes: int, batch: int = 0) -> Record:
+    return Record(np.zeros((lanes, 3), np.int64), batch, np.zeros(3, np.int64), np.zeros(3, np.int64))
+
+
+def plan(grid: Grid) -> dict[str, Any]:
+    return {
+        "name": grid.plan,
+        "rows": grid.rows,
+        "columns": grid.columns,
+        "global_batch_size": grid.global_batch_size,
+        "unit": 3,
+        "window": 16,
+        "per_epoch": 100,
+    }
+
+
+def state_of(grid: Grid, rank: int, world_size: int, grad_accum: int, batches: int) -> dict[str, Any]:
+    """The state of a rank after `batches` batches: each visit moves its lanes one position on; through JSON."""
+    share = grid.share(rank, world_size, grad_accum)
+    own = record(grid.lanes)
+    for number in range(batches):
+        lanes = share.read_by(number)
+        places = own.places[lanes] + np.array([1, 0, 0])
+        counted = np.array([rank % 3]), np.array([2]), np.array([30])
+        own.add(batch_state(number, lanes, places, len(lanes), 1, *counted))
+    return dict(
+        json.loads(json.dumps(to_json(own, share, NAMES, fingerprint=FINGERPRINT, plan=plan(grid), changes=[])))
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 9), unique=True, min_size=1, max_size=10),
+            st.integers(0, 2**40),
+            st.dictionaries(st.integers(0, 2), st.tuples(st.integers(0, 9), st.integers(0, 999)), max_size=3),
+            st.integers(0, 50),
+            st.integers(0, 5),
+        ),
+        max_size=8,
+    )
+)
+def test_a_record_is_what_its_batches_said(batches: list[Any]) -> None:
+    found = record(10, 4)
+    places, documents, tokens, rows, skipped = [[0, 0, 0] for _ in range(10)], [0] * 3, [0] * 3, 0, 0
+    for number, (lanes, base, subsets, more_rows, more_skipped) in enumerate(batches, 4):
+        after = np.array([[base + lane, base, lane] for lane in lanes])
+        ids = np.array(list(subsets), np.int64)
+        counted = np.array(list(subsets.values()), np.int64).reshape(-1, 2)
+        found.add(
+            batch_state(number, np.array(lanes), after, more_rows, more_skipped, ids, counted[:, 0], counted[:, 1])
+        )
+        for lane in lanes:
+            places[lane] = [base + lane, base, lane]
+        for subset, (more_documents, more_tokens) in subsets.items():
+            documents[subset] += more_documents
+            tokens[subset] += more_tokens
+        rows, skipped = rows + more_rows, skipped + more_skipped
+    assert found.places.tolist() == places
+    assert (found.documents.tolist(), found.tokens.tolist()) == (documents, tokens)
+    assert (found.rows, found.skipped, found.batch) == (rows, skipped, 4 + len(batches))
+
+
+def test_batches_are_recorded_in_order_and_once() -> None:
+    none = np.zeros(0, np.int64)
+    own = record(4)
+    first = batch_state(0, np.array([1]), np.array([[5, 0, 0]]), 1, 0, none, none, none)
+    copy = own.copy()
+    own.add(first)
+    for number in (0, 2):
+        with pytest.raises(PilekitError, match=f"given batch {number} of this run, but batch 1 is the next"):
+            own.add(np.concatenate(([number], first[1:])))
+    assert copy.places.sum() == 0
+    assert copy.batch == 0
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.integers(0, 7))
+def test_states_of_all_ranks_merge_to_that_of_one(world_size: int, grad_accum: int, steps: int) -> None:
+    grid = Grid(32, 3, 64)
+    parts = [state_of(grid, rank, world_size, grad_accum, steps * grad_accum) for rank in range(world_size)]
+    merged = merge(parts[::-1])
+    alone = state_of(grid, 0, 1, 1, steps)
+    assert merged["lanes"] == alone["lanes"]
+    assert merged["step"] == alone["step"] == steps
+    assert (merged["rank"], merged["batch"], merged["world_size"]) == (None, 0, world_size)
+    assert (
+        sum(documents for documents, _ in merged["counts"]["subsets"].values()) == 2 * steps * grad_accum * world_size
+    )
+    assert read_state(merged).places.tolist() == read_state(alone).places.tolist()
+    assert merge([merged]) == merged
+
+
+def test_a_hole_an_overlap_and_other_moments_are_told() -> None:
+    grid = Grid(8, 2, 16)
+    states = [state_of(grid, rank, 4, 1, 3) for rank in range(4)]
+    later = state_of(grid, 3, 4, 1, 4)
+    cases: list[tuple[list[Any], str]] = [
+        ([], "there are no states to merge"),
+        (states[:2] + states[3:], r"hole: rank 2 of 4 is missing; give the states of all 4 ranks"),
+        (states[:1], r"hole: ranks 1, 2, 3 of 4 are missing|hole: ranks 1, 2, 3 of 4 is missing"),
+        ([*states, states[1]], "overlap: rank 1 of 4 is there more than once"),
+        ([merge(states), states[0]], "overlap: rank 0 of 4"),
+        ([*states[:3], later], "ranks 0 and 3 are not of one moment of one run: step is 3 in one and 4 in the other"),
+        ([states[0], state_of(grid, 1, 2, 1, 3)], "world_size is 4 in one and 2 in the other"),
+        ([*states[:3], {**states[3], "fingerprint": {"seed": 1}}], "fingerprint is"),
+    ]
+    for parts, message in cases:
+        with pytest.raises(PilekitError, match=message) as raised:
+            merge(parts)
+        assert "\n" not in str(raised.value)
+
+
+GOOD = state_of(Grid(8, 2, 16), 1, 2, 2, 5)
+
+
+def test_a_state_reads_back() -> None:
+    loaded = read_state(GOOD)
+    assert (loaded.step, loaded.batch, loaded.rank, loaded.world_size, loaded.grad_accum) == (2, 1, 1, 2, 2)
+    assert loaded.places.shape == (16, 3)
+    assert loaded.counts == {"rows": 10, "skipped": 5, "subsets": {"B": [10, 150]}}
+    assert loaded.plan == plan(Grid(8, 2, 16))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=5,
+    ),
+    st.data(),
+)
+def test_any_value_in_the_place_of_another_is_read_or_refused(value: Any, data: st.DataObject) -> None:
+    state = json.loads(json.dumps(GOOD))
+    at = state
+    while True:
+        key = data.draw(st.sampled_from(sorted(at)))
+        if not isinstance(at[key], dict) or not at[key] or data.draw(st.booleans()):
+            break
+        at = at[key]
+    at[key] = value
+    try:
+        read_state(state)
+    except PilekitError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("field", [*GOOD, "plan.rows", "plan.unit", "plan.per_epoch", "counts.subsets", "counts.rows"])
+def test_each_field_is_needed(field: str) -> None:
+    state = json.loads(json.dumps(GOOD))
+    at, names = state, field.split(".")
+    for name in names[:-1]:
+        at = at[name]
+    del at[names[-1]]
+    with pytest.raises(PilekitError, match="state"):
+        read_state(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 1}, "has version 1, and this pilekit reads version 2"),
+        ({"version": "\x1b[31m"}, r"version \\x1b\[31m"),
+        ({"lanes": "AAAA"}, "incomplete or damaged"),
+        ({"lanes": "?" * 512}, "incomplete or damaged"),
+        ({"lanes": base64.b64encode(np.zeros(45, "<i8").tobytes()).decode()}, "contradicts itself: 15 lanes of 16"),
+        ({"lanes": base64.b64encode(np.full(48, -1, "<i8").tobytes()).decode()}, "contradicts itself"),
+        ({"rank": 2}, "rank 2 of 2"),
+        ({"batch": 2}, "batch 2 of 2"),
+        ({"step": -1}, "incomplete or damaged"),
+        ({"step": True}, "incomplete or damaged"),
+        ({"plan": {**GOOD["plan"], "name": "other"}}, "other"),
+        ({"plan": {**GOOD["plan"], "rows": 5}}, "5"),
+        ({"plan": {**GOOD["plan"], "rows": 3, "global_batch_size": 1 << 61}}, "incomplete or damaged"),
+    ],
+)
+def test_what_contradicts_itself(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(PilekitError, match=message) as raised:
+        read_state({**GOOD, **change})
+    assert "\n" not in str(raised.value)
+
+
+def test_a_misfit_names_field_and_remedy() -> None:
+    assert differing({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": None}) == ["b"]
+    assert str(misfit("seed", 1, 2)).endswith("or start without the state")
+    assert "its seed is 1, here it is 2" in str(misfit("seed", 1, 2))
+    assert "strict=False" in str(misfit("repeats", {}, {"ArXiv": 2.0}))
+    assert "\x1b" not in str(misfit("seed", "\x1b[31m", 2))
