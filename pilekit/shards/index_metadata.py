@@ -83,6 +83,8 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Bad lines passed over."""
     examples: list[tuple[Count, str]]
     """The first of them: (line counted from 1, reason)."""
+    subsets: list[str]
+    """The labels of its documents, sorted; of more than `MAX_SUBSETS`, one more than that."""
 
 
 def _checksum(header: bytes, frames: bytes) -> bytes:

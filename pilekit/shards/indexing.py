@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from pilekit import __version__
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import is_url
-from pilekit.documents import RecordFormat
+from pilekit.documents import MAX_SUBSETS, RecordFormat
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
@@ -196,8 +196,11 @@ def write_index(place: str, path: str, scan: Scan, made_of: Callable[[], Fingerp
             file, index_schema(), compression="zstd", use_dictionary=["subset"], write_page_checksum=True
         ) as writer:
             documents = text_bytes = 0
+            subsets: set[str] = set()
             for rows in _row_groups(iter(scan)):
                 writer.write_table(rows, row_group_size=len(rows))
+                if len(subsets) <= MAX_SUBSETS:
+                    subsets.update(rows["subset"].unique().to_pylist())
                 documents += len(rows)
                 text_bytes += int(rows["text_bytes"].to_numpy().sum())
             now, changed = made_of(), changed_at(path)
@@ -216,6 +219,7 @@ def write_index(place: str, path: str, scan: Scan, made_of: Callable[[], Fingerp
                 content_hash=scan.content_hash,
                 skipped=scan.skipped.count,
                 examples=[(bad.line, bad.reason) for bad in scan.skipped.examples],
+                subsets=sorted(subsets)[: MAX_SUBSETS + 1],
             )
             writer.add_key_value_metadata(index_metadata(header, scan.frames))
         file.flush()

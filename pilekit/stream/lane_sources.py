@@ -18,9 +18,9 @@ import xxhash
 from pilekit.corpus import UNLABELLED, Corpus, read_header
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.earlier_run import KIND
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Pipeline, Stage
-from pilekit.shards.index import ShardIndex
 from pilekit.shards.reading import OnError
 from pilekit.stream import sequential
 from pilekit.stream.grid import COLUMNS, default_rows
@@ -145,9 +145,11 @@ class Wanted:
         if self.subsets is not None:
             found = set(self.subsets)
         elif self.selection is not None:
-            found = {label for index in self.plan.indexes for label in _labels(index)}
+            found = {label for index in self.plan.indexes for label in index.header.subsets}
         else:
             found = {UNLABELLED, *self.repeats}
+        if len(found.difference(listed)) > MAX_SUBSETS:
+            raise too_many_subsets(MAX_SUBSETS)
         return (*listed, *sorted(found.difference(listed)), OTHER)
 
     def fingerprint(self) -> dict[str, object]:
@@ -186,10 +188,6 @@ def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
             "stream's documents are read by many processes; run `pilekit dedup` and give dedup=FOLDER"
         )
     return tuple(chain.stages)
-
-
-def _labels(index: ShardIndex) -> set[str]:
-    return {label for rows in index.row_groups(["subset"]) for label in rows["subset"].unique().to_pylist()}
 
 
 def _without_address(text: str) -> str:

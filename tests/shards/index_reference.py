@@ -98,6 +98,7 @@ def check_index(index: ShardIndex, shard: Path, text: bytes, places: list[Place]
         )
         assert [line for line, _ in header.examples] == expected.bad[:100]
         assert header.text_bytes == sum(size for _, _, size, _ in expected.rows)
+        assert header.subsets == sorted({subset for _, subset, _, _ in expected.rows})
         assert header.content_bytes == len(text)
         assert header.content_hash == xxhash.xxh3_128_hexdigest(text)
         assert header.size == shard.stat().st_size

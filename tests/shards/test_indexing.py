@@ -121,6 +121,7 @@ def test_parquet(tmp_path_factory: pytest.TempPathFactory, records: list[tuple[s
     header = index.header
     assert (header.lines, header.skipped) == (len(records), len(records) - len(expected))
     assert (header.storage, header.content_hash) == ("parquet", "")
+    assert header.subsets == sorted({label for _, label, _ in expected})
     groups = range(max(1, -(-len(records) // 3)))  # pyarrow writes an empty group for an empty table
     assert [(offset, line, at) for offset, _, line, at in places_of(index)] == [
         (group, 3 * group, 0) for group in groups
