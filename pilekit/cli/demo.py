@@ -6,11 +6,15 @@ be typed and run exactly so, in a process of its own: what is shown is what anyo
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import click
 from rich import box
@@ -48,6 +52,24 @@ warmup = 15
 min_lr = 1e-4
 """
 
+# Prints one JSON line per optimizer step: {"step": 0, "rows": [sha256 of each row that this rank gets]}.
+STEPS = """\
+import hashlib
+import json
+from itertools import islice
+
+from pilekit import PileStream
+
+# Its place among the ranks it takes from RANK and WORLD_SIZE. Rows of a step over all ranks, rows of a batch: so one
+# rank makes a step of four batches, two ranks make it of two batches each.
+stream = PileStream({corpus}, tokenizer={tokenizer}, seq_len=512, global_batch_size=16, batch_size=4)
+batches = iter(stream)
+for step in range(6):
+    rows = [row for batch in islice(batches, stream.grad_accum) for row in batch["input_ids"]]
+    hashes = [hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in rows]
+    print(json.dumps({{"step": step, "rows": hashes}}), flush=True)
+"""
+
 
 def run(*arguments: str, expected: int = 0) -> None:
     """Print `$ pilekit ARGUMENTS` and run it, its output going where ours goes; it must end with exit code `expected`.
@@ -76,8 +98,9 @@ def command(out: Path) -> None:
     Four training shards, a validation and a test shard: standard-library source, docstrings, the language reference and
     generated arithmetic. They are written anew in frames that can be sought, and verified, as is a copy with one wrong
     bit; copies and near-duplicates are removed, and two shown. Then a tokenizer is trained on them, they are counted
-    and streamed as packed batches, and a small model is trained for a minute and scored in bits per byte, before and
-    after. Takes two to three minutes and no network; run again, it keeps the corpus and the models that are there.
+    and streamed as packed batches, by one rank and by two, which make the same steps; and a small model is trained for
+    a minute and scored in bits per byte, before and after. Takes two to three minutes and no network; run again, it
+    keeps the corpus and the models that are there.
 
     \b
     Example:
@@ -103,6 +126,10 @@ def command(out: Path) -> None:
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)
     run("stream", f"{train}", "--tokenizer", f"{tokenizer}", "--steps", "50")
+    with write_atomically(out / "steps.py") as file:
+        places = {"corpus": json.dumps(f"{reframed / 'train'}"), "tokenizer": json.dumps(f"{tokenizer}")}
+        file.write(STEPS.format(**places).encode())
+    _compare_steps(*_steps(out / "steps.py", [(0, 1), (0, 2), (1, 2)]))
     with write_atomically(out / "train.toml") as file:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
     held_out = (f"{corpus / 'val.jsonl.zst'}", f"{corpus / 'test.jsonl.zst'}", "--manifest", "demo")
@@ -124,6 +151,57 @@ def _damage(shard: Path, copy: Path) -> None:
     with write_atomically(copy) as file:
         file.write(stored)
     click.echo(f"\n{visible(str(copy))}: a copy of {visible(str(shard))} with one bit of byte {middle:,} flipped")
+
+
+def _steps(script: Path, ranks: Sequence[tuple[int, int]]) -> list[list[list[str]]]:
+    """The rows' hashes of each step, as `script` prints them when it runs as each (rank, world size), all at once.
+
+    Raises PilekitError if one of them fails.
+    """
+    click.echo()
+    for rank, world in ranks:
+        click.echo(f"$ RANK={rank} WORLD_SIZE={world} {visible(shlex.join(('python', f'{script}')))}")
+    processes = [
+        Popen(
+            [sys.executable, "-P", f"{script}"],
+            env={**os.environ, "RANK": f"{rank}", "WORLD_SIZE": f"{world}"},
+            stdout=PIPE,
+        )
+        for rank, world in ranks
+    ]
+    try:
+        printed = [process.communicate()[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for (rank, world), process in zip(ranks, processes, strict=True):
+        if process.returncode:
+            raise PilekitError(f"the demo stopped: rank {rank} of {world} ended with exit code {process.returncode}")
+    return [[json.loads(line)["rows"] for line in output.splitlines()] for output in printed]
+
+
+def _compare_steps(alone: list[list[str]], *ranks: list[list[str]]) -> None:
+    """Print a hash of each step's rows as one rank makes them and as several do together; they must be the same."""
+    title = f"Optimizer steps by 1 rank and by {len(ranks)}, each as a hash of all its rows"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("step", justify="right")
+    for name in ("1 rank", "rows", f"{len(ranks)} ranks", "rows"):
+        table.add_column(name, justify="right" if name == "rows" else "left")
+    table.add_column("")
+    differing = []
+    for step, (whole, *parts) in enumerate(zip(alone, *ranks, strict=True)):
+        # Who makes a row decides when it comes, so a step is its rows without their order.
+        together = [row for part in parts for row in part]
+        one, other = (hashlib.sha256("".join(sorted(rows)).encode()).hexdigest()[:16] for rows in (whole, together))
+        shares = " + ".join(f"{len(part)}" for part in parts)
+        table.add_row(f"{step}", one, f"{len(whole)}", other, shares, "equal" if one == other else "different")
+        if one != other:
+            differing.append(f"{step}")
+    click.echo()
+    Console().print(table)
+    if differing:
+        raise PilekitError(f"{len(ranks)} ranks make other steps than one: {', '.join(differing)}")
 
 
 def _compare(before: Path, after: Path) -> None:

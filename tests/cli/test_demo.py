@@ -41,9 +41,26 @@ COMMANDS = [
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The demo in an empty folder, on a corpus of a few files, its commands noted instead of run.
 
-    Only the scores that it compares in the end are there.
+    Only the scores that it compares in the end are there, and the steps that ranks make.
     """
     commands: list[list[str]] = []
+
+    class Rank:
+        """A process that prints one step: of rank 0 rows a and b, of rank 1 rows c and d, or all of them."""
+
+        def __init__(self, command: list[str], env: dict[str, str], stdout: int) -> None:
+            assert stdout == subprocess.PIPE
+            rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
+            commands.append([f"RANK={rank}", f"WORLD_SIZE={world}", *command])
+            self.rows = list("dbca") if world == 1 else list("abcd")[2 * rank : 2 * rank + 2]
+            self.returncode = 0
+
+        def communicate(self) -> tuple[bytes, None]:
+            return json.dumps({"step": 0, "rows": self.rows}).encode() + b"\n", None
+
+        def kill(self) -> None: ...
+
+        def wait(self) -> None: ...
 
     def note(command: list[str]) -> int:
         commands.append(command)
@@ -55,7 +72,8 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     source = library(tmp_path / "library")
     monkeypatch.setattr(demo, "demo_corpus", lambda out: demo_corpus(out, arithmetic_bytes=50_000, library=source))
-    monkeypatch.setattr(demo.subprocess, "call", note)
+    monkeypatch.setattr(subprocess, "call", note)
+    monkeypatch.setattr(demo, "Popen", Rank)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return commands
@@ -77,17 +95,50 @@ def test_it_compares_the_scores_and_fails_where_one_did_not_fall(tmp_path: Path,
         demo._compare(tmp_path / "after" / "result.json", tmp_path / "before" / "result.json")
 
 
+def typed(line: str) -> list[str]:
+    """What a shell makes of the line: a command of pilekit's arguments, or a script's rank, world size and path."""
+    run = (
+        'pilekit() { printf "%s\\n" "$@"; }; python() { printf "%s\\n" "RANK=$RANK" "WORLD_SIZE=$WORLD_SIZE" "$@"; }; '
+    )
+    return subprocess.run(["bash", "-c", run + line], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_it_compares_the_steps_that_ranks_make_and_fails_where_they_differ(capsys: Any) -> None:
+    alone = [["b", "a", "c", "a"], ["d", "e", "f", "g"]]
+    demo._compare_steps(alone, [["a", "a"], ["g", "e"]], [["c", "b"], ["d", "f"]])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "equal" in line]
+    hashes = [hashlib.sha256(rows.encode()).hexdigest()[:16] for rows in ("aabc", "defg")]
+    assert lines == [[f"{i}", one, "4", one, "2", "+", "2", "equal"] for i, one in enumerate(hashes)]
+    with pytest.raises(PilekitError, match=r"2 ranks make other steps than one: 1$"):
+        demo._compare_steps(alone, [["a", "a"], ["g", "e"]], [["c", "b"], ["d", "e"]])
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "+" in line] == ["equal", "different"]
+
+
+def test_ranks_are_processes_that_learn_their_place_from_the_environment(tmp_path: Path) -> None:
+    script = tmp_path / "steps.py"
+    script.write_text(
+        "import json, os\nfor step in range(3):\n"
+        "    print(json.dumps({'step': step, 'rows': [os.environ['RANK'], os.environ['WORLD_SIZE'], str(step)]}))\n"
+    )
+    made = demo._steps(script, [(0, 1), (1, 2)])
+    assert made == [[[rank, world, f"{step}"] for step in range(3)] for rank, world in (("0", "1"), ("1", "2"))]
+    script.write_text("import os\nif os.environ['RANK'] == '1':\n    os._exit(3)\n")
+    with pytest.raises(PilekitError, match="rank 1 of 2 ended with exit code 3"):
+        demo._steps(script, [(0, 1), (1, 2)])
+
+
 def test_what_it_prints_is_what_it_runs(quick: list[list[str]]) -> None:
     result = CliRunner().invoke(demo.command, ["--out", "a demo"], catch_exceptions=False)
     assert result.exit_code == 0
     printed = [line.removeprefix("$ ") for line in result.stdout.splitlines() if line.startswith("$ ")]
-    assert [line.split()[1] for line in printed] == COMMANDS
+    assert [line.split()[1] for line in printed if line.startswith("pilekit")] == COMMANDS
     for line, command in zip(printed, quick, strict=True):
-        typed = subprocess.run(
-            ["bash", "-c", f'pilekit() {{ printf "%s\\n" "$@"; }}; {line}'], capture_output=True, text=True, check=True
-        )
-        assert typed.stdout.splitlines() == command[4:]
-        assert command[:4] == PILEKIT
+        if line.startswith("pilekit"):
+            assert typed(line) == command[4:]
+            assert command[:4] == PILEKIT
+        else:
+            assert typed(line) == [*command[:2], *command[4:]]
+            assert command[2:4] == [sys.executable, "-P"]
     assert Path("a demo/corpus/train/03.jsonl.zst").is_file()
     whole, damaged = (Path(f"a demo/{name}/00.jsonl.zst").read_bytes() for name in ("reframed/train", "damaged"))
     wrong = [one ^ other for one, other in zip(whole, damaged, strict=True) if one != other]
@@ -99,7 +150,7 @@ def test_run_again_it_keeps_its_corpus(quick: list[list[str]]) -> None:
     second = CliRunner().invoke(demo.command, catch_exceptions=False)
     assert "made from" in first.stdout
     assert "kept" in second.stdout
-    assert quick[: len(COMMANDS)] == quick[len(COMMANDS) :]
+    assert quick[: len(quick) // 2] == quick[len(quick) // 2 :]
 
 
 def test_it_refuses_a_folder_with_other_things_in_it(quick: list[list[str]]) -> None:
@@ -117,7 +168,7 @@ def test_it_refuses_a_folder_with_other_things_in_it(quick: list[list[str]]) -> 
 
 
 def test_it_stops_at_the_first_command_that_fails(quick: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo.subprocess, "call", lambda command: 1)
+    monkeypatch.setattr(subprocess, "call", lambda command: 1)
     result = CliRunner().invoke(demo.command)
     assert isinstance(result.exception, PilekitError)
     assert "`pilekit reframe` ended with exit code 1" in str(result.exception)
@@ -125,8 +176,8 @@ def test_it_stops_at_the_first_command_that_fails(quick: list[list[str]], monkey
 
 
 def test_it_stops_where_the_damage_is_not_found(quick: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    call = demo.subprocess.call
-    monkeypatch.setattr(demo.subprocess, "call", lambda command: 0 * call(command))
+    call = subprocess.call
+    monkeypatch.setattr(subprocess, "call", lambda command: 0 * call(command))
     result = CliRunner().invoke(demo.command)
     assert "`pilekit verify` ended with exit code 0, not 1" in str(result.exception)
     assert "$ pilekit stats" not in result.stdout
@@ -158,8 +209,12 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
         assert subset in output
     assert re.search(r"^00\.jsonl +\d+ .*frame \d+ is damaged", output, re.MULTILINE)
+    steps = re.findall(r"^ +\d +(\w{16}) +16 +(\w{16}) +8 \+ 8 +equal", output, re.MULTILINE)
+    assert len(set(steps)) == 6
+    assert all(one == other for one, other in steps)
     assert re.search(r"^2 of 2: similarity 0\.9", output, re.MULTILINE)
-    made = {"corpus", "reframed", "damaged", "unique", "tokenizer.json", "stats.png", "train.toml", "before", "after"}
+    made = {"corpus", "reframed", "damaged", "unique", "tokenizer.json", "stats.png", "steps.py", "train.toml"}
+    made |= {"before", "after"}
     assert {path.name for path in (tmp_path / "fresh").iterdir()} == made
 
     # A corpus lies below this folder, but what pilekit wrote is never taken for a corpus by accident.
@@ -171,9 +226,12 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
     assert "name such a folder" in nothing.stderr
 
     # Killed while the shards are written: the first one is there, or about to be.
-    command = [*PILEKIT, "demo", "--out", "killed"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+        [*PILEKIT, "demo", "--out", "killed"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while not list((tmp_path / "killed").glob("corpus/train/*")):
