@@ -23,12 +23,13 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pilekit.corpus import Corpus, resolve_subsets
+from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Stage
 from pilekit.shards.reading import OnError
 from pilekit.stream import finite
 from pilekit.stream import state as states
+from pilekit.stream.arguments import check_number, check_one_of, corpus_of, eos_id_of, masking_of, subsets_of
 from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
 from pilekit.stream.explanation import Explanation, explain
 from pilekit.stream.finite import check_epochs
@@ -38,10 +39,10 @@ from pilekit.stream.lane import Layout, Place
 from pilekit.stream.lane_sources import OTHER, Wanted, checked_filters
 from pilekit.stream.loader import StreamLoader
 from pilekit.stream.making import Form, PackedForm, identities, made
-from pilekit.stream.mlm import Masking
 from pilekit.stream.plan import choose_plan
 from pilekit.stream.raw_documents import RawForm, state_of, taken_state
 from pilekit.stream.repeats import exact_repeats
+from pilekit.stream.resuming import accumulation_for, changed_fields, grid_for, loaded_state
 from pilekit.stream.sharded_twice import refuse_second_sharding
 from pilekit.stream.state import Record
 from pilekit.stream.topology import rank_of_world
@@ -133,17 +134,12 @@ class PileStream(IterableDataset[Batch]):
         num_replicas: int | None = None,
         on_error: OnError = "raise",
     ) -> None:
-        if packing not in PACKINGS:
-            raise PilekitError(f"packing is one of {', '.join(PACKINGS)}, not {visible(repr(packing), 80)}")
-        if objective not in ("clm", "mlm"):
-            raise PilekitError(f'objective is "clm" or "mlm", not {visible(repr(objective), 80)}')
-        if on_error not in ("raise", "skip"):
-            raise PilekitError(f'on_error is "raise" or "skip", not {visible(repr(on_error), 80)}')
-        for name, value in (("seq_len", seq_len), ("window", window)):
-            if type(value) is not int or value < 1:
-                raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 80)}")
-        if type(seed) is not int:
-            raise PilekitError(f"seed is a whole number, not {visible(repr(seed), 80)}")
+        check_one_of("packing", packing, PACKINGS)
+        check_one_of("objective", objective, ("clm", "mlm"))
+        check_one_of("on_error", on_error, ("raise", "skip"))
+        check_number("seq_len", seq_len)
+        check_number("window", window)
+        check_number("seed", seed, None)
         outputs = checked_outputs(outputs)
         check_epochs(epochs, lanes, samples_per_epoch)
         self._given_lanes = given_lanes(lanes)
@@ -156,9 +152,9 @@ class PileStream(IterableDataset[Batch]):
         self.rank, self.world_size = rank_of_world(rank, world_size, num_replicas)
         batch, accumulation = batch_sizes(self.world_size, batch_size, grad_accum, global_batch_size)
 
-        self.corpus = _corpus(data)
+        self.corpus = corpus_of(data)
         self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
-        self.subsets = _subsets(subsets, self.corpus)
+        self.subsets = subsets_of(subsets, self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
         self._wanted = Wanted(
@@ -181,9 +177,9 @@ class PileStream(IterableDataset[Batch]):
             self._form = RawForm(names, self.corpus.manifest.text_field, ids, ids[OTHER])
             self._fingerprint = {**self._wanted.fingerprint(), "tokenizer": None}
         else:
-            eos_id = _eos_id(self._tokenizer)
+            eos_id = eos_id_of(self._tokenizer)
             pad_id = eos_id if self._tokenizer.pad_id is None else self._tokenizer.pad_id
-            masking = _masking(self._tokenizer) if objective == "mlm" else None
+            masking = masking_of(self._tokenizer) if objective == "mlm" else None
             layout = Layout(self._tokenizer, seq_len, packing, window, append_eod, seed, ids, ids[OTHER], names)
             self._form = PackedForm(layout, outputs, pad_id, eos_id, masking, len(ids))
             self._fingerprint = {
@@ -283,12 +279,6 @@ class PileStream(IterableDataset[Batch]):
         worker = get_worker_info()
         if worker is None:
             return self._recorded()
-        if self._iterated:
-            raise PilekitError(
-                "a DataLoader with persistent_workers=True would go on from where its workers stand, not from what was "
-                "handed out; set persistent_workers=False"
-            )
-        self._iterated = True
         active = self.share.workers(worker.num_workers)
         if active < worker.num_workers and worker.id == 0:
             logger.warning("%s", self.few_workers(worker.num_workers))
@@ -354,6 +344,12 @@ class PileStream(IterableDataset[Batch]):
 
     def _in_worker(self, part: WorkerPart) -> Generator[Batch, None, None]:
         """The worker's batches; its own state is behind each as it is given."""
+        if self._iterated:
+            raise PilekitError(
+                "a DataLoader with persistent_workers=True would go on from where its workers stand, not from what was "
+                "handed out; set persistent_workers=False"
+            )
+        self._iterated = True
         record = self._current()
         for batch in self.made_by(part):
             record.take(state_of(batch))
@@ -459,41 +455,25 @@ class PileStream(IterableDataset[Batch]):
         if get_worker_info() is not None and isinstance(state, Mapping):
             part = state.get("worker")
             state = {name: value for name, value in state.items() if name != "worker"}
-        several = not isinstance(state, Mapping) and isinstance(state, Sequence) and not isinstance(state, str)
-        parts = [states.read_state(one) for one in state] if several else []
-        loaded = states.read_state(states.merge(list(state)) if several else state)
-        own = next((part for part in parts if (part.rank, part.world_size) == (self.rank, self.world_size)), None)
-        is_own = loaded.rank is None or (loaded.rank, loaded.world_size) == (self.rank, self.world_size)
-        if not is_own and loaded.world_size > 1:
-            raise PilekitError(
-                f"the state is that of rank {loaded.rank} of {loaded.world_size}, and this is rank {self.rank} of "
-                f"{self.world_size}; give a list with the states of all {loaded.world_size} ranks, or what "
-                "merge_state_dicts makes of them"
-            )
-        changed = states.differing(loaded.fingerprint, self._fingerprint)
-        for field in changed:
-            if strict or field not in states.MAY_CHANGE:
-                raise states.misfit(field, loaded.fingerprint.get(field), self._fingerprint.get(field))
-        grid = self._grid_of(loaded)
-        accumulation = self._accumulation(loaded)
-        if loaded.batch and (loaded.world_size, loaded.grad_accum) != (self.world_size, accumulation):
-            raise PilekitError(
-                f"the state was taken inside step {loaded.step}, after {loaded.batch} of {loaded.grad_accum} batches: "
-                f"it goes on only with world_size={loaded.world_size} and grad_accum={loaded.grad_accum}, not "
-                f"{self.world_size} and {accumulation}; use those, or a state taken between steps"
-            )
+        loaded, counts = loaded_state(state, self.rank, self.world_size)
+        was = changed_fields(loaded, self._fingerprint, strict)
+        wanted: dict[str, Any] = {"name": self.grid.plan, "window": self.window, "epochs": self._epochs}
+        if self._epochs is not None:
+            wanted["drop_last"] = self._drop_last
+        if self._given_lanes is not None:
+            wanted |= dict(zip(("rows", "columns"), self._given_lanes, strict=True))
+        batch_size, grad_accum, whole = self._given_sizes
+        if whole is not None:
+            wanted["global_batch_size"] = whole
+        grid = grid_for(loaded, wanted)
+        accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
+        grid.share(self.rank, self.world_size, accumulation)  # whatever is refused is refused before anything changes
         self._epoch = loaded.plan.get("epoch", 0)
         self._settle(grid, loaded.plan["unit"], accumulation)
-        places = loaded.places
-        if changed:
+        places, self._changes = loaded.places, list(loaded.changes)
+        if was:
             places = self._wanted.moved(places, loaded.plan["per_epoch"], self._unit)
-        self._changes = list(loaded.changes)
-        if changed:
-            was = {field: loaded.fingerprint.get(field) for field in changed}
             self._changes.append({"until_step": loaded.step, "was": was})
-        counts = loaded.counts if own is None else own.counts
-        if own is None and loaded.rank is None and self.rank > 0:
-            counts = {"rows": 0, "skipped": 0, "subsets": {}}  # of all ranks together: rank 0 goes on with them
         documents, tokens = self._counted(counts["subsets"])
         done = loaded.step * accumulation + loaded.batch
         self._start(Record(places.copy(), done, documents, tokens, counts["rows"], counts["skipped"]))
@@ -505,32 +485,6 @@ class PileStream(IterableDataset[Batch]):
         for name, pair in subsets.items():
             counted[:, self._subset_ids.get(name, self._subset_ids[OTHER])] += pair
         return counted[0].copy(), counted[1].copy()
-
-    def _grid_of(self, loaded: states.Loaded) -> Grid:
-        """The state's grid; PilekitError if it is not what this stream was asked for."""
-        plan = loaded.plan
-        own: dict[str, Any] = {"name": self.grid.plan, "window": self.window, "epochs": self._epochs}
-        if self._epochs is not None:
-            own["drop_last"] = self._drop_last
-        if self._given_lanes is not None:
-            own |= dict(zip(("rows", "columns"), self._given_lanes, strict=True))
-        if self._given_sizes[2] is not None:
-            own["global_batch_size"] = self._given_sizes[2]
-        for field, value in own.items():
-            if plan.get(field) != value:
-                name = {"name": "plan", "rows": "lanes' rows", "columns": "lanes' columns"}.get(field, field)
-                raise states.misfit(name, plan.get(field), value)
-        return states.grid_of(plan)
-
-    def _accumulation(self, loaded: states.Loaded) -> int:
-        """Micro-batches per step, by the state's global batch and what was asked for here."""
-        batch_size, grad_accum, _ = self._given_sizes
-        whole = loaded.plan["global_batch_size"]
-        if grad_accum is not None and (batch_size or 0) * grad_accum * self.world_size != whole:
-            batch_size = None
-        if batch_size is None and grad_accum is None:
-            batch_size = whole // (loaded.world_size * loaded.grad_accum)
-        return batch_sizes(self.world_size, batch_size, grad_accum, whole)[1]
 
     def stats(self) -> dict[str, Any]:
         """What this rank was handed so far, by the record: since the run's start, those of earlier parts of it counted.
@@ -588,39 +542,3 @@ class PileStream(IterableDataset[Batch]):
 
 def _nothing() -> Generator[Batch, None, None]:
     yield from ()
-
-
-def _corpus(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
-    if not isinstance(data, Corpus):
-        return Corpus(data).without_held_out()
-    if data.held_out:
-        names = ", ".join(visible(shard.name) for shard in data.held_out)
-        logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
-    return data
-
-
-def _subsets(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
-    if subsets is None:
-        return None
-    names = resolve_subsets(subsets, manifest=corpus.manifest)
-    if not names:
-        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
-    return names
-
-
-def _eos_id(tokenizer: Tokenizer) -> int:
-    if tokenizer.eos_id is None:
-        raise PilekitError(
-            f"the tokenizer {visible(str(tokenizer.path))} has no end-of-document token, which must follow every "
-            'document; name it as "eos_token" in a tokenizer_config.json beside it'
-        )
-    return tokenizer.eos_id
-
-
-def _masking(tokenizer: Tokenizer) -> Masking:
-    if tokenizer.mask_id is None:
-        raise PilekitError(
-            f'the tokenizer {visible(str(tokenizer.path))} has no mask token, which objective="mlm" needs; name it as '
-            '"mask_token" in a tokenizer_config.json beside it, or use objective="clm"'
-        )
-    return Masking(tokenizer.mask_id, tokenizer.vocab_size, tokenizer.special_ids)

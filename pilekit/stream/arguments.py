@@ -1,0 +1,67 @@
+"""What PileStream is given, checked: each wrong value is one line that says what is right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from pilekit.corpus import Corpus, resolve_subsets
+from pilekit.errors import PilekitError, visible
+from pilekit.stream.mlm import Masking
+from pilekit.tokenize import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def check_one_of(name: str, value: object, valid: Sequence[str]) -> None:
+    """PilekitError if the argument `name` is none of `valid`."""
+    if value not in valid:
+        raise PilekitError(f"{name} is one of {', '.join(valid)}, not {visible(repr(value), 80)}")
+
+
+def check_number(name: str, value: object, least: int | None = 1) -> None:
+    """PilekitError if the argument `name` is no whole number from `least` on; None: any."""
+    if type(value) is not int or (least is not None and value < least):
+        bound = "" if least is None else f" from {least} on"
+        raise PilekitError(f"{name} is a whole number{bound}, not {visible(repr(value), 80)}")
+
+
+def corpus_of(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
+    """The corpus without held-out shards; a `Corpus` as it is, and if it has some, a warning says so."""
+    if not isinstance(data, Corpus):
+        return Corpus(data).without_held_out()
+    if data.held_out:
+        names = ", ".join(visible(shard.name) for shard in data.held_out)
+        logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
+    return data
+
+
+def subsets_of(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
+    """The exact names; None: all."""
+    if subsets is None:
+        return None
+    names = resolve_subsets(subsets, manifest=corpus.manifest)
+    if not names:
+        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
+    return names
+
+
+def eos_id_of(tokenizer: Tokenizer) -> int:
+    """The token that follows every document."""
+    if tokenizer.eos_id is None:
+        raise PilekitError(
+            f"the tokenizer {visible(str(tokenizer.path))} has no end-of-document token, which must follow every "
+            'document; name it as "eos_token" in a tokenizer_config.json beside it'
+        )
+    return tokenizer.eos_id
+
+
+def masking_of(tokenizer: Tokenizer) -> Masking:
+    """What masked-language modelling needs of the tokenizer."""
+    if tokenizer.mask_id is None:
+        raise PilekitError(
+            f'the tokenizer {visible(str(tokenizer.path))} has no mask token, which objective="mlm" needs; name it as '
+            '"mask_token" in a tokenizer_config.json beside it, or use objective="clm"'
+        )
+    return Masking(tokenizer.mask_id, tokenizer.vocab_size, tokenizer.special_ids)

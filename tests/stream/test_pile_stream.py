@@ -1,0 +1,404 @@
+"""PileStream's own doings: what it records, tells, peeks at and refuses. Its guarantees are in test_guarantees*.py."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import pickle
+from collections import Counter
+from itertools import chain, islice, product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from pilekit.corpus import Corpus
+from pilekit.errors import PilekitError
+from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.stream import Batch, PileStream
+from pilekit.stream.topology import rank_of_world
+from tests.stream.collecting import ALL, no_brown_fox, rows_of, run
+from tests.stream.conftest import PACKINGS, Corpora, Settings
+from tests.stream.reference import Encoder
+
+
+@pytest.fixture
+def stream(corpora: Corpora, settings: Settings) -> PileStream:
+    return PileStream(corpora["mixed"].folder, **settings, batch_size=16, outputs=ALL)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in ALL) and one.documents() == other.documents()
+
+
+# What is recorded
+
+
+def test_iterating_records_and_advance_says_otherwise(stream: PileStream) -> None:
+    """One that looks a batch ahead tells the stream what it has used; without a word, what was given counts."""
+    iterator = iter(stream)
+    first, second, third = (next(iterator) for _ in range(3))
+    assert stream.state_dict()["step"] == 3
+    stream.advance(first)
+    assert stream.state_dict()["step"] == 1
+    assert "stream_state" not in first
+    stream.advance(second)
+    again = next(iter(stream))
+    assert same(again, third)
+    assert again["stream_state"][0] == third["stream_state"][0] == 2
+
+
+def test_a_state_can_be_loaded_between_iter_and_the_first_batch(stream: PileStream) -> None:
+    state = stream.state_dict()
+    first = next(iter(stream))
+    iterator = iter(stream)
+    stream.load_state_dict(state)
+    assert same(next(iterator), first)
+    loaded = iter(stream.loader())
+    stream.load_state_dict(state)
+    assert same(next(loaded), first)
+
+
+def test_advance_takes_each_batch_once_and_in_order(stream: PileStream) -> None:
+    first, second, third = islice(stream, 3)
+    fresh = pickle.loads(pickle.dumps(stream))
+    fresh.load_state_dict(stream.state_dict())  # three batches on
+    with pytest.raises(PilekitError, match="given batch 0 of this run, but batch 3 is the next"):
+        fresh.advance({"stream_state": first["stream_state"]})
+    stream.advance(first)
+    with pytest.raises(PilekitError, match="stream_state"):
+        stream.advance(first)
+    with pytest.raises(PilekitError, match="given batch 2 of this run, but batch 1 is the next"):
+        stream.advance(third)
+    with pytest.raises(PilekitError, match="stream_state"):
+        stream.advance({"input_ids": second["input_ids"]})
+    stream.advance(dict(second))
+    assert stream.state_dict()["step"] == 2
+
+
+def test_a_stream_can_be_pickled_where_it_stands(stream: PileStream) -> None:
+    next(iter(stream))
+    other = pickle.loads(pickle.dumps(stream))
+    assert other.state_dict() == stream.state_dict()
+    assert same(next(iter(other)), next(iter(stream)))
+
+
+def test_the_state_is_a_copy(stream: PileStream) -> None:
+    state = stream.state_dict()
+    before = json.dumps(state)
+    next(iter(stream))
+    assert json.dumps(state) == before
+    state["fingerprint"]["seed"] = state["plan"]["rows"] = 9
+    assert stream.state_dict()["fingerprint"]["seed"] == 0
+    assert stream.state_dict()["plan"]["rows"] == 8
+
+
+# Sizes that follow from the state
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "sizes"),
+    [
+        ({"batch_size": 16}, {"batch_size": 8, "world_size": 2}, (8, 1)),
+        ({"batch_size": 16}, {"batch_size": 4, "world_size": 2}, (4, 2)),
+        ({"batch_size": 4, "grad_accum": 4}, {"batch_size": 4, "grad_accum": 4, "world_size": 2}, (2, 4)),
+        ({"batch_size": 4, "grad_accum": 4}, {"grad_accum": 2, "world_size": 2}, (4, 2)),
+        ({"batch_size": 4, "grad_accum": 4}, {"world_size": 2}, (4, 2)),
+        ({"batch_size": 4, "grad_accum": 4}, {"world_size": 4}, (4, 1)),
+        ({"batch_size": 16}, {"global_batch_size": 16, "world_size": 4}, (4, 1)),
+    ],
+)
+def test_what_is_not_given_follows_from_the_states_batch(
+    corpora: Corpora, settings: Settings, first: Settings, then: Settings, sizes: tuple[int, int]
+) -> None:
+    _, state = run(corpora["few"].folder, {**settings, **first}, batches=4)
+    stream = PileStream(corpora["few"].folder, **{**settings, "rank": 1, **then})
+    stream.load_state_dict(json.loads(state))
+    assert (stream.batch_size, stream.grad_accum, stream.global_batch_size) == (*sizes, 16)
+    assert len(next(iter(stream))["input_ids"]) == sizes[0]
+
+
+def test_lanes_and_unit_come_from_the_state(corpora: Corpora, settings: Settings) -> None:
+    del (auto := dict(settings))["lanes"]
+    whole, _ = run(corpora["mixed"].folder, {**settings, "batch_size": 16}, batches=6)
+    _, state = run(corpora["mixed"].folder, {**settings, "batch_size": 16}, batches=4)
+    found, _ = run(corpora["mixed"].folder, {**auto, "batch_size": 16}, batches=2, state=state)
+    assert found == whole[4:]
+
+
+def test_inside_a_step_only_the_same_sizes_go_on(corpora: Corpora, settings: Settings) -> None:
+    folder, given = corpora["few"].folder, {**settings, "batch_size": 8, "grad_accum": 2}
+    _, state = run(folder, given, batches=3)
+    stream = PileStream(folder, **{**settings, "batch_size": 4, "grad_accum": 4})
+    with pytest.raises(
+        PilekitError, match=r"inside step 1, after 1 of 2 batches.* grad_accum=2, not 1 and 4"
+    ) as raised:
+        stream.load_state_dict(json.loads(state))
+    assert "\n" not in str(raised.value)
+
+
+def test_another_ranks_state_alone_is_refused(corpora: Corpora, settings: Settings) -> None:
+    given = {**settings, "batch_size": 4, "world_size": 4}
+    _, state = run(corpora["few"].folder, {**given, "rank": 1}, batches=1)
+    with pytest.raises(PilekitError, match=r"that of rank 1 of 4, and this is rank 0 of 4; .* states of all 4 ranks"):
+        PileStream(corpora["few"].folder, **given, rank=0).load_state_dict(json.loads(state))
+
+
+def test_an_epoch_of_samples_goes_to_its_border(corpora: Corpora, settings: Settings) -> None:
+    given = {**settings, "batch_size": 8, "grad_accum": 2, "samples_per_epoch": 48}
+    stream = PileStream(corpora["few"].folder, **given)
+    assert stream.batches_per_epoch == len(stream.loader()) == 6
+    assert len(list(islice(stream, 4))) == 4
+    assert len(list(stream.loader())) == 2, "the rest of the first epoch"
+    assert len(list(stream)) == 6
+    with pytest.raises(TypeError, match="no end"):
+        len(PileStream(corpora["few"].folder, **settings).loader())
+    for wrong, remedy in ((40, "give 32 or 48"), (1, "give 16 or 32"), (0, ""), (2.0, ""), (-16, "")):
+        with pytest.raises(PilekitError, match=f"samples_per_epoch=.*{remedy}"):
+            PileStream(corpora["few"].folder, **{**given, "samples_per_epoch": wrong})
+
+
+# peek, stats, explain
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_peek_names_the_documents_of_each_step(corpora: Corpora, settings: Settings, packing: str) -> None:
+    given = {**settings, "packing": packing, "batch_size": 8, "world_size": 2}
+    ranks = [PileStream(corpora["uneven"].folder, **given, rank=rank) for rank in range(2)]
+    steps = [
+        list(chain.from_iterable(b.documents() for b in both))
+        for both in zip(*(islice(r, 7) for r in ranks), strict=True)
+    ]
+    state = ranks[0].state_dict()
+    for step in (6, 0, 3):
+        told = ranks[1].peek(step)
+        assert sorted(told) == sorted(steps[step])
+    assert ranks[0].state_dict() == state, "looking changes nothing"
+    ahead = ranks[0].peek(9)
+    nexts = [list(islice(rank, 3))[-1].documents() for rank in ranks]
+    assert sorted(ahead) == sorted(chain.from_iterable(nexts))
+    with pytest.raises(PilekitError, match="step is a whole number from 0 on, not -1"):
+        ranks[0].peek(-1)
+
+
+def test_an_epoch_of_peeked_steps_uses_each_document_once(corpora: Corpora, settings: Settings) -> None:
+    """With packing none and lanes in step, documents come again only after all others."""
+    given = {**settings, "lanes": (4, 1), "packing": "none", "seq_len": 4096, "batch_size": 4, "window": 1}
+    stream = PileStream(corpora["few"].folder, **given)
+    documents = [name for step in range(25) for row in stream.peek(step) for name in row]
+    whole = {(line.shard, line.number) for line in corpora["few"].lines}
+    assert len(whole) == 5
+    assert Counter(documents) == dict.fromkeys(whole, 20), "a hundred positions are twenty epochs of five units"
+
+
+def test_stats_count_what_was_handed_out(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
+    given = {**settings, "batch_size": 8, "grad_accum": 2, "packing": "concat"}
+    stream = PileStream(corpora["mixed"].folder, **given, outputs=ALL)
+    assert stream.stats() == {"rows": 0, "documents": 0, "tokens": 0, "fill": 0.0, "skipped": 0, "subsets": {}}
+    documents: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    for batch in islice(stream.loader(), 20):
+        names = [stream.subset_names[i] for i in batch["subset_ids"].flatten().tolist() if i >= 0]
+        tokens.update(names)
+        for row in rows_of(batch, stream.subset_names):
+            documents.update(
+                name for name, label in zip(row.subsets, row.labels, strict=True) if name is not None and label == -100
+            )
+    told = stream.stats()
+    assert told["subsets"] == {name: {"documents": documents[name], "tokens": tokens[name]} for name in told["subsets"]}
+    assert set(told["subsets"]) == set(tokens)
+    assert (told["rows"], told["tokens"], told["fill"]) == (160, 160 * 64, 1.0)
+    assert told["documents"] == sum(documents.values())
+    other = PileStream(corpora["mixed"].folder, **given)
+    other.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+    assert other.stats() == told
+
+
+def test_stats_of_all_ranks_add_up_over_another_world_size(corpora: Corpora, settings: Settings) -> None:
+    def parts(world_size: int, states: list[Any] | None) -> tuple[list[Any], list[dict[str, Any]]]:
+        streams = [
+            PileStream(
+                corpora["uneven"].folder, **settings, batch_size=16 // world_size, world_size=world_size, rank=rank
+            )
+            for rank in range(world_size)
+        ]
+        for stream in streams:
+            if states is not None:
+                stream.load_state_dict(states)
+            assert len(list(islice(stream, 3))) == 3
+        return [stream.state_dict() for stream in streams], [stream.stats() for stream in streams]
+
+    states, _ = parts(4, None)
+    states, _ = parts(2, states)
+    states, stats = parts(2, states)
+    alone = PileStream(corpora["uneven"].folder, **settings, batch_size=16)
+    assert len(list(islice(alone, 9))) == 9
+    for field in ("rows", "documents", "tokens"):
+        assert sum(one[field] for one in stats) == alone.stats()[field]
+
+
+def test_bad_lines_are_counted_and_told(corpora: Corpora, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    corpus = corpora["with_bad_lines"]
+    with pytest.raises(PilekitError, match=r"00\.jsonl.*line"):
+        PileStream(corpus.folder, **settings)
+    with caplog.at_level(logging.WARNING):
+        stream = PileStream(corpus.folder, **settings, on_error="skip")
+    assert stream.stats()["skipped"] == len(corpus.bad)
+    assert "bad lines left out, the first: line " in caplog.text
+
+
+def test_explain_tells_what_fits(stream: PileStream, corpora: Corpora, settings: Settings) -> None:
+    told = stream.explain()
+    assert json.loads(json.dumps(told)).keys() == told.keys()
+    assert (told["plan"], told["rows"], told["columns"], told["lanes"]) == ("random", 8, 2, 16)
+    assert told["documents"] == len(corpora["mixed"].lines)
+    text = str(told)
+    assert "world sizes    1, 2, 4, 8" in text
+    assert "workers        1, 2" in text
+    for world_size, grad_accum in product(range(1, 10), range(1, 10)):
+        fits = grad_accum in told["accumulations"].get(world_size, [])
+        given = {**settings, "global_batch_size": 16, "grad_accum": grad_accum, "world_size": world_size, "rank": 0}
+        if fits:
+            found = PileStream(corpora["mixed"].folder, **given).explain()
+            assert found["restore_documents"] == 16 // world_size * 16
+        else:
+            with pytest.raises(PilekitError):
+                PileStream(corpora["mixed"].folder, **given)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"packing": "first_fit"}, "packing is one of best_fit, concat, none, not 'first_fit'"),
+        ({"objective": "mlm"}, 'no mask token, which objective="mlm" needs'),
+        ({"objective": "rlhf"}, "objective is one of clm, mlm"),
+        ({"on_error": "ignore"}, "on_error is one of raise, skip"),
+        ({"seq_len": 0}, "seq_len is a whole number from 1 on, not 0"),
+        ({"window": 2.5}, "window is a whole number from 1 on"),
+        ({"seed": "x"}, "seed is a whole number"),
+        ({"outputs": ["input_ids", "tokens"]}, "outputs names what a batch holds"),
+        ({"subsets": []}, "subsets is empty"),
+        ({"subsets": ["ArXif"]}, "unknown subset .*ArXiv"),
+        ({"repeats": {"ArXif": 2}}, "unknown subset .*ArXiv"),
+        ({"repeats": {"ArXiv": math.nan}}, "nan is no factor"),
+        ({"lanes": 8}, r'lanes is "auto" or \(rows, columns\)'),
+        ({"rank": 0, "world_size": 2, "num_replicas": 4}, "world_size=2 and num_replicas=4"),
+        ({"rank": -1, "world_size": 2}, "rank is a whole number from 0 to 1"),
+        ({"filters": [no_brown_fox, 5]}, "is no stage"),
+        ({"epochs": 0, "lanes": "auto"}, "epochs"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(corpora: Corpora, settings: Settings, change: Settings, message: str) -> None:
+    with pytest.raises(PilekitError, match=message) as raised:
+        PileStream(corpora["few"].folder, **{**settings, **change})
+    assert "\n" not in str(raised.value)
+
+
+class _Remembering(DocumentStage):
+    """A stage whose answers depend on what it saw."""
+
+    stateful = True
+
+    def __call__(self, batches: Any) -> Any:
+        return batches
+
+
+def test_a_stage_that_remembers_is_refused(corpora: Corpora, settings: Settings) -> None:
+    with pytest.raises(PilekitError, match="run `pilekit dedup` and give dedup=FOLDER"):
+        PileStream(corpora["few"].folder, **settings, filters=[_Remembering()])
+
+
+def test_a_filter_that_leaves_nothing_is_an_error_and_no_hang(corpora: Corpora, settings: Settings) -> None:
+    def nothing(batches: Any) -> Any:
+        return (batch.take([]) for batch in batches)
+
+    stream = PileStream(corpora["few"].folder, **settings, filters=[nothing])
+    with pytest.raises(PilekitError, match="no document stays"):
+        next(iter(stream))
+
+
+def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert rank_of_world(None, None) == (0, 1)
+    assert rank_of_world(1, 4) == rank_of_world(1, None, 4) == rank_of_world(1, 4, 4) == (1, 4)
+    with pytest.raises(PilekitError, match=r"\$RANK is not set"):
+        rank_of_world(None, 4)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert rank_of_world(None, None) == (3, 4)
+    assert rank_of_world(0, 1) == rank_of_world(None, 1) == (0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PilekitError, match="rank is a whole number from 0 to 1 in a world of 2, not 3"):
+        rank_of_world(None, None)
+    monkeypatch.setenv("WORLD_SIZE", "four")
+    with pytest.raises(PilekitError, match=r"\$WORLD_SIZE is 'four'"):
+        rank_of_world(None, None)
+
+
+def test_held_out_shards_of_a_corpus_are_told(
+    corpora: Corpora, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        PileStream(Corpus(corpora["few"].folder), **settings)
+    assert caplog.text == ""
+
+
+# Any topology, any packing
+
+
+@hypothesis_settings(max_examples=6, deadline=None)
+@given(st.data())
+def test_any_way_through_gives_the_same_steps(corpora: Corpora, settings: Settings, data: st.DataObject) -> None:
+    """From one topology to the next at any step, each rank by itself: what all ranks get is what one would have got."""
+    rows = data.draw(st.sampled_from([1, 2, 4, 6]), "rows")
+    columns = data.draw(st.integers(1, 3), "columns")
+    batch = rows * data.draw(st.integers(1, 3), "q")
+    packing = data.draw(st.sampled_from(PACKINGS), "packing")
+    given = {**settings, "lanes": (rows, columns), "packing": packing, "window": data.draw(st.integers(1, 6), "window")}
+    folder = corpora["few"].folder
+    alone, _ = run(folder, {**given, "batch_size": batch}, batches=6)
+    wanted = [Counter(step) for step in alone]
+    states: list[str] | None = None
+    step = 0
+    while step < 6:
+        world_size = data.draw(st.sampled_from([w for w in range(1, rows + 1) if rows % w == 0]), "world size")
+        parts = rows // world_size
+        grad_accum = data.draw(st.sampled_from([a for a in range(1, parts + 1) if parts % a == 0]), "accumulation")
+        more = data.draw(st.integers(1, 6 - step), "steps")
+        found: list[Counter[Any]] = [Counter() for _ in range(more)]
+        saved = []
+        for rank in range(world_size):
+            here = {
+                **given,
+                "rank": rank,
+                "world_size": world_size,
+                "grad_accum": grad_accum,
+                "global_batch_size": batch,
+            }
+            batches, state = run(folder, here, batches=more * grad_accum, state=states)
+            saved.append(state)
+            for number, some in enumerate(batches):
+                found[number // grad_accum].update(some)
+        assert found == wanted[step : step + more]
+        states, step = saved, step + more
+
+
+# In workers
+
+
+def test_persistent_workers_are_refused(corpora: Corpora, settings: Settings) -> None:
+    stream = PileStream(corpora["few"].folder, **settings, samples_per_epoch=8, batch_size=8)
+    loader = DataLoader(stream, batch_size=None, num_workers=1, persistent_workers=True)
+    assert len(list(loader)) == 1
+    with pytest.raises(PilekitError, match="set persistent_workers=False"):
+        list(loader)
