@@ -55,11 +55,10 @@ def rows_of_pass(
     whole: bool = False,
 ) -> list[Row]:
     """The single sequence, by the reference; `whole`: of shards that are read in turn."""
-    shards = tuple(sorted(path.name.removesuffix(".zst") for path in corpus.folder.glob("*.jsonl*")))
-    of = Plan(shards, 1, 1, 4, 64, window=16, packing=packing, shuffle=shuffle)  # type: ignore[arg-type]
+    of = Plan(corpus.shards, 1, 1, 4, 64, window=16, packing=packing, shuffle=shuffle)  # type: ignore[arg-type]
     read = sequential_documents if whole else lane_documents
     unit = max(1, min(256, len(corpus.lines) // 16))
-    per_epoch = len(shards) if whole else -(-len(corpus.lines) // unit)
+    per_epoch = len(corpus.shards) if whole else -(-len(corpus.lines) // unit)
 
     def of_pass() -> Any:
         found = itertools.dropwhile(lambda use: use.position < epoch * per_epoch, read(corpus.lines, of, encode, 0))
