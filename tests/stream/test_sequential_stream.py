@@ -1,4 +1,4 @@
-"""PileStream over raw single-frame shards: the reference's steps on any ranks and workers, gone on with inside a shard."""
+"""PileStream over raw single-frame shards: the reference's steps on any ranks and workers, from inside a shard on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.stream.collecting import counted, run, steps_of
 from tests.stream.corpora import Made, made, text
 from tests.stream.reference import Encoder
 
-STEPS = 30
+STEPS = 20
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def expected(corpus: Made, encode: Encoder, packing: str, **changes: Any) -> lis
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 def test_ranks_workers_and_accumulation(corpus: Made, settings: dict[str, Any], encode: Encoder, packing: str) -> None:
     steps = expected(corpus, encode, packing)
-    for world_size, grad_accum, workers in ((1, 1, 0), (1, 1, 2), (2, 1, 0), (2, 1, 2), (1, 4, 2), (2, 2, 0)):
+    for world_size, grad_accum, workers in ((1, 1, 0), (1, 1, 2), (2, 1, 0), (2, 1, 2), (1, 4, 2)):
         given = {**settings, "packing": packing, "grad_accum": grad_accum, "world_size": world_size}
         given["batch_size"] = 8 // (world_size * grad_accum)
         ranks = [
@@ -64,13 +64,12 @@ def test_ranks_workers_and_accumulation(corpus: Made, settings: dict[str, Any], 
 def test_going_on_inside_a_shard_on_other_ranks(corpus: Made, settings: dict[str, Any], encode: Encoder) -> None:
     steps = expected(corpus, encode, "best_fit")
     given = {**settings, "batch_size": 4, "world_size": 2}
-    first, states = zip(
-        *(run(corpus.folder, {**given, "rank": rank}, "loader", 2, 7) for rank in range(2)), strict=True
-    )
+    ranks = [run(corpus.folder, {**given, "rank": rank}, "loader", 2, 7) for rank in range(2)]
+    first, states = zip(*ranks, strict=True)
     assert steps_of(first, 1) == steps[:7]
     rest, state = run(corpus.folder, {**settings, "batch_size": 8}, state=states, batches=6)
     assert steps_of([rest], 1) == steps[7:13]
-    rest, _ = run(corpus.folder, {**settings, "batch_size": 2, "grad_accum": 4}, "loader", 2, 4 * 17, state)
+    rest, _ = run(corpus.folder, {**settings, "batch_size": 2, "grad_accum": 4}, "loader", 2, 4 * 7, state)
     assert steps_of([rest], 4) == steps[13:]
 
 
@@ -81,7 +80,7 @@ def test_what_the_plan_says_and_what_fits_it(corpus: Made, settings: dict[str, A
     assert "must be decoded from the beginning" in explained["reason"]
     explained = PileStream(corpus.folder, **alone, rank=0, world_size=2).explain()
     assert (explained["rows"], explained["columns"], explained["worker_counts"]) == (2, 2, [1, 2])
-    with pytest.raises(PilekitError, match="6 ranks cannot share 5 shards .*at most 5 ranks.*pilekit reframe"):
+    with pytest.raises(PilekitError, match=r"6 ranks cannot share 5 shards .*at most 5 ranks.*pilekit reframe"):
         PileStream(corpus.folder, **alone, rank=0, world_size=6)
     with pytest.raises(PilekitError, match=r"6 lanes cannot share 5 shards .*pilekit reframe"):
         PileStream(corpus.folder, **{**settings, "lanes": (2, 3)})
@@ -107,7 +106,8 @@ def test_one_document_and_ten_thousand(tmp_path: Path, settings: dict[str, Any])
     assert [len(batches) for batches in ranks] == [200, 200]
     assert {shard for batch in ranks[0] for row in batch for shard, _ in row.documents} == {"00.jsonl"}
     numbers = [number for batch in ranks[1] for row in batch for shard, number in row.documents]
-    assert len(numbers) == len(set(numbers)) > 1000
+    assert set(numbers) >= set(range(900))
+    assert max(numbers) < len(set(numbers)) + 2 * given["window"]
 
 
 def test_fewer_documents_than_lanes_and_ranks(tmp_path: Path, settings: dict[str, Any]) -> None:
@@ -116,7 +116,6 @@ def test_fewer_documents_than_lanes_and_ranks(tmp_path: Path, settings: dict[str
     assert [{shard for row in batch for shard, _ in row.documents} for batch in found] == [
         {f"0{step % 3}.jsonl"} for step in range(6)
     ]
-    ranks = [
-        run(tmp_path, {**settings, "lanes": (3, 1), "rank": rank, "world_size": 3}, batches=5)[0] for rank in range(3)
-    ]
+    given = {**settings, "lanes": (3, 1), "world_size": 3}
+    ranks = [run(tmp_path, {**given, "rank": rank}, batches=5)[0] for rank in range(3)]
     assert [len(batches) for batches in ranks] == [5, 5, 5]
