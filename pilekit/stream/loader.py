@@ -82,6 +82,13 @@ class StreamLoader:
                 raise PilekitError(
                     f"{visible(str(error).splitlines()[0], 200)}; if memory ran out, use fewer workers or lanes"
                 ) from error
+            except (ConnectionError, EOFError, FileNotFoundError) as error:
+                if not active or str(error).startswith("Caught "):  # the latter: raised inside a worker
+                    raise
+                raise PilekitError(
+                    f"a DataLoader worker ended while it sent a batch ({visible(repr(error), 200)}); if memory "
+                    "ran out, use fewer workers or lanes"
+                ) from error
             self.stream.advance(batch)
             yield batch
 

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -112,15 +113,18 @@ def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> No
     assert len(workers) == 2
     pids = [os.getpid(), *(worker.pid for worker in workers)]
     assert workers[0].pid is not None
-    os.kill(workers[0].pid, signal.SIGKILL)
-    with pytest.raises((RuntimeError, PilekitError), match="worker"):
+    # What torch does on SIGCHLD is to raise wherever the main process is, be it here or inside the loader.
+    with pytest.raises((RuntimeError, PilekitError), match="DataLoader worker"):
+        os.kill(workers[0].pid, signal.SIGKILL)
         for _ in range(200):
             next(iterator)
-    del iterator
-    gc.collect()
+    with suppress(RuntimeError):
+        del iterator
+        gc.collect()
     for worker in workers:
-        worker.join(20)
-        assert not worker.is_alive()
+        while worker.is_alive():
+            with suppress(RuntimeError):
+                worker.join(1)
     left = [path.name for path in Path("/dev/shm").iterdir()]
     assert not [name for name in left if any(f"_{pid}_" in name for pid in pids)]
 
@@ -240,5 +244,5 @@ def test_restoring_costs_at_most_a_window_a_lane(
                 if end >= behind + 2:
                     break
                 first = end
-        assert costs[done] <= allowed
+        assert 0 < costs[done] <= allowed
     assert costs[58] <= 2 * costs[2]
