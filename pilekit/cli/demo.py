@@ -125,7 +125,7 @@ def command(out: Path) -> None:
     run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)
-    run("stream", f"{train}", "--tokenizer", f"{tokenizer}", "--steps", "50")
+    run("stream", f"{reframed / 'train'}", "--tokenizer", f"{tokenizer}")
     with write_atomically(out / "steps.py") as file:
         places = {"corpus": json.dumps(f"{reframed / 'train'}"), "tokenizer": json.dumps(f"{tokenizer}")}
         file.write(STEPS.format(**places).encode())
