@@ -1,8 +1,12 @@
-"""A local web server for tests: serves a folder, with byte ranges or without, and remembers what it was asked for."""
+"""A local web server for tests: serves a folder, with byte ranges or without, and remembers what it was asked for.
+
+It can be told to fail: `server.failures` has, for each of the next requests for ranges, what goes wrong with it.
+"""
 
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,16 +15,27 @@ from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Literal
+
+Failure = Literal["500", "404", "cut", "short", "silent"]
+"""A status; half of the content and then the connection closed; half of it, said to be all; no answer."""
 
 
 @dataclass
 class WebServer:
     """url       of the folder, with a slash at its end
     requests  (path, bytes of content sent) of every answered GET, in order
+    failures  what is wrong with the next GETs for a range
+    always    what is wrong with all those behind them
+    asked     how many GETs for a range there were, those that failed included
     """
 
     url: str
     requests: list[tuple[str, int]] = field(default_factory=list)
+    failures: list[Failure | None] = field(default_factory=list)
+    always: Failure | None = None
+    asked: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     @property
     def sent(self) -> int:
@@ -59,6 +74,13 @@ class _Handler(SimpleHTTPRequestHandler):
                 self.end_headers()
                 return
             content, status = content[begin:end], HTTPStatus.PARTIAL_CONTENT
+            told = self.web_server
+            if self.command == "GET":
+                told.asked += 1
+                failure = told.failures.pop(0) if told.failures else told.always
+                if failure is not None:
+                    self._fail(failure, content, f"bytes {begin}-{end - 1}/{whole}")
+                    return
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         if self.ranges:
@@ -71,8 +93,31 @@ class _Handler(SimpleHTTPRequestHandler):
             with suppress(ConnectionError):  # A client may leave in the middle.
                 self.wfile.write(content)
 
+    def _fail(self, failure: Failure, content: bytes, content_range: str) -> None:
+        if failure == "silent":
+            self.web_server.stopped.wait(20)
+        if failure in ("cut", "short"):
+            half = content[: len(content) // 2]
+            self.send_response(HTTPStatus.PARTIAL_CONTENT)
+            self.send_header("Content-Length", str(len(content if failure == "cut" else half)))
+            self.send_header("Content-Range", content_range)
+            self.end_headers()
+            self.wfile.write(half)
+            self.close_connection = failure == "cut"
+            if failure == "cut":
+                self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.send_error(404 if failure == "404" else 500)
+
     def log_message(self, *arguments: object) -> None:
         pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that ends, or is killed, leaves its connections: nothing to tell."""
 
 
 @contextmanager
@@ -80,11 +125,11 @@ def serving(folder: Path, *, ranges: bool = True) -> Iterator[WebServer]:
     """Serve a folder at `http://127.0.0.1:PORT/` while the block runs."""
     told = WebServer("")
     handler = partial(_Handler, folder=folder, ranges=ranges, server=told)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), handler) as server:
         told.url = f"http://127.0.0.1:{server.server_port}/"
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield told
         finally:
+            told.stopped.set()
             server.shutdown()

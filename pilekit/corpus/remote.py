@@ -12,6 +12,7 @@ from pilekit.corpus.header import HEADER_FILE
 from pilekit.corpus.local import Search
 from pilekit.corpus.local import search as search_local
 from pilekit.corpus.shard import is_url, looks_like_shard, names_a_file, without_query
+from pilekit.corpus.stores import store_of
 from pilekit.errors import PilekitError, visible
 
 
@@ -46,9 +47,7 @@ def search(url: str) -> Search:
 
 
 def _search_store(url: str) -> Search:
-    import fsspec
-
-    store, path = fsspec.core.url_to_fs(url)
+    store, path = store_of(url)
     first, chain, outer = url.partition("::")
     scheme, _, place = without_query(first).partition("://")
     if "*" in place:
@@ -68,7 +67,7 @@ def _search_store(url: str) -> Search:
     for stored, about in listing.items():
         name = stored.strip("/").removeprefix(base).strip("/")
         hidden = any(part.startswith(".") and part != ".." for part in name.split("/"))
-        if about["type"] == "file" and looks_like_shard(name) and not hidden:
+        if about.get("type") == "file" and looks_like_shard(name) and not hidden:
             below = name if prefix.endswith("://") else f"/{name}"
             found.files.append((name, f"{prefix}{below}{chain}{outer}", about.get("size")))
     _leave_out_ours(found, store, base)

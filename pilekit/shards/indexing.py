@@ -23,7 +23,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.shards.damage import SkippedLines
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
-from pilekit.shards.index import Frames, ShardIndex, find_index, index_places, index_schema
+from pilekit.shards.index import Frames, ShardIndex, find_index, find_indexes, index_places, index_schema
 from pilekit.shards.index_metadata import FORMAT, ROWS_PER_GROUP, IndexHeader, index_metadata
 from pilekit.shards.index_scan import IndexScan, scan_shard
 from pilekit.shards.locking import locked
@@ -96,6 +96,7 @@ def index_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
     whole: bool = True,
+    found: Sequence[ShardIndex | None] | None = None,
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; those that are there, whole and fit are kept.
 
@@ -104,9 +105,10 @@ def index_corpus(
               small that starting processes would take longer
     advance   called with each further amount of stored bytes dealt with
     whole     False: no rows are read, so one with damaged rows is kept; that shows when they are read
+    found     what `find_indexes` has just found
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    found = [find_index(shard, corpus.manifest, tell=False, whole=whole) for shard in corpus.shards]
+    found = find_indexes(corpus, whole=whole) if found is None else found
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))

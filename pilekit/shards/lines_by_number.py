@@ -19,7 +19,9 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.frame_cache import FrameCache
 from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at, decompress_whole
 from pilekit.shards.held_frames import HELD_BYTES, ForwardPass, FrameText, HeldFrames
 from pilekit.shards.index import ShardIndex
@@ -46,12 +48,19 @@ class LinesByNumber:
     index     where its frames lie
     held      where decoded frames are held
     advance   called with each further amount of stored bytes read in going through a frame
+    cache     where the stored bytes of a remote shard's frames are kept
     """
 
     def __init__(
-        self, path: str, index: ShardIndex, held: HeldFrames[FrameText], advance: Callable[[int], None] | None = None
+        self,
+        path: str,
+        index: ShardIndex,
+        held: HeldFrames[FrameText],
+        advance: Callable[[int], None] | None = None,
+        cache: FrameCache | None = None,
     ):
         self.path, self.index, self.held, self.advance = path, index, held, advance
+        self.cache = cache if is_url(path) else None
         self.lines = index.header.lines
         self._sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
         self._counts = np.diff(index.frames.line, append=self.lines)
@@ -146,23 +155,48 @@ class LinesByNumber:
         return block.head
 
     def _stored(self, frames: list[int]) -> dict[int, memoryview]:
-        """The stored bytes of the first of these zstd frames, and of those that follow it directly, read at once.
+        """The stored bytes of the first of these frames, and of those that follow it directly, read at once.
 
-        What lies between a frame and the next is taken for its own.
+        What lies between a frame and the next is taken for its own. None where there are no frames, and of one that is
+        too large for that.
         """
-        if self.index.header.storage != "zstd":
+        if self.index.header.storage == "gzip":
             return {}
-        offsets = self.index.frames.offset
-        ends = [int(offsets[frame + 1]) if frame + 1 < len(offsets) else self.index.header.size for frame in frames]
-        begin, count = int(offsets[frames[0]]), 0
-        while count < len(frames) and frames[count] == frames[0] + count and ends[count] - begin <= READ_AT_ONCE:
+        first, count = frames[0], 0
+        while (
+            count < len(frames) and frames[count] == first + count and self._span(first, first + count) <= READ_AT_ONCE
+        ):
             count += 1
-        if not count:
-            return {}
-        file = self._opened()
-        file.seek(begin)
-        read = memoryview(file.read(ends[count - 1] - begin))
-        return {frame: read[int(offsets[frame]) - begin : ends[i] - begin] for i, frame in enumerate(frames[:count])}
+        stored: dict[int, memoryview] = {}
+        if self.cache is not None:
+            for frame in frames[:count]:
+                kept = self.cache.get(self._key(frame), self._span(frame, frame))
+                if kept is not None:
+                    stored[frame] = memoryview(kept)
+        missing = [frame for frame in frames[:count] if frame not in stored]
+        breaks = np.flatnonzero(np.diff(missing, prepend=-2, append=-2) != 1).tolist()
+        for some, behind in pairwise(breaks):
+            file = self._opened()
+            file.seek(self._begin(missing[some]))
+            read = memoryview(file.read(self._span(missing[some], missing[behind - 1])))
+            for frame in missing[some:behind]:
+                at = self._begin(frame) - self._begin(missing[some])
+                stored[frame] = read[at : at + self._span(frame, frame)]
+        return stored
+
+    def _begin(self, frame: int) -> int:
+        """The stored byte at which a frame begins; of the one behind the last, where the file ends."""
+        offsets = self.index.frames.offset
+        return int(offsets[frame]) if frame < len(offsets) else self.index.header.size
+
+    def _span(self, first: int, last: int) -> int:
+        """How many stored bytes these frames and all between them take."""
+        return self._begin(last + 1) - self._begin(first)
+
+    def _key(self, frame: int) -> str:
+        """What a frame is called in the cache."""
+        header = self.index.header
+        return f"{header.size} {header.sample} {header.content_hash} {self._begin(frame)} {self._begin(frame + 1)}"
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
@@ -173,7 +207,9 @@ class LinesByNumber:
         """The text of a frame that can be held: decoded, unless it is held, and compared with the index."""
         text = self.held.get((self.path, frame))
         if text is None:
-            whole = None if stored is None else decompress_whole(stored, int(self._sizes[frame]))
+            one_of_many = stored is not None
+            stored = self._stored([frame]).get(frame) if stored is None else stored
+            whole = None if stored is None else self._decoded(frame, stored)
             # What cannot be decoded at once tells what is wrong with it when it is decoded piece by piece.
             text = FrameText(self._pieces(self._opened(), frame) if whole is None else [whole])
             at, size = int(self.index.frames.line_at[frame]), len(text.data)
@@ -182,9 +218,18 @@ class LinesByNumber:
             begun = text.newlines - text.data.endswith(b"\n") + (not at and size > 0)
             if (at, self._counts[frame]) != (at_by_text, begun):
                 raise self._misfit(f"other lines begin in frame {frame}")
-            if whole is None or size > SOON_DECODED:
+            if self.cache is not None and stored is not None and whole is not None:
+                self.cache.used(self._key(frame), stored)
+            if not one_of_many or whole is None or size > SOON_DECODED:
                 self.held.add((self.path, frame), text, size)
         return text
+
+    def _decoded(self, frame: int, stored: memoryview) -> bytes | None:
+        """The text of a frame from its stored bytes; None if they are not what they should be."""
+        size = int(self._sizes[frame])
+        if self.index.header.storage == "zstd":
+            return decompress_whole(stored, size)
+        return bytes(stored) if len(stored) == size else None
 
     def _texts(self, frame: int) -> Generator[bytes, None, None]:
         """The text from the beginning of a frame on: whole frames, but those too large to hold in pieces."""

@@ -1,6 +1,6 @@
 """`OpenReaders`: documents of any shard of a corpus, with few files open and in whatever process.
 
-Of all shards the 16 used last have an open file, and together they hold 64 MiB of decoded frames. What is pickled takes
+Of all shards the 32 used last have an open file, and together they hold 64 MiB of decoded frames. What is pickled takes
 neither along. After a fork a process opens its own files: parent and child would move one position.
 """
 
@@ -12,19 +12,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from pilekit.corpus import Corpus
+from pilekit.shards.frame_cache import FrameCache
 from pilekit.shards.held_frames import HeldFrames
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.random_access import DocumentReader
 
-OPEN_SHARDS = 16
-"""So many files are open at most, those used last."""
+OPEN_SHARDS = 32
+"""So many files are open at most, those used last: the Pile has 30, and opening one in a store is a request."""
 
 
 class OpenReaders:
-    """The readers of a corpus's shards; `indexes` are theirs, in their order. Threads must not share it."""
+    """The readers of a corpus's shards; `indexes` are theirs, in their order. Threads must not share it.
 
-    def __init__(self, corpus: Corpus, indexes: Sequence[ShardIndex]):
-        self.corpus, self.indexes = corpus, indexes
+    cache   where frames of remote shards are kept
+    """
+
+    def __init__(self, corpus: Corpus, indexes: Sequence[ShardIndex], cache: FrameCache | None = None):
+        self.corpus, self.indexes, self.cache = corpus, indexes, cache
         self._start()
 
     def of(self, shard: int) -> DocumentReader:
@@ -34,7 +38,11 @@ class OpenReaders:
         reader = self._readers.get(shard)
         if reader is None:
             reader = self._readers[shard] = DocumentReader(
-                self.corpus.shards[shard], self.indexes[shard], manifest=self.corpus.manifest, held=self._held
+                self.corpus.shards[shard],
+                self.indexes[shard],
+                manifest=self.corpus.manifest,
+                held=self._held,
+                cache=self.cache,
             )
             if len(self._readers) > OPEN_SHARDS:
                 self._readers.popitem(last=False)[1].close()
@@ -48,7 +56,7 @@ class OpenReaders:
         self._start()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"corpus": self.corpus, "indexes": self.indexes}
+        return {"corpus": self.corpus, "indexes": self.indexes, "cache": self.cache}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

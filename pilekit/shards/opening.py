@@ -2,6 +2,8 @@
 
 Reading can fail long after opening: a connection drops, a disk has a bad sector. Every store raises errors of its own
 making then (aiohttp's are no OSErrors), so what is opened here turns whatever its `read` raises into `ShardDamage`.
+Before that, what a store failed to give is asked for again (see corpus/stores.py), and less than it says it has is a
+failure too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from pilekit.corpus.shard import is_url, without_query
+from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import final_name
 from pilekit.shards.damage import ShardDamage
@@ -52,17 +55,31 @@ def is_parquet(path: str) -> bool:
 
 
 class _StoredFile(io.RawIOBase):
-    """A file for reading whose failures are `ShardDamage`, with the byte from which on it could not be read."""
+    """A file for reading whose failures are `ShardDamage`, with the byte from which on it could not be read.
 
-    def __init__(self, file: BinaryIO):
-        self.file, self.position = file, 0
+    size   of what lies in a store that can be read from anywhere; None: nothing is tried again
+    """
+
+    def __init__(self, file: BinaryIO, path: str = "", size: int | None = None):
+        self.file, self.path, self.size, self.position = file, path, size, 0
 
     def read(self, size: int = -1, /) -> bytes:
         try:
-            data = self.file.read(size)
+            data = self.file.read(size) if self.size is None else retried(lambda: self._whole(size), self.path)
         except Exception as error:
             raise self._unreadable(error) from error
         self.position += len(data)
+        return data
+
+    def _whole(self, size: int) -> bytes:
+        """One attempt: the next `size` bytes, or all that the file has."""
+        assert self.size is not None
+        if self.file.tell() != self.position:
+            self.file.seek(self.position)
+        data = self.file.read(size)
+        left = max(0, self.size - self.position)
+        if len(data) < (left if size < 0 else min(size, left)):
+            raise ConnectionError(f"{len(data):,} bytes came where {size:,} were asked for")
         return data
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
@@ -87,7 +104,7 @@ class _StoredFile(io.RawIOBase):
         super().close()
 
     def _unreadable(self, error: Exception) -> ShardDamage:
-        why = visible(f"{type(error).__name__}: {error}".split("\n", 1)[0], 300)
+        why = reason_of(error)
         reason = f"cannot be read further ({why}); check the connection or disk and try again, or copy the file first"
         return ShardDamage(reason, frame=None, byte=self.position)
 
@@ -107,14 +124,13 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
     """Open a file of any name, at a path or URL, as `open_stored` does; `PilekitError` if it cannot be opened."""
     try:
         if is_url(path):
-            import fsspec
-
-            if scattered:
-                store, inner = fsspec.core.url_to_fs(path)
-                return cast(BinaryIO, _StoredFile(store.open(inner, "rb", cache_type="none")))
-            return cast(BinaryIO, _StoredFile(fsspec.open(path, "rb").open()))
+            return cast(BinaryIO, retried(lambda: _open_remote(path, scattered), path))
         return cast(BinaryIO, _StoredFile(Path(path).open("rb")))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if not is_missing(error):
+            raise PilekitError(
+                f"{visible(path)}: cannot be opened ({reason_of(error)}); check the connection and try again"
+            ) from error
         raise PilekitError(f"{visible(path)}: no such file; check the path") from None
     except IsADirectoryError:
         raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it, or use Corpus()") from None
@@ -125,15 +141,20 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
         raise PilekitError(f"{visible(path)}: cannot be opened: {why}") from error
 
 
+def _open_remote(url: str, scattered: bool) -> _StoredFile:
+    store, inner = store_of(url)
+    file = store.open(inner, "rb", cache_type="none") if scattered else store.open(inner, "rb")
+    size = getattr(file, "size", None)  # A store that can only be read from the beginning tells none.
+    return _StoredFile(file, url, size if isinstance(size, int) else None)
+
+
 def exists(path: str) -> bool:
     """Whether there is such a file at a path or URL; where that cannot be told, there is none."""
     if not is_url(path):
         return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where a folder on the way may not be read)
-    import fsspec
-
     try:
-        store, inner = fsspec.core.url_to_fs(path)
-        return bool(store.isfile(inner))
+        store, inner = store_of(path)
+        return bool(retried(lambda: store.info(inner), path)["type"] == "file")
     except Exception:  # Stores raise errors of their own making; the shard itself will tell what is wrong.
         return False
 

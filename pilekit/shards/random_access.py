@@ -24,6 +24,7 @@ from pilekit.corpus import Manifest, Shard, shard_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.damage import BadLine, SkippedLines
+from pilekit.shards.frame_cache import FrameCache
 from pilekit.shards.held_frames import HeldFrames
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.indexing import index_of
@@ -82,6 +83,7 @@ class DocumentReader:
     index     of the shard; None: each document is looked for from the beginning (but for Parquet, which needs no index)
     held      where decoded frames are held, if several readers share that
     advance   called with each further amount of stored bytes read in going through what cannot be held
+    cache     where frames of a remote shard are kept; those of Parquet are not
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class DocumentReader:
         manifest: Manifest | None = None,
         held: HeldFrames[Any] | None = None,
         advance: Callable[[int], None] | None = None,
+        cache: FrameCache | None = None,
     ):
         self.shard, self.format = shard, record_format(manifest)
         self._path = shard.path if shard.path != "-" else shard.name
@@ -103,7 +106,7 @@ class DocumentReader:
             self._records = rows = RowsByNumber(shard.path, self.format, held)
             self.format = rows.format
         elif index is not None:
-            self._records = LinesByNumber(shard.path, index, held, advance)
+            self._records = LinesByNumber(shard.path, index, held, advance, cache)
         else:
             self._records = LinesFromTheBeginning(shard.path, self._path, advance)
 

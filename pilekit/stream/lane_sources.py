@@ -16,11 +16,14 @@ import numpy as np
 import xxhash
 
 from pilekit.corpus import UNLABELLED, Corpus, read_header
+from pilekit.corpus.shard import is_url
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.earlier_run import KIND
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Pipeline, Stage
+from pilekit.shards.frame_cache import FrameCache
+from pilekit.shards.opening import is_parquet
 from pilekit.shards.reading import OnError
 from pilekit.stream import sequential
 from pilekit.stream.grid import COLUMNS, default_rows
@@ -49,6 +52,7 @@ class Wanted:
     repeats    factors that are not 1, by exact name
     filters    document stages
     dedup      folder of a finished dedup
+    cache      where frames of remote shards are kept
     selection  under random access: which documents these are
     """
 
@@ -61,9 +65,12 @@ class Wanted:
     seed: int
     shuffle: bool
     on_error: OnError
+    cache: FrameCache | None = None
     selection: Selection | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        if self.cache is not None:
+            self._check_cached()
         if self.plan.name == "random":
             dropped = [name for name, factor in self.repeats.items() if factor == 0]
             selection = Selection.of(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
@@ -76,6 +83,16 @@ class Wanted:
                         *(visible(shard.path), f"{index.header.skipped:,}", "s" * (index.header.skipped > 1)),
                         *(f"{line:,}", visible(reason, 200)),
                     )
+
+    def _check_cached(self) -> None:
+        remote = [shard for shard in self.corpus.shards if is_url(shard.path)]
+        if remote and self.plan.name == "sequential":
+            raise PilekitError(
+                f"cache= keeps frames that are reached at random, but {self.plan.reason}; put what `pilekit reframe` "
+                "makes of the shards in their place, or leave out cache="
+            )
+        if fetched := [shard for shard in remote if is_parquet(shard.path)]:
+            logger.warning("%s: Parquet is fetched each time: cache= keeps frames of lines", visible(fetched[0].path))
 
     def default_lanes(self, global_batch_size: int, world_size: int) -> tuple[int, int]:
         """(R, M) at a first start."""
@@ -114,7 +131,7 @@ class Wanted:
             lanes=lanes,
             shuffle=self.shuffle,
         )
-        return RandomAccess(self.selection, units, self.repeats, self.filters, end, records)
+        return RandomAccess(self.selection, units, self.repeats, self.filters, end, records, self.cache)
 
     def first(self, lanes: int) -> Int64:
         """Where all lanes begin, int64 [L, 3]."""

@@ -22,7 +22,7 @@ from pilekit.engine import Advance
 from pilekit.errors import visible
 from pilekit.shards.frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.held_frames import HELD_BYTES
-from pilekit.shards.index import ShardIndex, find_index
+from pilekit.shards.index import ShardIndex, find_indexes
 from pilekit.shards.opening import open_stored, storage_of
 from pilekit.shards.reading import CountedFile, OnError, gunzipped, located_errors
 from pilekit.shards.seek_table import read_seek_table
@@ -58,14 +58,14 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
     """
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         return Plan("sequential", "standard input can only be read as it comes")
-    found = [find_index(shard, corpus.manifest, tell=False) for shard in corpus.shards]
+    found = find_indexes(corpus)
     known = [_known_sizes(*pair) for pair in zip(corpus.shards, found, strict=True)]
     small = _is_small(corpus, known)
     if not small:
         for shard, sizes in zip(corpus.shards, known, strict=True):
             if reason := _too_long(shard, sizes):
                 return Plan("sequential", reason)
-    indexes = tuple(indexes_of(corpus, on_error, advance))
+    indexes = tuple(indexes_of(corpus, on_error, advance, found))
     if small:
         return Plan("random", f"the corpus's text, at most {HELD_BYTES >> 20} MiB, is held whole", indexes)
     for shard, index in zip(corpus.shards, indexes, strict=True):

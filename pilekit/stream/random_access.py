@@ -19,6 +19,7 @@ import numpy as np
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Pipeline, Stage
+from pilekit.shards.frame_cache import FrameCache
 from pilekit.shards.open_readers import OpenReaders
 from pilekit.stream.hashes import Int64
 from pilekit.stream.lane_documents import LaneDocuments
@@ -41,6 +42,7 @@ class RandomAccess:
     filters     document stages, none of them stateful
     end         the position at which lanes end, for a finite pass; None: they have no end
     records     give the documents' records too
+    cache       where frames of remote shards are kept
 
     Can be pickled, if the filters can, and used after a fork. Threads must not share it. `PilekitError` from reading
     for damage, for a shard or index that was changed meanwhile, and for filters that leave nothing.
@@ -54,11 +56,12 @@ class RandomAccess:
         filters: Some[Stage] = (),
         end: int | None = None,
         records: bool = False,
+        cache: FrameCache | None = None,
     ):
         self.selection, self.sequence, self.repeats = selection, sequence, dict(repeats or {})
         self.end, self.records = end, records
         self.filters = Pipeline(filters)
-        self._readers = OpenReaders(selection.corpus, selection.indexes)
+        self._readers = OpenReaders(selection.corpus, selection.indexes, cache)
 
     def first(self, lane: int) -> int:
         """The position at which the lane begins: its own number."""

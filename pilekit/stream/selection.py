@@ -38,14 +38,20 @@ _COMPARED = 32
 """Texts of a shard that are compared with those that were deduplicated."""
 
 
-def indexes_of(corpus: Corpus, on_error: OnError = "raise", advance: Advance | None = None) -> list[ShardIndex]:
+def indexes_of(
+    corpus: Corpus,
+    on_error: OnError = "raise",
+    advance: Advance | None = None,
+    found: Sequence[ShardIndex | None] | None = None,
+) -> list[ShardIndex]:
     """The index of each shard; those that are missing are made. Rows are not read.
 
     advance   called with each further amount of stored bytes dealt with
+    found     what `find_indexes` has just found
 
     `PilekitError` for a bad line, unless `on_error` is "skip": then the indexes say how many there are.
     """
-    indexes = index_corpus(corpus, on_error=on_error, advance=advance, whole=False)
+    indexes = index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=found)
     if on_error == "raise":
         for shard, index in zip(corpus.shards, indexes, strict=True):
             if index.header.skipped:

@@ -21,6 +21,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter, read, read_corpus
 from pilekit.shards.index import load_index
 from pilekit.shards.indexing import index_corpus
+from pilekit.shards.open_readers import OPEN_SHARDS
 from pilekit.shards.pile_documents import PileDocuments
 from pilekit.shards.random_access import StoredDocument
 from tests.shards.making import LABELS, lines, record, zstd_frame
@@ -225,7 +226,7 @@ def test_files_are_bounded_and_closed(tmp_path: Path) -> None:
     before = open_files()
     with PileDocuments(tmp_path) as documents:
         assert [document.text for document in documents[::2]] == [str(number) for number in range(60)]
-        assert before < open_files() <= before + 16
+        assert before < open_files() <= before + OPEN_SHARDS
     assert open_files() == before
     assert documents[-2].text == "59"
     documents.close()

@@ -165,13 +165,13 @@ def test_each_frame_is_decoded_once_and_only_where_it_is_needed(
     path.write_bytes(b"".join(zstd_frame(text[at : at + size]) for at in range(0, len(text), size)))
     begins = np.cumsum([0, *(len(line) + 1 for line in some)])
     decoded: list[int] = []
-    decompress = lines_by_number.decompress_frame_at
+    decode = lines_by_number.LinesByNumber._decoded
 
-    def counting(file: Any, offset: int, *, number: int) -> Iterator[bytes]:
-        decoded.append(number)
-        return decompress(file, offset, number=number)
+    def counting(lines: lines_by_number.LinesByNumber, frame: int, stored: memoryview) -> bytes | None:
+        decoded.append(frame)
+        return decode(lines, frame, stored)
 
-    monkeypatch.setattr(lines_by_number, "decompress_frame_at", counting)
+    monkeypatch.setattr(lines_by_number.LinesByNumber, "_decoded", counting)
     for number in (0, 1, 57, 200, 398, 399):
         decoded.clear()
         list(read_documents(path, [number]))
@@ -188,16 +188,15 @@ def test_what_is_fetched_does_not_depend_on_the_place(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     with ShardWriter(path) as writer:
         writer.write_lines(long_lines(800))
-    index_of(shard_of(str(path)))
-    amounts = set()
+    frames = index_of(shard_of(str(path))).frames
+    most = int(np.diff(frames.offset).max())
     with serving(tmp_path) as server:
         for number in (0, 1, 200, 399, 600):
             asked = read_documents(f"{server.url}{path.name}", [number])
             server.requests.clear()  # The index is loaded.
             assert next(asked).number == number
-            amounts.add(server.sent)
+            assert server.sent <= most
             assert len(server.requests) == 1
-    assert amounts == {READ_BYTES}
     assert path.stat().st_size > 4 << 20
 
 
