@@ -1,4 +1,4 @@
-"""`pilekit stream`: pack raw shards as training would, show a few rows, and say how fast it went.
+"""`pilekit stream`: pack raw shards as training would, show a few rows, and say how fast it went; or show its plan.
 
 The clock runs from the first byte read to the last batch, so windows that are read ahead of the last batch count
 against the rate; only imports, compiling, loading the tokenizer and indexing are left out, as they happen once.
@@ -7,10 +7,12 @@ against the rate; only imports, compiling, loading the tokenizer and indexing ar
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,11 +21,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.progress import byte_progress
+from pilekit.cli.stream_options import Repeats, read_state
+from pilekit.cli.stream_views import documents_of_rows, plan_table, step_documents, step_table
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
     from pilekit.stream import Batch, PileStream
+    from pilekit.stream.window import Packing
 
 SHOWN_ROWS = 3
 SHOWN_DOCUMENTS = 4
@@ -34,38 +40,100 @@ SHOWN_CHARACTERS = 300
 @corpus_argument
 @click.option("--tokenizer", required=True, metavar="F", help="A tokenizer.json, a tokenizer folder or a cached name.")
 @click.option("--seq-len", type=click.IntRange(min=1), default=2048, show_default=True, help="Tokens in a row.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Rows in a batch.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Rows in a rank's batch; 8, if no other size is given.")
+@click.option("--global-batch-size", type=click.IntRange(min=1), help="Rows in an optimizer step, over all ranks.")
+@click.option("--world-size", type=click.IntRange(min=1), default=1, show_default=True, help="Ranks; this is rank 0.")
+@click.option(
+    "--packing",
+    type=click.Choice(["best_fit", "concat", "none"]),
+    default="best_fit",
+    show_default=True,
+    help="No document cut that fits in a row; one after another, cut at the row's edge; one document a row.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order.")
+@click.option("--repeats", type=Repeats(), metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
+@click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
+@click.option(
+    "--state", type=click.Path(path_type=Path), metavar="FILE", help="Go on from a state_dict() saved as JSON."
+)
 @click.option("--steps", type=click.IntRange(min=1), default=500, show_default=True, help="Batches to make.")
-@click.option("--json", "as_json", is_flag=True, help="Print the samples and the rate as JSON.")
+@click.option("--explain", is_flag=True, help="Show how the corpus is dealt to ranks and workers, and make no batches.")
+@click.option("--peek", type=click.IntRange(min=0), metavar="STEP", help="Show the documents of this optimizer step.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     paths: tuple[str, ...],
     subsets: str | None,
     manifest: str | None,
     tokenizer: str,
     seq_len: int,
-    batch_size: int,
+    batch_size: int | None,
+    global_batch_size: int | None,
+    world_size: int,
+    packing: Packing,
+    seed: int,
+    repeats: dict[str, float] | None,
+    dedup: Path | None,
+    state: Path | None,
     steps: int,
+    explain: bool,
+    peek: int | None,
     as_json: bool,
 ) -> None:
     """Pack raw shards into training batches, show a few rows and the rate.
+
+    With --explain or --peek none are made: they show the plan (lanes, world sizes and workers that fit, memory, the
+    cost of resuming), and which documents one optimizer step holds, for example where the loss has a spike. Shards
+    without an index get one where the plan needs it.
 
     \b
     Example:
       pilekit stream 00.jsonl.zst --tokenizer 20B_tokenizer.json
       pilekit stream data/ --tokenizer tokenizer.json --subsets ArXiv,GitHub --steps 2000
+      pilekit stream data/ --tokenizer tokenizer.json --repeats ArXiv=2 --world-size 8 --explain
+      pilekit stream data/ --tokenizer tokenizer.json --global-batch-size 256 --peek 4711
+      pilekit stream data/ --tokenizer tokenizer.json --state state.json --peek 90000
     """
+    if explain and peek is not None:
+        raise click.UsageError("--explain and --peek show different things; give one of them")
     corpus = open_corpus(paths, manifest).without_held_out()
     from pilekit.stream import PileStream  # torch: a second or two that no other command should pay
+    from pilekit.stream.plan import choose_plan
 
+    with byte_progress("indexing", corpus.size) as advance:
+        choose_plan(corpus, advance=advance)
     stream = PileStream(
         corpus,
         tokenizer=tokenizer,
         seq_len=seq_len,
         batch_size=batch_size,
+        global_batch_size=global_batch_size,
+        rank=0,
+        world_size=world_size,
+        packing=packing,
+        seed=seed,
         subsets=exact_subsets(subsets, corpus),
+        repeats=repeats,
+        dedup=dedup,
         outputs=("input_ids", "labels", "doc_ids", "subset_ids"),
         epochs=1 if any(shard.path == STANDARD_INPUT for shard in corpus.shards) else None,
     )
+    if state is not None:
+        stream.load_state_dict(read_state(state))
+    if explain:
+        explained = stream.explain()
+        if as_json:
+            click.echo(json.dumps(explained, indent=2))
+        else:
+            _console().print(plan_table(explained))
+        return
+    if peek is not None:
+        documents = step_documents(stream, peek)
+        if as_json:
+            click.echo(json.dumps(documents))
+        else:
+            console = _console()
+            console.print(step_table(documents, console.width))
+        return
     kept: list[Batch] = []
     batches = tokens = 0
     started = time.perf_counter()
@@ -80,7 +148,7 @@ def command(
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
-        "samples": [_sample(stream, *place) for place in islice(_rows(kept), SHOWN_ROWS)],
+        "samples": [documents_of_rows(stream, *place) for place in islice(_rows(kept), SHOWN_ROWS)],
     }
     if as_json:
         click.echo(json.dumps(result))
@@ -99,25 +167,8 @@ def _rows(batches: list[Batch]) -> Iterator[tuple[Batch, int]]:
     )
 
 
-def _sample(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
-    """The documents of one row: identity, subset, whether the row begins inside or ends with them, their text there."""
-    documents = []
-    for doc_id, (shard, number) in enumerate(batch.documents()[row]):
-        here = batch["doc_ids"][row] == doc_id
-        ids = batch["input_ids"][row][here].tolist()
-        ends = ids[-1] == stream.tokenizer.eos_id
-        documents.append(
-            {
-                "shard": shard,
-                "number": number,
-                "subset": stream.subset_names[int(batch["subset_ids"][row][here][0])],
-                "tokens": len(ids),
-                "continued": doc_id == 0 and int(batch["labels"][row, 0]) != -100,
-                "ends": ends,
-                "text": stream.tokenizer.decode(ids[:-1] if ends else ids),
-            }
-        )
-    return documents
+def _console() -> Console:
+    return Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False)
 
 
 def _print(result: dict[str, Any], stream: PileStream) -> None:

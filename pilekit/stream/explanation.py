@@ -27,27 +27,30 @@ class Explanation(dict[str, Any]):
     """
 
     def __str__(self) -> str:
+        return "\n".join(f"{title:<14} {text}" for title, text in self.lines())
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The same by line: (title, text)."""
         listed = {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
         accumulations = "; ".join(
             f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items()
         )
         documents = "" if self["documents"] is None else f"{self['documents']:,} documents in units of {self['unit']}; "
         listed["worker_counts"] = listed["worker_counts"] or "any number"
-        return "\n".join(
-            [
-                f"plan           {self['plan']}: {self['reason']}",
-                f"sequence       {documents}windows of {self['window']} documents",
-                f"lanes          {self['rows']} rows x {self['columns']} columns = {self['lanes']}",
-                f"step           {self['global_batch_size']} samples: batch_size {self['batch_size']} x grad_accum "
-                f"{self['grad_accum']} x world_size {self['world_size']}",
-                f"world sizes    {listed['world_sizes']}",
-                f"accumulations  {accumulations}",
-                f"workers        {listed['worker_counts']}",
-                f"memory         about {self['memory_per_rank'] / 2**20:,.0f} MiB of windows on each rank, among its "
-                "workers",
-                f"restoring      at most {self['restore_documents']:,} documents are tokenized again on each rank",
-            ]
-        )
+        lanes = f"{self['rows']} rows x {self['columns']} columns = {self['lanes']}"
+        sizes = f"batch_size {self['batch_size']} x grad_accum {self['grad_accum']} x world_size {self['world_size']}"
+        memory = f"about {self['memory_per_rank'] / 2**20:,.0f} MiB of windows on each rank, among its workers"
+        return [
+            ("plan", f"{self['plan']}: {self['reason']}"),
+            ("sequence", f"{documents}windows of {self['window']} documents"),
+            ("lanes", lanes),
+            ("step", f"{self['global_batch_size']} samples: {sizes}"),
+            ("world sizes", listed["world_sizes"]),
+            ("accumulations", accumulations),
+            ("workers", listed["worker_counts"]),
+            ("memory", memory),
+            ("restoring", f"at most {self['restore_documents']:,} documents are tokenized again on each rank"),
+        ]
 
 
 def explain(wanted: Wanted, share: Share, unit: int, window: int, packing: str) -> Explanation:

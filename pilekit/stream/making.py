@@ -134,20 +134,20 @@ def made(source: LaneSource, form: Form, share: Share, places: Int64, numbers: r
             open_lane.close()
 
 
-def identities(
+def given_to_step(
     source: LaneSource, form: Form, grid: Grid, step: int, begun: Mapping[int, tuple[Place, int]]
-) -> list[list[tuple[str, int]]]:
-    """The documents of optimizer step `step`: for each of its samples, (shard name, document number) by doc_id.
+) -> list[Any]:
+    """What the lanes give to optimizer step `step`, for all ranks.
 
     begun   for each lane of the step's column where to begin to count, and how many samples are given from there before
     """
-    found = []
+    found: list[Any] = []
     for lane in range(step % grid.columns, grid.lanes, grid.columns):
         place, before = begun[lane]
         reading = form.lane(source, lane, place)
         try:
             passed_over(reading, before)
-            found += form.named(reading.give(grid.per_visit))
+            found += reading.give(grid.per_visit)
         finally:
             reading.close()
     return found

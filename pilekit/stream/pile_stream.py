@@ -26,6 +26,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Stage
+from pilekit.shards.frame_cache import FrameCache
 from pilekit.shards.reading import OnError
 from pilekit.stream import finite
 from pilekit.stream import state as states
@@ -33,12 +34,12 @@ from pilekit.stream.arguments import check_number, check_one_of, corpus_of, eos_
 from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
 from pilekit.stream.explanation import Explanation, explain
 from pilekit.stream.finite import check_epochs
-from pilekit.stream.grid import Grid, batch_sizes, given_lanes
+from pilekit.stream.grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.hashes import Int64
 from pilekit.stream.lane import Layout, Place
 from pilekit.stream.lane_sources import OTHER, Wanted, checked_filters
 from pilekit.stream.loader import StreamLoader
-from pilekit.stream.making import Form, PackedForm, identities, made
+from pilekit.stream.making import Form, PackedForm, given_to_step, made
 from pilekit.stream.plan import choose_plan
 from pilekit.stream.raw_documents import RawForm, state_of, taken_state
 from pilekit.stream.repeats import exact_repeats
@@ -92,6 +93,8 @@ class PileStream(IterableDataset[Batch]):
     rank, world_size   of this process, from 0; None: of torch.distributed, else $RANK and $WORLD_SIZE, else 0 of 1.
                        `num_replicas` is another name for world_size
     on_error           "raise": a bad line is a PilekitError; "skip": it is left out and counted
+    cache              a local folder in which frames of remote shards are kept, for any number of processes and runs
+    cache_bytes        what that takes at most; frames used longest ago are removed
 
     An item is a `Batch`, a dict of tensors [batch_size, seq_len] that also names its documents. **With a DataLoader,
     pass batch_size=None**: batches are made here. `stream.loader(num_workers=n)` is such a DataLoader that also keeps
@@ -100,6 +103,13 @@ class PileStream(IterableDataset[Batch]):
     With tokenizer=None an item is a `StoredDocument` (text, meta, subset, number, shard): batch_size is 1 then unless
     given; else a list of batch_size of them. Of Parquet shards, `meta` has the label alone. A finite pass ends with its
     first documents once more where ranks would not be equally long, as DistributedSampler's does.
+
+    From a URL, indexed shards are read by ranges: a unit of documents is one request for each shard that it touches,
+    of the frames that it lies in, and a lane's window as many as it has units (one in a large corpus). Lanes read one
+    after another, so each of the first `columns` steps waits for about R x units requests, and later steps for one now
+    and then; workers share them and read ahead. A request that fails is made again, three times; a server may be silent
+    for 30 seconds. Frames are fetched whole, so with units shorter than a frame (a corpus under some 10 GB) an epoch
+    fetches more than the corpus's size: give a `cache` that holds it.
 
     PilekitError for wrong arguments, for a selection without documents, and for a world size, accumulation or batch
     that does not fit the grid, with those that do.
@@ -133,6 +143,8 @@ class PileStream(IterableDataset[Batch]):
         world_size: int | None = None,
         num_replicas: int | None = None,
         on_error: OnError = "raise",
+        cache: str | Path | None = None,
+        cache_bytes: int = 32 << 30,
     ) -> None:
         check_one_of("packing", packing, PACKINGS)
         check_one_of("objective", objective, ("clm", "mlm"))
@@ -167,6 +179,7 @@ class PileStream(IterableDataset[Batch]):
             seed=seed,
             shuffle=bool(shuffle),
             on_error=on_error,
+            cache=None if cache is None else FrameCache.at(cache, cache_bytes),
         )
         self.subset_names = self._wanted.subset_names()
         ids = {name: index for index, name in enumerate(self.subset_names)}
@@ -512,8 +525,17 @@ class PileStream(IterableDataset[Batch]):
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
 
         Reads and tokenizes, for every lane of the step's column, from what is recorded (or was loaded) where that lies
-        at or before the step, else from the beginning: a step far ahead costs about what getting there costs.
+        at or before the step, else from the beginning: a step far ahead costs about what getting there costs. A finite
+        pass has nothing behind its last step: [].
         """
+        return self._form.named(self._given_to(step))
+
+    def peek_batch(self, step: int) -> Any:
+        """The same, as one batch of the whole step, in no order that a rank would see; costs as much."""
+        everything = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
+        return self._form.batch(Share(self.grid, 0, 1, 1), step, self._given_to(step), *everything)
+
+    def _given_to(self, step: int) -> list[Any]:
         if type(step) is not int or step < 0:
             raise PilekitError(f"step is a whole number from 0 on, not {visible(repr(step), 80)}")
         record, grid = self._current(), self.grid
@@ -533,7 +555,7 @@ class PileStream(IterableDataset[Batch]):
             at, places = max(usable, key=lambda pair: pair[0])
             visits = len(range(column, step, grid.columns)) - len(range(column, at, grid.columns))
             begun[lane] = (Place(*places[lane].tolist()), visits * grid.per_visit)
-        return identities(self._source, self._form, grid, step, begun)
+        return given_to_step(self._source, self._form, grid, step, begun)
 
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
+from pilekit.stream import PileStream
 from pilekit.tokenize import load_tokenizer
 from tests.tokenize.making import byte_level_bpe
 
@@ -137,3 +139,102 @@ def test_standard_input(shard: Path, tokenizer_file: Path) -> None:
     told = json.loads(done.stdout)
     assert told["batches"] == 1
     assert told["samples"][0][0]["shard"] == "(stdin)"
+
+
+def test_explain(shard: Path, tokenizer_file: Path) -> None:
+    arguments = (shard, "--tokenizer", tokenizer_file, "--seq-len", 32, "--world-size", 2, "--explain")
+    explained = json.loads(stream(*arguments, "--json").stdout)
+    assert explained["plan"] == "random"
+    assert explained["world_size"] == 2
+    assert explained["global_batch_size"] == 16
+    assert 2 in explained["world_sizes"]
+    result = stream(*arguments, "--global-batch-size", 64)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    lines = dict(line.strip().split(maxsplit=1) for line in result.stdout.splitlines() if not line.startswith(" "))
+    assert lines["plan"].startswith("random: the corpus's text")
+    assert lines["step"] == "64 samples: batch_size 32 x grad_accum 1 x world_size 2"
+    assert result.stderr == ""
+
+
+def test_peek_shows_what_training_is_given(shard: Path, tokenizer_file: Path) -> None:
+    arguments = ("--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 4, "--seed", 3, "--repeats", "ArXiv=2")
+    documents = json.loads(stream(shard, *arguments, "--peek", 2, "--json").stdout)
+    made = PileStream(
+        shard, tokenizer=tokenizer_file, seq_len=32, batch_size=4, seed=3, repeats={"ArXiv": 2}, outputs=("input_ids",)
+    )
+    *_, third = itertools.islice(made, 3)
+    rows = itertools.groupby(documents, lambda document: document["row"])
+    found = [[(document["shard"], document["number"]) for document in row] for _, row in rows]
+    assert sorted(found) == sorted(third.documents())
+    for document in documents:
+        assert document["subset"] == TEXTS[document["number"] % 3][0]
+        assert document["text"] in TEXTS[document["number"] % 3][1] or document["continued"] or not document["ends"]
+    result = stream(shard, *arguments, "--peek", 2)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert result.stdout.splitlines()[0].split() == ["Row", "Shard", "Number", "Subset", "Tokens", "First", "words"]
+    assert len(result.stdout.splitlines()) == 1 + len(documents)
+
+
+def test_peek_fits_a_terminal(tmp_path: Path, tokenizer_file: Path) -> None:
+    """Numbers are whole, whatever else is cut."""
+    lines = [json.dumps({"text": "word " * 50, "meta": {"pile_set_name": "OpenWebText2"}})] * 3
+    (tmp_path / "a-long-name-of-a-shard-train-00001-of-00009.jsonl").write_text("\n" * 123_456 + "\n".join(lines))
+    result = stream(tmp_path, "--tokenizer", tokenizer_file, "--seq-len", 512, "--batch-size", 1, "--peek", 0)
+    header, *rows = result.stdout.splitlines()
+    assert header.split() == ["Row", "Shard", "Number", "Subset", "Tokens", "First", "words"]
+    assert rows
+    for row in rows:
+        assert len(row) <= 80
+        assert row.split()[0] == "0"
+        assert row.split()[2] in ("123,456", "123,457", "123,458")
+        assert "word word" in row
+
+
+def test_peek_shows_no_control_characters(tmp_path: Path, tokenizer_file: Path) -> None:
+    record = {"text": "\x1b[31mred\x07 [bold]x[/bold]\r", "meta": {"pile_set_name": "\x1b]0;title\x07[red]label"}}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    result = stream(tmp_path, "--tokenizer", tokenizer_file, "--seq-len", 64, "--batch-size", 1, "--peek", 0)
+    assert result.exit_code == 0, result.output
+    assert not set("\x1b\x07\r") & set(result.stdout)
+    assert "\\x1b[31m" in result.stdout
+
+
+def test_state_from_a_file(shard: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    made = PileStream(shard, tokenizer=tokenizer_file, seq_len=32, batch_size=2)
+    list(itertools.islice(made, 3))
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(made.state_dict()))
+    arguments = ("--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 2, "--json", "--steps", 1)
+    told = json.loads(stream(shard, *arguments, "--state", file).stdout)
+    fourth = next(iter(made))
+    for sample in told["samples"]:
+        assert [(document["shard"], document["number"]) for document in sample] in fourth.documents()
+    wrong = stream(shard, *arguments, "--state", file, "--seed", 1)
+    assert "its seed is 0, here it is 1" in str(wrong.exception)
+    file.write_text("{")
+    assert "state.json: is not JSON" in str(stream(shard, *arguments, "--state", file).exception)
+    assert "cannot be read" in str(stream(shard, *arguments, "--state", tmp_path / "none.json").exception)
+
+
+def test_packing_and_repeats(shard: Path, tokenizer_file: Path) -> None:
+    arguments = ("--tokenizer", tokenizer_file, "--seq-len", 64, "--batch-size", 4, "--steps", 5, "--json")
+    told = json.loads(stream(shard, *arguments, "--packing", "none", "--repeats", "Github=0, pile_cc=0").stdout)
+    assert [len(sample) for sample in told["samples"]] == [1, 1, 1]
+    assert {sample[0]["subset"] for sample in told["samples"]} == {"ArXiv"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--repeats", "ArXiv"],
+        ["--repeats", "=2"],
+        ["--repeats", ""],
+        ["--packing", "loose"],
+        ["--explain", "--peek", "3"],
+        ["--peek", "-1"],
+    ],
+)
+def test_wrong_usage_of_the_plan(shard: Path, tokenizer_file: Path, arguments: list[str]) -> None:
+    assert stream(shard, "--tokenizer", tokenizer_file, *arguments).exit_code == 2
