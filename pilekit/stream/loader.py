@@ -68,6 +68,12 @@ class StreamLoader:
             stream, batch_size=None, num_workers=active, collate_fn=_as_it_is, **self._options
         )
         batches = iter(loader)
+        try:
+            yield from self._recorded(batches, active)
+        finally:
+            _end_workers(batches)
+
+    def _recorded(self, batches: Iterator[Batch], workers: int) -> Iterator[Batch]:
         while True:
             try:
                 batch = next(batches)
@@ -83,7 +89,7 @@ class StreamLoader:
                     f"{visible(str(error).splitlines()[0], 200)}; if memory ran out, use fewer workers or lanes"
                 ) from error
             except (ConnectionError, EOFError, FileNotFoundError) as error:
-                if not active or str(error).startswith("Caught "):  # the latter: raised inside a worker
+                if not workers or str(error).startswith("Caught "):  # the latter: raised inside a worker
                     raise
                 raise PilekitError(
                     f"a DataLoader worker ended while it sent a batch ({visible(repr(error), 200)}); if memory "
@@ -106,6 +112,13 @@ class StreamLoader:
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """As `PileStream.load_state_dict`."""
         self.stream.load_state_dict(state, strict)
+
+
+def _end_workers(batches: object) -> None:
+    """End the workers now. torch does when nothing refers to `batches` any more, which after an error is much later."""
+    end = getattr(batches, "_shutdown_workers", None)
+    if end is not None:
+        end()
 
 
 def _as_it_is(batch: Any) -> Any:
