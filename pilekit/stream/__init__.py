@@ -1,11 +1,17 @@
 """PileStream: raw shards to packed batches.
 
-pile_stream.py   PileStream: passes, state, workers
-state.py         the place where a stream stands, and what it fits
-window.py        a lane's next documents and their rows, by best_fit.py, concat.py or separate.py
-batch.py         Batch, what comes out, written by columns.py and masked by mlm.py
-attention_mask.py   document_mask: documents kept apart in attention
-pack.py          Pack, the stage from token batches to batches
+pile_stream.py       PileStream, made of arguments.py, topology.py (which rank), resuming.py and explanation.py
+loader.py            StreamLoader, a DataLoader that keeps the state; worker_part.py, sharded_twice.py
+grid.py              who reads which lanes; making.py makes their batches, finite.py those of a pass that ends
+lane.py              one lane: documents to windows to rows, from any place on
+plan.py              which plan a corpus gets; lane_sources.py opens it
+sequence.py          the shared sequence of units, read by random_access.py from selection.py; repeats.py, hashes.py
+sequential.py        the other plan: lanes of whole shards
+state.py             what was handed out, and what a state fits
+window.py            a lane's next documents and their rows, by best_fit.py, concat.py or separate.py
+batch.py             Batch, what comes out, written by columns.py and masked by mlm.py; raw_documents.py without tokens
+attention_mask.py    document_mask: documents kept apart in attention
+pack.py              Pack, the stage from token batches to batches
 
 Public names are imported on first use: what only lays out rows or draws an order needs no torch.
 """
