@@ -2,14 +2,22 @@
 
     python tests/benchmarks/bench_stream.py [--shard PATH] [--tokenizer F] [--megabytes N]
 
-Each contestant is a process of its own, pinned to the same core, and makes int64 batches of 8 x 2048 tokens of the same
-shard (`datasets`, being slow, of its beginning). They take turns, and the best round of each counts. What happens once
-(imports, compiling, loading the tokenizer, opening the data, a first pass over one megabyte) is not timed.
+Each contestant is a process of its own, pinned to the same core with one tokenizer thread, and makes int64 batches of
+8 x 2048 tokens of the same text (`datasets`, being slow, of its beginning). They take turns, and the best round of each
+counts. What happens once (imports, compiling, loading the tokenizer, opening the data, and either a first pass over one
+megabyte or, in a stream, filling every lane's window) is not timed.
 
-    bare loop     zstandard, orjson and fastokens with nothing around them: no packing, no tensors. The limit.
-    PileStream    this package: adds packing, labels, document and subset ids, resumable state
+    bare loop     zstandard, orjson and fastokens with nothing around them: no packing, no tensors. The limit
+    PileStream    this package: adds packing, labels, positions, resumable state, and an order that no topology
+                  changes; from the shard as it is, and from the same shard reframed (random access), best_fit and
+                  concat. Endless, so it runs until it has encoded, and handed out, as many tokens as the shard has;
+                  the fewer of both count, so that windows which were filled before are not taken for work
     HF datasets   `load_dataset(streaming=True)`, `tokenizers`, concatenated and cut into rows: input_ids only
     MosaicML MDS  StreamingDataset over the same rows, *tokenized, packed and written beforehand*: input_ids only
+
+Then, of pilekit alone: two workers on two cores beside one on one; the time that recording a batch takes with 512
+lanes; memory of a process with 64 lanes beyond one that has only imported; time from construction to the first batch on
+30 indexed shards.
 
 Without --shard, text is generated; without --tokenizer, one is trained on it.
 """
@@ -36,8 +44,8 @@ SEQ_LEN = 2048
 BATCH_SIZE = 8
 
 COMMON = f"""
-import json, sys, time
-SHARD, TOKENIZER, WARM_UP, FOLDER = sys.argv[1:5]
+import json, os, resource, sys, time
+SHARD, TOKENIZER, WARM_UP, FOLDER, REFRAMED, TOKENS = sys.argv[1:7]
 SEQ_LEN, BATCH_SIZE = {SEQ_LEN}, {BATCH_SIZE}
 """
 
@@ -66,14 +74,101 @@ def prepare(path):
             yield len(numpy.frombuffer(ids, numpy.uint32)) + len(texts)
 """
 
-PILEKIT = """
+STREAM = """
 from pilekit import PileStream, load_tokenizer
-tokenizer = load_tokenizer(TOKENIZER)
+from pilekit.tokenize import Tokenizer
 
-def prepare(path):
-    stream = PileStream(path, tokenizer=tokenizer, seq_len=SEQ_LEN, batch_size=BATCH_SIZE)
-    return (batch["input_ids"].numel() for batch in stream)
+encoded = 0
+encode_batch = Tokenizer.encode_batch
+
+def counting(self, texts):
+    global encoded
+    ids, offsets = encode_batch(self, texts)
+    encoded += len(ids) + len(texts)
+    return ids, offsets
+
+Tokenizer.encode_batch = counting
+
+def stream_of(path, **settings):
+    settings = {"seq_len": SEQ_LEN, "batch_size": BATCH_SIZE, **settings}
+    return PileStream(path, tokenizer=load_tokenizer(TOKENIZER), **settings)
+
+def given(stream):
+    return sum(tokens for documents, tokens in stream.state_dict()["counts"]["subsets"].values())
 """
+
+# `SETTINGS` comes before this; TOKENS is how many tokens the shard has.
+PILEKIT = (
+    STREAM
+    + """
+stream = stream_of(REFRAMED if SETTINGS.pop("reframed") else SHARD, **SETTINGS)
+state = stream.state_dict()["plan"]
+batches = iter(stream)
+for _ in range(4 * state["columns"]):
+    next(batches)
+first, first_encoded, started = given(stream), encoded, time.perf_counter()
+tokens = 0
+while tokens < int(TOKENS):
+    for _ in range(64):
+        next(batches)
+    tokens = min(given(stream) - first, encoded - first_encoded)
+seconds = time.perf_counter() - started
+print(json.dumps({"tokens": tokens, "seconds": seconds, "plan": state["name"]}))
+"""
+)
+
+# As PILEKIT, in `WORKERS` workers; the tokens are those that are handed out.
+WORKING = (
+    STREAM
+    + """
+stream = stream_of(REFRAMED)
+batches = iter(stream.loader(num_workers=WORKERS))
+for _ in range(64):
+    next(batches)
+first, started = given(stream), time.perf_counter()
+while given(stream) - first < int(TOKENS):
+    for _ in range(64):
+        next(batches)
+print(json.dumps({"tokens": given(stream) - first, "seconds": time.perf_counter() - started}))
+"""
+)
+
+RECORDING = (
+    STREAM
+    + """
+stream, other = (stream_of(REFRAMED, seq_len=64, batch_size=128, lanes=(128, 4), window=16) for _ in range(2))
+batches = [batch for _, batch in zip(range(200), stream)]
+started = time.perf_counter()
+for batch in batches:
+    other.advance(batch)
+print(json.dumps({"milliseconds": (time.perf_counter() - started) / 200 * 1e3}))
+"""
+)
+
+MEMORY = (
+    STREAM
+    + """
+import torch
+def resident():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+idle = resident()
+stream = stream_of(REFRAMED, batch_size=16, lanes=(16, 4))
+for _ in zip(range(400), stream):
+    pass
+print(json.dumps({"megabytes": resident() - idle}))
+"""
+)
+
+FIRST_BATCH = (
+    STREAM
+    + """
+tokenizer = load_tokenizer(TOKENIZER)
+next(iter(stream_of(WARM_UP)))
+started = time.perf_counter()
+next(iter(stream_of(FOLDER + "/thirty")))
+print(json.dumps({"seconds": time.perf_counter() - started}))
+"""
+)
 
 DATASETS = """
 import datasets, tokenizers, torch
@@ -98,7 +193,8 @@ DATASETS_REQUIREMENTS = ["datasets==5.2.0", "tokenizers==0.23.3", "torch==2.13.0
 ROWS = """
 import numpy
 from pilekit import PileStream
-stream = PileStream(SHARD, tokenizer=TOKENIZER, seq_len=SEQ_LEN, batch_size=BATCH_SIZE)
+settings = {"seq_len": SEQ_LEN, "batch_size": BATCH_SIZE, "packing": "concat", "epochs": 1, "shuffle": False}
+stream = PileStream(SHARD, tokenizer=TOKENIZER, **settings)
 numpy.save(FOLDER + "/rows.npy", numpy.concatenate([batch["input_ids"].numpy().astype("int32") for batch in stream]))
 """
 
@@ -184,7 +280,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--shard", type=Path, help="a .jsonl.zst shard (generated text by default)")
     arguments.add_argument("--tokenizer", type=Path, help="a tokenizer.json (trained on the shard by default)")
-    arguments.add_argument("--megabytes", type=int, default=50, help="how much text to generate, or to take of --shard")
+    arguments.add_argument(
+        "--megabytes", type=int, default=200, help="how much text to generate, or to take of --shard"
+    )
     arguments.add_argument("--slow-megabytes", type=int, default=5, help="how much of it HF datasets gets")
     arguments.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
     arguments.add_argument("--no-peers", action="store_true", help="only the bare loop and PileStream")
@@ -194,37 +292,73 @@ def main() -> None:
 
 
 def _compare(folder: Path, chosen: argparse.Namespace) -> None:
+    from pilekit.shards.reframing import reframe_corpus
+
     lines = _some_lines(chosen.shard, chosen.megabytes << 20)
     shard, slow, warm_up = (folder / f"{name}.jsonl.zst" for name in ("whole", "slow", "warm-up"))
     _write(shard, lines)
     _write(slow, _first(lines, chosen.slow_megabytes << 20))
     _write(warm_up, _first(lines, 1 << 20))
+    reframe_corpus(shard, folder / "reframed")
+    for number in range(30):
+        _write(folder / "parts" / f"{number:02d}.jsonl.zst", lines[number::30])
+    reframe_corpus(folder / "parts", folder / "thirty")
     tokenizer = chosen.tokenizer if chosen.tokenizer is not None else _train(shard, folder)
+    cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
+    tokens = 0
 
     def run(python: Path, source: str, path: Path = shard, pin: Sequence[str] = ()) -> str:
-        command = [*pin, python, "-c", COMMON + source, path, tokenizer, warm_up, folder]
-        return subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True).stdout
+        command = [*pin, python, "-c", COMMON + source, path, tokenizer, warm_up, folder, folder / "reframed", tokens]
+        environment = {**os.environ, "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=environment)
+        return done.stdout.splitlines()[-1] if done.stdout else ""
 
     ours = Path(sys.executable)
-    contestants = {"bare loop": (ours, BARE, shard), "PileStream": (ours, PILEKIT, shard)}
+    contestants = {"bare loop": (ours, BARE + TIMING, shard)}
+    for reframed in (False, True):
+        for packing in ("best_fit", "concat"):
+            settings = {"packing": packing, "reframed": reframed}
+            name = f"PileStream {'reframed' if reframed else 'raw'} {packing}"
+            contestants[name] = (ours, f"SETTINGS = {settings}\n" + PILEKIT, shard)
     if not chosen.no_peers:
         mosaic = peer_environment("mosaic", MOSAIC_REQUIREMENTS, ["--no-deps"])
         run(ours, ROWS)
         run(mosaic, MOSAIC_STAND_IN + WRITE_MDS)
-        contestants["HF datasets"] = (peer_environment("datasets", DATASETS_REQUIREMENTS), DATASETS, slow)
-        contestants["MosaicML MDS"] = (mosaic, MOSAIC_STAND_IN + MOSAIC, shard)
+        datasets = peer_environment("datasets", DATASETS_REQUIREMENTS)
+        contestants["HF datasets"] = (datasets, DATASETS + TIMING, slow)
+        contestants["MosaicML MDS"] = (mosaic, MOSAIC_STAND_IN + MOSAIC + TIMING, shard)
 
-    pin = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
     rates: dict[str, float] = {}
+    plans: dict[str, str] = {}
     for _ in range(chosen.rounds):
         for name, (python, source, path) in contestants.items():
-            timed = json.loads(run(python, source + TIMING, path, pin).splitlines()[-1])
+            timed = json.loads(run(python, source, path, ["taskset", "-c", cores[0]]))
+            tokens = tokens or timed["tokens"]
             rates[name] = max(rates.get(name, 0), timed["tokens"] / timed["seconds"])
+            plans[name] = timed.get("plan", "")
     size = sum(map(len, lines)) / 1e6
     print(f"{size:.0f} MB of JSON lines to rows of {SEQ_LEN} in batches of {BATCH_SIZE}, on one core")
     for name, rate in rates.items():
-        print(f"{name:<14}{rate / 1e6:>8.2f} M tokens/s{rate / rates['bare loop']:>8.2f} x bare loop")
-    print(json.dumps({name: round(rate) for name, rate in rates.items()}))
+        plan = f"  {plans[name]} plan" if plans[name] else ""
+        print(f"{name:<29}{rate / 1e6:>8.2f} M tokens/s{rate / rates['bare loop']:>8.2f} x bare loop{plan}")
+
+    figures: dict[str, float] = {}
+    for workers in (1, 2)[: len(cores)]:
+        for _ in range(chosen.rounds):
+            pin = ["taskset", "-c", ",".join(cores[:workers])]
+            timed = json.loads(run(ours, f"WORKERS = {workers}\n" + WORKING, pin=pin))
+            name = f"tokens per second, {workers} worker{'s' * (workers > 1)}"
+            figures[name] = max(figures.get(name, 0), timed["tokens"] / timed["seconds"])
+    for name, source in (
+        ("milliseconds to record a batch, 512 lanes", RECORDING),
+        ("MiB beyond an idle process, 64 lanes", MEMORY),
+        ("seconds to the first batch, 30 shards", FIRST_BATCH),
+    ):
+        values = (json.loads(run(ours, source, pin=["taskset", "-c", cores[0]])) for _ in range(chosen.rounds))
+        figures[name] = min(next(iter(value.values())) for value in values)
+    for name, figure in figures.items():
+        print(f"{name:<45}{figure:>14,.3f}")
+    print(json.dumps({**{name: round(rate) for name, rate in rates.items()}, **figures}))
 
 
 def _some_lines(shard: Path | None, size: int) -> list[bytes]:
@@ -232,8 +366,7 @@ def _some_lines(shard: Path | None, size: int) -> list[bytes]:
     if shard is not None:
         with shard.open("rb") as file:
             reader = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(file, read_across_frames=True)
-            text = reader.read(size)
-        lines = text.split(b"\n")
+            lines = reader.read(size).split(b"\n")
         return [line for line in lines[:-1] if line]
     rng = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlcumwfgypbvk"))
@@ -253,6 +386,7 @@ def _first(lines: list[bytes], size: int) -> list[bytes]:
 
 
 def _write(path: Path, lines: list[bytes]) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(zstandard.compress(b"\n".join(lines) + b"\n"))
 
 
