@@ -87,7 +87,7 @@ def in_order(ranks: Sequence[Sequence[STEP]], grad_accum: int) -> list[Row]:
 def test_samples_go_to_ranks_by_index(corpora: Corpora, settings: Settings, encode: Encoder, packing: str) -> None:
     corpus = corpora["mixed"]
     expected = rows_of_pass(corpus, encode, packing=packing)
-    for world_size, grad_accum, workers in ((1, 1, 0), (2, 1, 0), (2, 2, 2), (1, 4, 3), (3, 1, 0)):
+    for world_size, grad_accum, workers in ((1, 4, 3), (2, 2, 0), (3, 1, 0)):
         batch_size = 12 // (world_size * grad_accum)
         given = finite(settings, packing=packing, batch_size=batch_size, grad_accum=grad_accum, world_size=world_size)
         ranks = [run(corpus.folder, {**given, "rank": rank}, "loader", workers)[0] for rank in range(world_size)]

@@ -51,7 +51,7 @@ def expected(corpus: Made, encode: Encoder, packing: str, **changes: Any) -> lis
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 def test_ranks_workers_and_accumulation(corpus: Made, settings: dict[str, Any], encode: Encoder, packing: str) -> None:
     steps = expected(corpus, encode, packing)
-    for world_size, grad_accum, workers in ((1, 1, 0), (1, 1, 2), (2, 1, 0), (2, 1, 2), (1, 4, 2)):
+    for world_size, grad_accum, workers in ((1, 1, 2), (2, 1, 0), (2, 1, 2), (1, 4, 0)):
         given = {**settings, "packing": packing, "grad_accum": grad_accum, "world_size": world_size}
         given["batch_size"] = 8 // (world_size * grad_accum)
         ranks = [
@@ -100,7 +100,7 @@ def test_a_state_of_the_other_plan_is_refused(
 
 def test_one_document_and_ten_thousand(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Lanes of so different lengths give equally many rows at every step, and no rank waits for another."""
-    made(tmp_path, [1, 10_000], form="single", text_of=lambda rng: text(rng, 5))
+    made(tmp_path, [1, 10_000], form="single", blank=0, text_of=lambda rng: text(rng, 5))
     given = {**settings, "lanes": (2, 1), "batch_size": 4, "world_size": 2}
     ranks = [run(tmp_path, {**given, "rank": rank}, batches=200)[0] for rank in range(2)]
     assert [len(batches) for batches in ranks] == [200, 200]
