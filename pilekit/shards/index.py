@@ -60,7 +60,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-REMOTE_AT_ONCE = 16
+REMOTE_AT_ONCE = 32
 """So many remote shards are asked for their indexes at a time."""
 
 
@@ -169,7 +169,7 @@ def find_index(
 
 
 def find_indexes(corpus: Corpus, *, whole: bool = False) -> list[ShardIndex | None]:
-    """`find_index` of every shard, without warnings; of remote ones several at a time, as each is some ten requests."""
+    """`find_index` of every shard, without warnings; of remote ones several at a time, as each is some twenty requests."""
 
     def find(shard: Shard) -> ShardIndex | None:
         return find_index(shard, corpus.manifest, tell=False, whole=whole)

@@ -60,7 +60,7 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
         return Plan("sequential", "standard input can only be read as it comes")
     found = find_indexes(corpus)
     known = [_known_sizes(*pair) for pair in zip(corpus.shards, found, strict=True)]
-    small = _is_small(corpus, known)
+    small = _is_small(corpus, found, known)
     if not small:
         for shard, sizes in zip(corpus.shards, known, strict=True):
             if reason := _too_long(shard, sizes):
@@ -74,9 +74,9 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
     return Plan("random", "all shards have frames small enough to be decoded for a few documents", indexes)
 
 
-def _is_small(corpus: Corpus, known: list[Int64 | None]) -> bool:
+def _is_small(corpus: Corpus, found: list[ShardIndex | None], known: list[Int64 | None]) -> bool:
     """Whether all text of the corpus, decoded, is at most `HELD_BYTES`; small corpora are decoded to find out."""
-    if sum(map(_stored_size, corpus.shards)) > HELD_BYTES:
+    if sum(map(_stored_size, corpus.shards, found)) > HELD_BYTES:
         return False  # What compresses text does not make it longer.
     left = HELD_BYTES
     for shard, sizes in zip(corpus.shards, known, strict=True):
@@ -135,7 +135,9 @@ def _known_sizes(shard: Shard, index: ShardIndex | None) -> Int64 | None:
         return np.fromiter(groups, np.int64)
 
 
-def _stored_size(shard: Shard) -> int:
+def _stored_size(shard: Shard, index: ShardIndex | None) -> int:
+    if index is not None:
+        return index.header.size
     if shard.size is not None:
         return shard.size
     with open_stored(shard.path, scattered=True)[0] as file:

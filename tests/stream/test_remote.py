@@ -1,0 +1,282 @@
+"""Streams over shards behind URLs: the same batches, by ranges, whatever the store does; and from a cache."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from pilekit.corpus import Corpus, stores
+from pilekit.errors import PilekitError
+from pilekit.shards import ShardWriter
+from pilekit.shards.index import load_index
+from pilekit.shards.indexing import index_corpus
+from pilekit.shards.opening import open_file
+from pilekit.stream import PileStream, plan
+from tests.stream.collecting import ALL, rows_of, run
+from tests.stream.conftest import Settings
+from tests.stream.corpora import made
+from tests.web_server import Failure, WebServer, serving
+
+pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
+pytestmark = pytest.mark.timeout(120)
+
+SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards with frames and an index beside each."""
+    folder = tmp_path_factory.mktemp("remote")
+    made(folder, [300] * SHARDS)
+    index_corpus(folder)
+    return folder
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[WebServer]:
+    with serving(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is tried again without waiting, and half a second of silence is too much."""
+    monkeypatch.setattr(stores, "RETRY_AFTER", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(stores, "SILENCE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def changes(settings: Settings) -> Settings:
+    return {**settings, "batch_size": 16}
+
+
+def shards_sent(server: WebServer) -> list[int]:
+    return [sent for path, sent in server.requests if path.endswith(".zst")]
+
+
+def test_the_same_batches_as_from_local_files(folder: Path, server: WebServer, changes: Settings) -> None:
+    """And each goes on from the other's state."""
+    whole, _ = run(folder, changes, batches=12)
+    for workers in (0, 2):
+        first, state = run(server.url, changes, "loader", workers, 5)
+        assert first == whole[:5]
+        assert run(server.url, changes, "loader", workers, 7, state)[0] == whole[5:]
+        assert run(folder, changes, batches=7, state=state)[0] == whole[5:]
+
+
+def test_from_a_store_in_memory(folder: Path, changes: Settings) -> None:
+    store = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        store.pipe(f"/stream/{path.name}", path.read_bytes())
+    try:
+        assert run("memory://stream", changes, batches=8)[0] == run(folder, changes, batches=8)[0]
+    finally:
+        store.rm("/stream", recursive=True)
+
+
+def test_only_frames_that_hold_the_documents_are_fetched(tmp_path: Path, changes: Settings) -> None:
+    """A few lanes of a larger corpus: what is sent is the frames of the batches' documents, and of a window's rest."""
+    made(tmp_path / "lines", [6000] * 2, form="plain")
+    for path in (tmp_path / "lines").iterdir():
+        with ShardWriter(tmp_path / f"{path.name}.zst", frame_bytes=2000) as writer:
+            writer.write_lines(path.read_bytes().splitlines())
+        path.unlink()
+    index_corpus(tmp_path)
+    frames = {f"{shard.name}": load_index(f"{shard.path}.index.parquet").frames for shard in Corpus(tmp_path)}
+    stored = sum(path.stat().st_size for path in tmp_path.glob("*.zst"))
+    with serving(tmp_path) as server:
+        stream = PileStream(server.url, **{**changes, "lanes": (4, 1)})
+        opening = len(shards_sent(server))
+        assert opening == 16 * 2  # for the fingerprints
+        batches = list(islice(stream, 4))
+        needed = {
+            (shard, int(np.searchsorted(frames[shard].line, number, "right")) - 1)
+            for batch in batches
+            for row in batch.documents()
+            for shard, number in row
+        }
+        sent = shards_sent(server)[opening:]
+    size = sum(
+        int((np.diff(frames[shard].offset, append=(tmp_path / f"{shard}.zst").stat().st_size))[frame])
+        for shard, frame in needed
+    )
+    assert size <= sum(sent) < 3 * size < stored / 2
+    assert len(sent) < len(needed)  # neighbours come with one request
+
+
+def test_a_corpus_is_opened_with_few_requests(server: WebServer, changes: Settings) -> None:
+    PileStream(server.url, **changes)
+    of_each = [sum(path.startswith(f"{shard:02d}.") for path, _ in server.requests) for shard in range(SHARDS)]
+    assert max(of_each) <= 16 + 4  # pieces of the fingerprint, and the index
+
+
+@pytest.mark.parametrize("failure", ["500", "cut", "short", "silent"])
+@pytest.mark.usefixtures("at_once")
+def test_what_passes_is_asked_for_again(
+    folder: Path, server: WebServer, changes: Settings, failure: Failure, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, _ = run(folder, changes, batches=4)
+    stream = PileStream(server.url, **changes, outputs=ALL)
+    server.failures = [failure, failure, failure, None, failure]
+    assert [rows_of(batch, stream.subset_names) for batch in islice(stream, 4)] == whole
+    assert not server.failures
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert sum("trying again" in text and server.url in text for text in told) == 4
+
+
+@pytest.mark.parametrize(("failure", "workers"), [("500", 0), ("cut", 2), ("short", 0), ("silent", 0), ("404", 2)])
+@pytest.mark.usefixtures("at_once")
+def test_what_does_not_pass_is_one_error(server: WebServer, changes: Settings, failure: Failure, workers: int) -> None:
+    stream = PileStream(server.url, **changes)
+    server.always = failure
+    server.asked = 0
+    with pytest.raises(PilekitError) as caught:
+        next(iter(stream.loader(num_workers=workers)))
+    text = str(caught.value)
+    assert server.url in text
+    assert "check the connection" in text
+    assert "\n" not in text
+    if not workers:
+        assert server.asked == 4
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_index_that_does_not_come_at_once_is_not_a_missing_one(
+    folder: Path, server: WebServer, changes: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path))
+    server.failures = ["500", "cut"] * 4
+    PileStream(server.url, **changes)
+    assert not server.failures
+    assert not list(tmp_path.iterdir()), "an index was made"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_server_that_is_not_there(folder: Path) -> None:
+    with serving(folder) as server:
+        url = f"{server.url}00.jsonl.zst"
+    with pytest.raises(
+        PilekitError, match=r"00\.jsonl\.zst: cannot be opened \(.*Connect.*check the connection"
+    ) as caught:
+        open_file(url, scattered=True)
+    assert url in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# The cache
+
+
+def test_a_second_pass_downloads_nothing(folder: Path, server: WebServer, changes: Settings, tmp_path: Path) -> None:
+    changes = {**changes, "cache": tmp_path / "cache"}
+    per_epoch = 80  # batches: more than an epoch
+    whole, _ = run(folder, {**changes, "cache": None}, batches=per_epoch)
+    assert run(server.url, changes, batches=per_epoch)[0] == whole
+    fetched = sum(shards_sent(server))
+    stored = sum(path.stat().st_size for path in folder.glob("*.zst"))
+    assert fetched < stored * 1.5 + SHARDS * 2 * (256 << 10)
+    stream = PileStream(server.url, **changes, outputs=ALL)
+    server.requests.clear()
+    assert [rows_of(batch, stream.subset_names) for batch in islice(stream, per_epoch)] == whole
+    assert not server.requests
+    # And by workers, from the cache of another process.
+    loader = PileStream(server.url, **changes, outputs=ALL).loader(num_workers=2)
+    server.requests.clear()
+    assert [rows_of(batch, stream.subset_names) for batch in islice(loader, 12)] == whole[:12]
+    assert not server.requests
+
+
+def test_a_small_cache_stays_small(folder: Path, server: WebServer, changes: Settings, tmp_path: Path) -> None:
+    most = 30_000
+    stream = PileStream(server.url, **changes, outputs=ALL, cache=tmp_path, cache_bytes=most)
+    whole, _ = run(folder, changes, batches=20)
+    for batch, rows in zip(stream, whole, strict=False):
+        assert rows_of(batch, stream.subset_names) == rows
+        assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.frame")) <= most
+
+
+def _read(url: str, changes: dict[str, Any], results: Any) -> None:
+    results.put(run(url, changes, batches=30)[0])
+
+
+def test_processes_share_a_cache(folder: Path, server: WebServer, changes: Settings, tmp_path: Path) -> None:
+    """Three at once, with room for a part of the corpus: frames are added and removed while others read them."""
+    whole, _ = run(folder, changes, batches=30)
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    most = 40_000
+    arguments = (server.url, {**changes, "cache": tmp_path, "cache_bytes": most}, results)
+    processes = [context.Process(target=_read, args=arguments) for _ in range(3)]
+    for process in processes:
+        process.start()
+    try:
+        for _ in processes:
+            assert results.get() == whole
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.frame")) <= most
+
+
+def test_damaged_frames_in_the_cache_are_fetched_again(
+    folder: Path, server: WebServer, changes: Settings, tmp_path: Path
+) -> None:
+    whole, _ = run(folder, changes, batches=6)
+    changes = {**changes, "cache": tmp_path}
+    assert run(server.url, changes, batches=6)[0] == whole
+    for number, path in enumerate(sorted(tmp_path.glob("*.frame"))):
+        data = bytearray(path.read_bytes())
+        data[(len(data) * number) // 97 % len(data)] ^= 1 << number % 8
+        path.write_bytes(data[: len(data) // 2] if number % 3 == 0 else b"" if number % 3 == 1 else data)
+    stream = PileStream(server.url, **changes, outputs=ALL)
+    server.requests.clear()
+    assert [rows_of(batch, stream.subset_names) for batch in islice(stream, 6)] == whole
+    assert shards_sent(server)
+    server.requests.clear()
+    stream = PileStream(server.url, **changes, outputs=ALL)
+    server.requests.clear()
+    assert [rows_of(batch, stream.subset_names) for batch in islice(stream, 6)] == whole
+    assert not server.requests
+
+
+def test_a_replaced_shard_is_not_read_from_the_cache(tmp_path: Path, changes: Settings) -> None:
+    changes = {**changes, "cache": tmp_path / "cache"}
+    for seed in (1, 2):
+        made(tmp_path / "data", [200], seed=seed)
+        index_corpus(tmp_path / "data")
+        with serving(tmp_path / "data") as server:
+            assert run(server.url, changes, batches=4)[0] == run(tmp_path / "data", changes, batches=4)[0]
+
+
+def test_what_cannot_be_cached(tmp_path: Path, changes: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "HELD_BYTES", 1000)
+    monkeypatch.setattr(plan, "MOST_DECODED", 1000)
+    changes = {**changes, "lanes": "auto"}
+    made(tmp_path / "single", [50], form="single")
+    with serving(tmp_path / "single") as server, pytest.raises(PilekitError, match=r"(?s)cache=.*pilekit reframe"):
+        PileStream(server.url, **changes, cache=tmp_path / "cache")
+    # What is local needs no cache.
+    assert PileStream(tmp_path / "single", **changes, cache=tmp_path / "cache").grid.plan == "sequential"
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(PilekitError, match="cannot be a cache"):
+        PileStream(tmp_path / "single", **changes, cache=tmp_path / "file")
+    with pytest.raises(PilekitError, match="bytes"):
+        PileStream(tmp_path / "single", **changes, cache=tmp_path / "cache", cache_bytes=0)
+
+
+def test_a_state_does_not_depend_on_the_cache(
+    folder: Path, server: WebServer, changes: Settings, tmp_path: Path
+) -> None:
+    whole, _ = run(folder, changes, batches=6)
+    _, state = run(folder, changes, batches=3)
+    assert run(server.url, {**changes, "cache": tmp_path}, batches=3, state=state)[0] == whole[3:]
+    assert "cache" not in json.loads(state)
