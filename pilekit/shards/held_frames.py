@@ -23,6 +23,8 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 
 HELD_BYTES = 64 << 20
+WHOLE_BYTES = 128 << 20
+"""A corpus of so much decoded text is held one and all by who wants any of its documents many times."""
 _STRIDE = 4096
 _BLOCK = 2 << 20
 _FEW = 64
@@ -33,9 +35,13 @@ B = TypeVar("B", bound=Sized)
 
 
 class HeldFrames(Generic[T]):
-    """The frames used last, of one shard or of several, together at most `HELD_BYTES`."""
+    """The frames used last, of one shard or of several, together at most `HELD_BYTES`.
 
-    def __init__(self) -> None:
+    whole   they are those of a corpus of at most `WHOLE_BYTES`, and each is held, whoever asks for it
+    """
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.whole = whole
         self._frames: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._bytes = 0
 
@@ -50,7 +56,7 @@ class HeldFrames(Generic[T]):
         """Hold a frame of `size` bytes, and let go of those that were used longest ago."""
         self._frames[key] = (frame, size)
         self._bytes += size
-        while self._bytes > HELD_BYTES:
+        while self._bytes > (WHOLE_BYTES if self.whole else HELD_BYTES):
             _, (_, dropped) = self._frames.popitem(last=False)
             self._bytes -= dropped
 

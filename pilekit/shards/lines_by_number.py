@@ -220,7 +220,7 @@ class LinesByNumber:
                 raise self._misfit(f"other lines begin in frame {frame}")
             if self.cache is not None and stored is not None and whole is not None:
                 self.cache.used(self._key(frame), stored)
-            if not one_of_many or whole is None or size > SOON_DECODED:
+            if not one_of_many or whole is None or size > SOON_DECODED or self.held.whole:
                 self.held.add((self.path, frame), text, size)
         return text
 

@@ -1,7 +1,8 @@
 """`OpenReaders`: documents of any shard of a corpus, with few files open and in whatever process.
 
-Of all shards the 32 used last have an open file, and together they hold 64 MiB of decoded frames. What is pickled takes
-neither along. After a fork a process opens its own files: parent and child would move one position.
+Of all shards the 32 used last have an open file, and together they hold 64 MiB of decoded frames, or all of a corpus of
+up to 128 MiB, of which a stream wants each document many times. What is pickled takes neither along. After a fork
+a process opens its own files: parent and child would move one position.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from pilekit.corpus import Corpus
 from pilekit.shards.frame_cache import FrameCache
-from pilekit.shards.held_frames import HeldFrames
+from pilekit.shards.held_frames import WHOLE_BYTES, HeldFrames
 from pilekit.shards.index import ShardIndex
 from pilekit.shards.random_access import DocumentReader
 
@@ -64,4 +65,5 @@ class OpenReaders:
     def _start(self) -> None:
         self._process = os.getpid()
         self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
-        self._held: HeldFrames[Any] = HeldFrames()
+        size = sum(index.header.content_bytes for index in self.indexes)
+        self._held: HeldFrames[Any] = HeldFrames(whole=size <= WHOLE_BYTES)

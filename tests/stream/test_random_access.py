@@ -27,7 +27,7 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document as Read
 from pilekit.pipeline import Stage, document_filter, document_map
-from pilekit.shards import lines_by_number
+from pilekit.shards import lines_by_number, open_readers
 from pilekit.shards.frames import decompress_frame_at, decompress_whole
 from pilekit.shards.keep_masks import read_mask
 from pilekit.shards.open_readers import OPEN_SHARDS
@@ -377,6 +377,27 @@ def test_a_unit_decodes_each_frame_it_needs_once(tmp_path: Path, monkeypatch: py
         # Frames were cut without regard for lines: the last one may run on.
         assert last - first + 1 <= decoded <= behind - first + 1
     assert len(index.frames) > 16
+
+
+def test_a_small_corpus_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, [400, 100], subsets=["ArXiv", "Github"])
+    decoded = 0
+
+    def counting(data: memoryview, size: int) -> bytes | None:
+        nonlocal decoded
+        decoded += 1
+        return decompress_whole(data, size)
+
+    monkeypatch.setattr(lines_by_number, "decompress_whole", counting)
+    for small in (True, False):
+        if not small:
+            monkeypatch.setattr(open_readers, "WHOLE_BYTES", 1000)
+        source = Asked(1, unit=5).source(tmp_path)
+        frames = sum(len(index.frames) for index in source.selection.indexes)
+        decoded = 0
+        for unit in range(2 * source.sequence.units):
+            next(source.documents(0, unit, 0))
+        assert (decoded <= frames) if small else (decoded > 2 * frames)
 
 
 @pytest.fixture(scope="module")
