@@ -57,6 +57,7 @@ class FrameCache:
             cache.folder.mkdir(parents=True, exist_ok=True)
             with cache._locked() as size:
                 if size is not None:
+                    os.ftruncate(size, 0)  # The machine may have gone down before a count was on disk.
                     cache._make_room(size, 0)
         except OSError as error:
             raise PilekitError(
@@ -133,6 +134,7 @@ class FrameCache:
                     with suppress(FileNotFoundError):
                         (self.folder / name).unlink()
                     total -= freed
+        os.ftruncate(count, 8)
         os.pwrite(count, (total + size).to_bytes(8, "little"), 0)
 
     @contextmanager

@@ -1,0 +1,186 @@
+"""The frame cache: bounded, shared, least recently used first, and never wrong whatever happened to it."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pilekit.errors import PilekitError
+from pilekit.shards import frame_cache
+from pilekit.shards.frame_cache import FrameCache
+
+SUM = 16
+
+
+def frame(number: int, size: int = 984) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+def held(folder: Path) -> int:
+    total = 0
+    for path in folder.glob("*.frame"):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            total += path.stat().st_size
+    return total
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+    """Frames of 1,000 bytes with their sums: 10 fit, and the 11th makes room for itself in a tenth of the bound."""
+    cache = FrameCache.at(tmp_path, 10_000)
+    now = time.time_ns()
+
+    def aged(number: int, age: int) -> None:
+        (path,) = [path for path in tmp_path.glob("*.frame") if path.read_bytes()[SUM:] == frame(number)]
+        os.utime(path, ns=(now, now - age * 10**9))
+
+    for number in range(10):
+        cache.used(str(number), frame(number))
+        aged(number, 100 - number)
+    assert held(tmp_path) == 10_000
+    cache.used("0", frame(0))  # used again, so 1 is the oldest
+    cache.used("10", frame(10))
+    assert [number for number in range(11) if cache.get(str(number), 984) is None] == [1]
+    assert all(cache.get(str(number), 984) in (None, frame(number)) for number in range(11))
+    cache.used("large", frame(11, 5000))
+    assert [number for number in range(11) if cache.get(str(number), 984) is None] == [1, 2, 3, 4, 5, 6, 7]
+    assert cache.get("large", 5000) == frame(11, 5000)
+    cache.used("too large", frame(12, 10_000))
+    assert cache.get("too large", 10_000) is None
+    assert held(tmp_path) <= 10_000
+
+
+def test_random_use_against_a_dict(tmp_path: Path) -> None:
+    """What comes out is what went in, or nothing; the bound holds after each step, whoever changes it."""
+    rng = random.Random(1)
+    wanted = {str(number): frame(number, rng.randrange(1, 3000)) for number in range(60)}
+    hits = 0
+    for _ in range(4):
+        most = rng.choice([4000, 20_000])
+        cache = FrameCache.at(tmp_path, most)
+        assert held(tmp_path) <= most
+        for _ in range(300):
+            key = rng.choice(list(wanted))
+            found = cache.get(key, len(wanted[key]))
+            assert found in (None, wanted[key])
+            hits += found is not None
+            cache.used(key, wanted[key])
+            assert held(tmp_path) <= most
+            assert cache.get(key, len(wanted[key])) == wanted[key]
+    assert hits > 100
+
+
+def test_every_damage_is_noticed(tmp_path: Path) -> None:
+    cache = FrameCache.at(tmp_path, 10_000)
+    for change in range(200):
+        cache.used("a", frame(1))
+        (path,) = tmp_path.glob("*.frame")
+        data = bytearray(path.read_bytes())
+        if change < 100:
+            data[change * 10] ^= 1 << change % 8
+        elif change < 198:
+            del data[(change - 100) * 10 :]
+        else:
+            data += b"x" * (change - 197)
+        path.write_bytes(data)
+        assert cache.get("a", 984) is None
+        assert not path.exists()
+    cache.used("a", frame(1))
+    assert cache.get("a", 983) is None
+
+
+def test_no_other_file_is_touched(tmp_path: Path) -> None:
+    others = {"notes.txt": b"1" * 5000, "a.frame": b"2" * 5000, f"{'0' * 32}.frame.bak": b"3" * 5000}
+    for name, data in others.items():
+        (tmp_path / name).write_bytes(data)
+    cache = FrameCache.at(tmp_path, 3000)
+    for number in range(20):
+        cache.used(str(number), frame(number))
+    assert {name: (tmp_path / name).read_bytes() for name in others} == others
+    assert sum(cache.get(str(number), 984) is not None for number in range(20)) >= 2
+
+
+@pytest.mark.parametrize("told", [b"", b"abc", (1 << 60).to_bytes(8, "little"), b"123456789"])
+def test_a_wrong_count_is_mended(tmp_path: Path, told: bytes) -> None:
+    cache = FrameCache.at(tmp_path, 10_000)
+    for number in range(5):
+        cache.used(str(number), frame(number))
+    (tmp_path / "size").write_bytes(told)
+    cache.used("5", frame(5))
+    assert all(cache.get(str(number), 984) == frame(number) for number in range(6))
+    assert int.from_bytes((tmp_path / "size").read_bytes(), "little") == held(tmp_path) == 6000
+
+
+def test_who_holds_the_lock_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_cache, "_LOCK_SECONDS", 0.05)
+    cache = FrameCache.at(tmp_path, 10_000)
+    cache.used("a", frame(1))
+    with (tmp_path / "size").open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert cache.get("a", 984) == frame(1)
+        cache.used("a", frame(1))
+        cache.used("b", frame(2))
+        assert cache.get("b", 984) is None
+    cache.used("b", frame(2))
+    assert cache.get("b", 984) == frame(2)
+
+
+def test_a_disk_that_cannot_be_written_is_told_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = FrameCache.at(tmp_path / "cache", 10_000)
+    (tmp_path / "cache" / "size").unlink()
+    (tmp_path / "cache").rmdir()
+    cache.used("a", frame(1))
+    assert cache.get("a", 984) is None
+    assert "a frame cannot be kept: No such file" in caplog.text
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(PilekitError, match=r"file: cannot be a cache: .*; name a folder that can be written"):
+        FrameCache.at(tmp_path / "file", 10_000)
+    with pytest.raises(PilekitError, match="whole number of bytes from 1 on"):
+        FrameCache.at(tmp_path, 0)
+
+
+def _write_on(folder: Path, seed: int) -> None:
+    cache, rng = FrameCache.at(folder, 200_000), random.Random(seed)
+    while True:
+        number = rng.randrange(100)
+        if cache.get(str(number), 9000) not in (None, frame(number, 9000)):
+            os._exit(3)
+        cache.used(str(number), frame(number, 9000))
+
+
+@pytest.mark.timeout(60)
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    """Writers are killed again and again while others go on: the bound holds, and what is read is right."""
+    rng = random.Random(3)
+    context = multiprocessing.get_context("fork")
+
+    def writer(seed: int) -> multiprocessing.context.ForkProcess:
+        process = context.Process(target=_write_on, args=(tmp_path, seed))
+        process.start()
+        return process
+
+    writers = [writer(seed) for seed in range(2)]
+    try:
+        for turn in range(20):
+            for _ in range(10):
+                time.sleep(rng.random() * 0.01)
+                assert held(tmp_path) <= 200_000
+            assert writers[turn % 2].exitcode is None, "a frame was wrong"
+            writers[turn % 2].kill()
+            writers[turn % 2].join()
+            writers[turn % 2] = writer(turn + 2)
+    finally:
+        for process in writers:
+            process.kill()
+            process.join()
+    cache = FrameCache.at(tmp_path, 200_000)
+    found = [cache.get(str(number), 9000) for number in range(100)]
+    assert sum(one is not None for one in found) > 10
+    assert all(one in (None, frame(number, 9000)) for number, one in enumerate(found))
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".frame"} <= {"size", "partial"}
