@@ -104,12 +104,13 @@ class PileStream(IterableDataset[Batch]):
     given; else a list of batch_size of them. Of Parquet shards, `meta` has the label alone. A finite pass ends with its
     first documents once more where ranks would not be equally long, as DistributedSampler's does.
 
-    From a URL, indexed shards are read by ranges: a unit of documents is one request for each shard that it touches,
-    of the frames that it lies in, and a lane's window as many as it has units (one in a large corpus). Lanes read one
-    after another, so each of the first `columns` steps waits for about R x units requests, and later steps for one now
-    and then; workers share them and read ahead. A request that fails is made again, three times; a server may be silent
-    for 30 seconds. Frames are fetched whole, so with units shorter than a frame (a corpus under some 10 GB) an epoch
-    fetches more than the corpus's size: give a `cache` that holds it.
+    From a URL, indexed shards are read by ranges. A lane's window is a request for each unit in it, of which there is
+    one in a large corpus: the unit's frames are neighbours. Lanes read one after another, so each of the first
+    `columns` steps waits for its lanes (R divided by the world size) times the latency, later ones for a lane now and
+    then, which workers do ahead. A request that fails is made again, three times; a web server may be silent for 30
+    seconds. Frames are fetched whole: of a large corpus in frames of 1 MiB that is about 1.7 times its size in an
+    epoch, and more the smaller its units are, unless a `cache` can hold it. What is read through, not at random, is
+    never cached: that is an error, and Parquet a warning.
 
     PilekitError for wrong arguments, for a selection without documents, and for a world size, accumulation or batch
     that does not fit the grid, with those that do.
