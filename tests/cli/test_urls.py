@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from torch.utils.data import DataLoader
 
-from pilekit.corpus import shard_of
+from pilekit.corpus import shard_of, stores
 from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter
 from pilekit.shards.index import find_index
@@ -296,7 +296,8 @@ def test_a_server_without_ranges(folder: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "r" / "00.jsonl.zst").exists()
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "RETRY_AFTER", (0.0,))
     (tmp_path / "empty").mkdir()
     with web(tmp_path / "empty") as server:
         for place in (f"{server.url}00.jsonl.zst", "memory://nowhere/00.jsonl.zst", "http://127.0.0.1:9/00.jsonl.zst"):

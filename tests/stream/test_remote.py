@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import random
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,11 +17,12 @@ import pytest
 
 from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
+from pilekit.shards import ShardWriter, read
 from pilekit.shards.index import load_index
 from pilekit.shards.indexing import index_corpus
 from pilekit.shards.opening import open_file
 from pilekit.stream import PileStream, plan
+from tests.shards.making import record
 from tests.stream.collecting import ALL, rows_of, run
 from tests.stream.conftest import Settings
 from tests.stream.corpora import made
@@ -158,6 +160,19 @@ def test_an_index_that_does_not_come_at_once_is_not_a_missing_one(
     PileStream(server.url, **changes)
     assert not server.failures
     assert not list(tmp_path.iterdir()), "an index was made"
+
+
+@pytest.mark.parametrize("failure", ["500", "cut", "short", "silent"])
+@pytest.mark.usefixtures("at_once")
+def test_a_shard_that_is_read_through_goes_on_where_it_failed(tmp_path: Path, failure: Failure) -> None:
+    lines = [record(random.Random(number).randbytes(3000).hex()) for number in range(3000)]
+    with ShardWriter(tmp_path / "a.jsonl.zst") as writer:
+        writer.write_lines(lines)
+    with serving(tmp_path) as server:
+        server.failures = [failure, failure, None, failure]
+        texts = [text for batch in read(f"{server.url}a.jsonl.zst") for text in batch.texts]
+        assert len(server.failures) <= 1  # half of a block is kept, so less is asked for then
+    assert texts == [json.loads(line)["text"] for line in lines]
 
 
 @pytest.mark.usefixtures("at_once")
