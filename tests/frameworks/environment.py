@@ -56,7 +56,7 @@ class Ended:
     text: str
 
 
-def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout: float = 240, **settings: str) -> Ended:
+def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout: float = 480, **settings: str) -> Ended:
     """Run a script in `folder`, by torchrun if there are several ranks; AssertionError if it had to be killed."""
     command = [str(python)]
     if ranks > 1:

@@ -24,7 +24,7 @@ tokenizer = PileStream("data/train", tokenizer="tokenizer.json", seq_len=256, ba
 found = []
 
 def loader(workers, every):
-    stream = PileStream("data/train", tokenizer=tokenizer, seq_len=256, batch_size=16)
+    stream = PileStream("data/train", tokenizer=tokenizer, seq_len=256, batch_size=16, lanes=(8, 2))
     return StatefulDataLoader(stream, batch_size=None, num_workers=workers, snapshot_every_n_steps=every)
 
 for workers, every in [(0, 1), (1, 5), (2, 1), (2, 5), (3, 1), (3, 5)]:
@@ -53,7 +53,7 @@ def test_it_goes_on_exactly_after_any_batch(python: Path, folder: Path, alone: C
     ended = launch(python, "script.py", folder=folder, ranks=1)
     assert ended.code == 0, ended.text[-4000:]
     found = json.loads(ended.text.splitlines()[-1])
-    whole = alone(16)
+    whole = alone(16, lanes=(8, 2))
     assert len(found) == 6 * 6
     for workers, every, done, rows in found:
         assert rows == whole[done : done + len(rows)], (workers, every, done)
