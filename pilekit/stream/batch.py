@@ -173,12 +173,20 @@ class OpenBatch:
         shard_names   what the windows' `shards` index
         stream_state  int64, any shape; None: the batch has none
         """
-        pieces = [(window, slice(*window.rows.start[[row, row + count]])) for window, row, count in self._parts]
-        counts = _joined([np.diff(window.rows.start[row : row + count + 1]) for window, row, count in self._parts])
-        lengths = _joined([window.rows.length[part] for window, part in pieces])
-        shards = _joined([window.shards[window.rows.document[part]] for window, part in pieces])
-        numbers = _joined([window.numbers[window.rows.document[part]] for window, part in pieces])
-        borders = segment_borders(lengths, counts, self._seq_len)
+        of_each: list[tuple[Int64, Int64, Int64, Int64]] = []
+        for window, row, count in self._parts:
+            start = window.rows.start[row : row + count + 1]
+            pieces = slice(start[0], start[-1])
+            document = window.rows.document[pieces]
+            of_each.append(
+                (start[1:] - start[:-1], window.rows.length[pieces], window.shards[document], window.numbers[document])
+            )
+        counts, lengths, shards, numbers = (
+            map(np.concatenate, zip(*of_each, strict=True)) if of_each else [_NO_COLUMN] * 4
+        )
+        borders = _NO_COLUMN
+        if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self._outputs):
+            borders = segment_borders(lengths, counts, self._seq_len)
 
         shape = (self.filled, self._seq_len)
         like: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # int64 first: each tensor begins at its own multiple
@@ -189,7 +197,8 @@ class OpenBatch:
             like["stream_state"] = (torch.int64, tuple(stream_state.shape))
         like["cu_seqlens"] = (torch.int32, borders.shape)
         like["max_seqlen"] = (torch.int32, ())
-        tensors = _in_one_block({name: one for name, one in like.items() if name in {*self._outputs, "stream_state"}})
+        wanted = {*self._outputs, "stream_state"}
+        tensors = _in_one_block({name: one for name, one in like.items() if name in wanted})
 
         self._write({name: tensors[name].view(-1).numpy() for name in COLUMNS if name in tensors}, lengths, counts)
         if stream_state is not None:
@@ -238,10 +247,6 @@ def segment_borders(lengths: Int64, counts: Int64, seq_len: int) -> Int64:
     before = np.concatenate(([0], ends))[np.cumsum(counts) - counts]  # tokens of all rows before each
     in_line = ends + np.repeat(rows * seq_len - before, counts)
     return np.union1d(in_line, np.arange(len(counts) + 1) * seq_len)
-
-
-def _joined(parts: list[Int64]) -> Int64:
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 def _in_one_block(like: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> dict[str, torch.Tensor]:

@@ -80,10 +80,13 @@ class _Documents:
 
 @dataclass(frozen=True)
 class Given:
-    """Rows that a lane gives: `count` of `window` from `first_row` on; `skipped` is by document of the window."""
+    """Rows that a lane gives: `count` of `window` from `first_row` on.
+
+    skipped  int64 [documents]: bad lines passed over before each of the window's; None where there are none
+    """
 
     window: Window
-    skipped: Int64
+    skipped: Int64 | None
     first_row: int
     count: int
 
@@ -115,7 +118,8 @@ class Lane:
             assert window is not None
             assert documents is not None
             some = min(count, len(window.rows) - self._row)
-            given.append(Given(window, documents.skipped, self._row, some))
+            skipped = documents.skipped if documents.skipped.any() else None
+            given.append(Given(window, skipped, self._row, some))
             self._row += some
             count -= some
             self.place = self._place(window, documents)
@@ -283,21 +287,22 @@ def counts(given: Sequence[Given], subsets: int) -> tuple[int, Int64, Int64, Int
 
     A document, and the bad lines before it, count where its first piece is.
     """
-    ids, lengths, first, skipped = [], [], [], 0
+    ids, lengths, begins, skipped = [], [], [], 0
     for some in given:
         rows = some.window.rows
-        pieces = slice(int(rows.start[some.first_row]), int(rows.start[some.first_row + some.count]))
-        document, begins = rows.document[pieces], rows.begin[pieces] == 0
+        pieces = slice(rows.start[some.first_row], rows.start[some.first_row + some.count])
+        document, begin = rows.document[pieces], rows.begin[pieces]
         ids.append(some.window.subset_ids[document])
         lengths.append(rows.length[pieces])
-        first.append(begins)
-        skipped += int(some.skipped[document[begins]].sum())
+        begins.append(begin)
+        if some.skipped is not None:
+            skipped += int(some.skipped[document[begin == 0]].sum())
     if not ids:
         none = np.zeros(0, np.int64)
         return skipped, none, none, none
     subset = np.concatenate(ids)
     tokens = np.bincount(subset, np.concatenate(lengths), subsets).astype(np.int64)
-    documents = np.bincount(subset[np.concatenate(first)], minlength=subsets)
+    documents = np.bincount(subset[np.concatenate(begins) == 0], minlength=subsets)
     used = np.flatnonzero(tokens)
     return skipped, used, documents[used], tokens[used]
 

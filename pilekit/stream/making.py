@@ -95,7 +95,8 @@ class PackedForm:
         for rows in given:
             batch.fill(rows.window, rows.first_row, rows.count)
         filled = batch.filled
-        batch.pad(batch.left)
+        if batch.left:
+            batch.pad(batch.left)
         skipped, *counted = counts(given, self.subsets)
         state = batch_state(number, lanes, places, filled, skipped, *counted)
         return batch.close(self.layout.shard_names, torch.from_numpy(state))

@@ -151,6 +151,7 @@ def test_a_lane_gives_the_references_rows_and_goes_on_from_every_place(
     while part := lane.give(step):
         places.append(lane.place)
         given.append(part)
+    end = lane.place  # behind documents without tokens too, which the last row did not know of
     lane.close()
     assert source.closed == 1
     assert [row for part in given for row in rows_of(part, how)] == wanted
@@ -160,7 +161,7 @@ def test_a_lane_gives_the_references_rows_and_goes_on_from_every_place(
         again = Lane(source, 7, Place(*place), how)
         rest = again.give(len(wanted) + 1)
         assert rows_of(rest, how) == wanted[behind * step :]
-        assert again.place == places[-1]
+        assert again.place == end
         # Counts before and behind a place add up, whatever the window was built twice for.
         before = counts([one for part in given[:behind] for one in part], 3)
         after = counts(rest, 3)
