@@ -169,7 +169,7 @@ def find_index(
 
 
 def find_indexes(corpus: Corpus, *, whole: bool = False) -> list[ShardIndex | None]:
-    """`find_index` of every shard, without warnings; of remote ones several at a time, as each is some twenty requests."""
+    """`find_index` of every shard, without warnings; of remote ones several at a time: each is some twenty requests."""
 
     def find(shard: Shard) -> ShardIndex | None:
         return find_index(shard, corpus.manifest, tell=False, whole=whole)
