@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
 from pilekit.shards import ShardWriter, read, read_corpus
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, unzstd, zstd_frame
@@ -290,8 +290,9 @@ def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl", "a.parquet"])
-def test_a_connection_that_drops(tmp_path: Path, name: str, ranges: bool) -> None:
+def test_a_connection_that_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ranges: bool) -> None:
     pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
+    monkeypatch.setattr(stores, "RETRY_AFTER", (0.0, 0.0))
     path, some = tmp_path / name, some_lines(9000)
     if name == "a.parquet":
         pq.write_table(pa.table({"text": [str(line) for line in some]}), path)
