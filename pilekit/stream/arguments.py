@@ -9,9 +9,12 @@ from pathlib import Path
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.mlm import Masking
-from pilekit.tokenize import Tokenizer
+from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
+
+MOST_TOKENS_IN_ROW = 1 << 24
+"""What a row can be asked to hold: more is a slip, and no memory could hold a batch of it."""
 
 
 def check_one_of(name: str, value: object, valid: Sequence[str]) -> None:
@@ -20,11 +23,35 @@ def check_one_of(name: str, value: object, valid: Sequence[str]) -> None:
         raise PilekitError(f"{name} is one of {', '.join(valid)}, not {visible(repr(value), 80)}")
 
 
-def check_number(name: str, value: object, least: int | None = 1) -> None:
-    """PilekitError if the argument `name` is no whole number from `least` on; None: any."""
-    if type(value) is not int or (least is not None and value < least):
-        bound = "" if least is None else f" from {least} on"
+def check_number(name: str, value: object, least: int | None = 1, most: int | None = None) -> None:
+    """PilekitError if the argument `name` is no whole number from `least` to `most`; None: without that bound."""
+    if type(value) is not int or (least is not None and value < least) or (most is not None and value > most):
+        bound = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most:,}"
         raise PilekitError(f"{name} is a whole number{bound}, not {visible(repr(value), 80)}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """PilekitError if the argument `name` is neither True nor False: "no" would be taken for yes."""
+    if type(value) is not bool:
+        raise PilekitError(f"{name} is True or False, not {visible(repr(value), 80)}")
+
+
+def check_path(name: str, value: object) -> None:
+    """PilekitError if the argument `name` is neither None nor a path."""
+    if value is not None and (not isinstance(value, str | Path) or not str(value)):
+        raise PilekitError(f"{name} is the path of a folder, or None, not {visible(repr(value), 80)}")
+
+
+def tokenizer_of(tokenizer: object) -> Tokenizer | None:
+    """The tokenizer that `tokenizer` names or is; None: documents as they are."""
+    if tokenizer is None or isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    if not isinstance(tokenizer, str | Path):
+        raise PilekitError(
+            f"tokenizer is the path of a tokenizer.json or of its folder, or what load_tokenizer gives, not "
+            f"{visible(repr(tokenizer), 80)}; None is for documents as they are"
+        )
+    return load_tokenizer(tokenizer)
 
 
 def corpus_of(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:

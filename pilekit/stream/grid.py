@@ -31,6 +31,9 @@ COLUMNS = 4
 MOST_SAMPLES = 1 << 24
 """In an optimizer step."""
 
+MOST_LANES = 1 << 20
+"""Of a grid: each holds a window of documents, so more is a slip."""
+
 Plan = Literal["random", "sequential"]
 
 
@@ -98,13 +101,15 @@ class Grid:
 
     def _instead(self, world_size: int, grad_accum: int) -> str:
         """Which rows would have made it valid."""
-        parts = world_size * (1 if self.plan == "sequential" else grad_accum)
-        fitting = [rows for rows in divisors(self.global_batch_size) if rows % parts == 0]
-        if not fitting:
+        parts, whole = world_size * grad_accum, self.global_batch_size
+        if whole % parts:
             return (
-                f"; global_batch_size={self.global_batch_size} is no multiple of {parts}, so no other grid would do: "
-                "change one of them"
+                f"; global_batch_size={whole} is no multiple of {parts}, so no other grid would do: change one of them"
             )
+        if self.plan == "sequential":  # Each lane needs a shard: no more lanes than there are, if that can be.
+            columns, needs = max(1, self.lanes // world_size), f", given {world_size} shards"
+            return f"; a new run could have it with lanes=({world_size}, {columns}){needs * (world_size > self.lanes)}"
+        fitting = [rows for rows in divisors(whole) if rows % parts == 0]
         most = max([rows for rows in fitting if rows <= most_rows(world_size)], default=fitting[0])
         return f"; a new run could have it with lanes=({most}, {self.columns})"
 
@@ -173,6 +178,8 @@ def given_lanes(lanes: object) -> tuple[int, int] | None:
     if not isinstance(lanes, tuple | list) or len(lanes) != 2 or any(type(n) is not int or n < 1 for n in lanes):
         raise PilekitError(f'lanes is "auto" or (rows, columns), such as (32, 4), not {visible(repr(lanes), 80)}')
     rows, columns = lanes
+    if rows * columns > MOST_LANES:
+        raise PilekitError(f"lanes=({rows}, {columns}) are more than {MOST_LANES:,}; give fewer rows or columns")
     return rows, columns
 
 

@@ -7,6 +7,7 @@ training loop. Every iteration starts new workers from what is recorded, as many
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,16 @@ class StreamLoader:
     ) -> None:
         if type(num_workers) is not int or num_workers < 0:
             raise PilekitError(f"num_workers is a whole number from 0 on, not {visible(repr(num_workers), 80)}")
+        if prefetch_factor is not None and (type(prefetch_factor) is not int or prefetch_factor < 1):
+            raise PilekitError(
+                f"prefetch_factor is a whole number from 1 on, not {visible(repr(prefetch_factor), 80)}; None is 2"
+            )
+        methods = multiprocessing.get_all_start_methods()
+        if isinstance(multiprocessing_context, str) and multiprocessing_context not in methods:
+            raise PilekitError(
+                f"multiprocessing_context is one of {', '.join(methods)}, not "
+                f"{visible(repr(multiprocessing_context), 80)}"
+            )
         self.stream = stream
         self.num_workers = num_workers
         self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}

@@ -30,7 +30,18 @@ from pilekit.shards.frame_cache import FrameCache
 from pilekit.shards.reading import OnError
 from pilekit.stream import finite
 from pilekit.stream import state as states
-from pilekit.stream.arguments import check_number, check_one_of, corpus_of, eos_id_of, masking_of, subsets_of
+from pilekit.stream.arguments import (
+    MOST_TOKENS_IN_ROW,
+    check_flag,
+    check_number,
+    check_one_of,
+    check_path,
+    corpus_of,
+    eos_id_of,
+    masking_of,
+    subsets_of,
+    tokenizer_of,
+)
 from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
 from pilekit.stream.explanation import Explanation, explain
 from pilekit.stream.finite import check_epochs
@@ -49,7 +60,7 @@ from pilekit.stream.state import Record
 from pilekit.stream.topology import rank_of_world
 from pilekit.stream.window import PACKINGS, Packing
 from pilekit.stream.worker_part import WorkerPart
-from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +161,16 @@ class PileStream(IterableDataset[Batch]):
         check_one_of("packing", packing, PACKINGS)
         check_one_of("objective", objective, ("clm", "mlm"))
         check_one_of("on_error", on_error, ("raise", "skip"))
-        check_number("seq_len", seq_len)
+        check_number("seq_len", seq_len, most=MOST_TOKENS_IN_ROW)
         check_number("window", window)
         check_number("seed", seed, None)
+        check_number("cache_bytes", cache_bytes)
+        for name, flag in (("append_eod", append_eod), ("shuffle", shuffle), ("drop_last", drop_last)):
+            check_flag(name, flag)
+        for name, path in (("dedup", dedup), ("cache", cache)):
+            check_path(name, path)
+        if not isinstance(outputs, Sequence):
+            raise PilekitError(f"outputs is a list of names, not {visible(repr(outputs), 80)}")
         outputs = checked_outputs(outputs)
         check_epochs(epochs, lanes, samples_per_epoch)
         self._given_lanes = given_lanes(lanes)
@@ -166,7 +184,7 @@ class PileStream(IterableDataset[Batch]):
         batch, accumulation = batch_sizes(self.world_size, batch_size, grad_accum, global_batch_size)
 
         self.corpus = corpus_of(data)
-        self._tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+        self._tokenizer = tokenizer_of(tokenizer)
         self.subsets = subsets_of(subsets, self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
@@ -178,7 +196,7 @@ class PileStream(IterableDataset[Batch]):
             filters=checked_filters(filters),
             dedup=None if dedup is None else Path(dedup),
             seed=seed,
-            shuffle=bool(shuffle),
+            shuffle=shuffle,
             on_error=on_error,
             cache=None if cache is None else FrameCache.at(cache, cache_bytes),
         )
@@ -207,7 +225,7 @@ class PileStream(IterableDataset[Batch]):
                 "objective": objective,
             }
         self._samples_per_epoch = samples_per_epoch
-        self._epochs, self._epoch, self._drop_last = epochs, 0, bool(drop_last)
+        self._epochs, self._epoch, self._drop_last = epochs, 0, drop_last
         rows, columns = (1, 1) if epochs else self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._wanted.plan.name, finite=epochs is not None)
         self._settle(grid, self._wanted.default_unit(grid.lanes), accumulation)

@@ -227,7 +227,7 @@ def merge(states: Sequence[object]) -> dict[str, Any]:
 
     PilekitError if a rank is missing or there twice, and if they are of different streams or moments.
     """
-    if not states:
+    if not isinstance(states, Sequence) or isinstance(states, str) or not states:
         raise PilekitError("there are no states to merge; give a list with the state_dict() of every rank")
     parts = [read_state(state) for state in states]
     first = parts[0]

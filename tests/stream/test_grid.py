@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from itertools import product
 
@@ -95,6 +96,13 @@ def test_exactly_the_named_topologies_are_served(grid: Grid, world_size: int, gr
         assert f"valid world sizes are {', '.join(map(str, grid.world_sizes()))}" in str(raised.value)
     else:
         assert f"valid are {', '.join(map(str, grid.accumulations(world_size)))}, " in str(raised.value)
+    named = re.search(r"lanes=\((\d+), (\d+)\)", str(raised.value))
+    assert (named is None) == (grid.global_batch_size % (world_size * grad_accum) != 0)
+    if named:
+        other = Grid(int(named[1]), int(named[2]), grid.global_batch_size, grid.plan)
+        assert other.share(0, world_size, grad_accum).batch_size * world_size * grad_accum == grid.global_batch_size
+        if grid.plan == "sequential":
+            assert other.lanes <= grid.lanes or f"given {other.lanes} shards" in str(raised.value)
 
 
 def test_the_error_names_a_grid_that_would_do() -> None:

@@ -77,3 +77,13 @@ def test_batches_come_without_their_state_and_belong_to_the_loop(corpora: Corpor
 def test_wrong_counts(corpora: Corpora, settings: Settings, wrong: Any) -> None:
     with pytest.raises(PilekitError, match="num_workers is a whole number from 0 on"):
         PileStream(corpora["few"].folder, **settings).loader(num_workers=wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"prefetch_factor": 0}, {"prefetch_factor": "2"}, {"multiprocessing_context": "thread"}], ids=str
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_wrong_options(corpora: Corpora, settings: Settings, wrong: Settings, workers: int) -> None:
+    (name,) = wrong
+    with pytest.raises(PilekitError, match=f"{name} is "):
+        PileStream(corpora["few"].folder, **settings).loader(num_workers=workers, **wrong)

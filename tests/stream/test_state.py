@@ -115,8 +115,10 @@ def test_a_hole_an_overlap_and_other_moments_are_told() -> None:
     grid = Grid(8, 2, 16)
     states = [state_of(grid, rank, 4, 1, 3) for rank in range(4)]
     later = state_of(grid, 3, 4, 1, 4)
-    cases: list[tuple[list[Any], str]] = [
+    cases: list[tuple[Any, str]] = [
         ([], "there are no states to merge"),
+        (None, "there are no states to merge"),
+        (iter(states), "there are no states to merge"),
         (states[:2] + states[3:], r"hole: rank 2 of 4 is missing; give the states of all 4 ranks"),
         (states[:1], r"hole: ranks 1, 2, 3 of 4 are missing|hole: ranks 1, 2, 3 of 4 is missing"),
         ([*states, states[1]], "overlap: rank 1 of 4 is there more than once"),
