@@ -28,6 +28,7 @@ from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
+    from pilekit.shards.reading import OnError
     from pilekit.stream import Batch, PileStream
     from pilekit.stream.window import Packing
 
@@ -50,11 +51,19 @@ SHOWN_CHARACTERS = 300
     show_default=True,
     help="No document cut that fits in a row; one after another, cut at the row's edge; one document a row.",
 )
+@click.option("--window", type=click.IntRange(min=1), default=256, show_default=True, help="Documents packed together.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order.")
 @click.option("--repeats", type=Repeats(), metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
 @click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
 @click.option(
     "--state", type=click.Path(path_type=Path), metavar="FILE", help="Go on from a state_dict() saved as JSON."
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="At a line that is no document: stop, or leave it out.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=500, show_default=True, help="Batches to make.")
 @click.option("--explain", is_flag=True, help="Show how the corpus is dealt to ranks and workers, and make no batches.")
@@ -70,10 +79,12 @@ def command(
     global_batch_size: int | None,
     world_size: int,
     packing: Packing,
+    window: int,
     seed: int,
     repeats: dict[str, float] | None,
     dedup: Path | None,
     state: Path | None,
+    on_error: OnError,
     steps: int,
     explain: bool,
     peek: int | None,
@@ -100,7 +111,7 @@ def command(
     from pilekit.stream.plan import choose_plan
 
     with byte_progress("indexing", corpus.size) as advance:
-        choose_plan(corpus, advance=advance)
+        choose_plan(corpus, on_error=on_error, advance=advance)
     stream = PileStream(
         corpus,
         tokenizer=tokenizer,
@@ -110,10 +121,12 @@ def command(
         rank=0,
         world_size=world_size,
         packing=packing,
+        window=window,
         seed=seed,
         subsets=exact_subsets(subsets, corpus),
         repeats=repeats,
         dedup=dedup,
+        on_error=on_error,
         outputs=("input_ids", "labels", "doc_ids", "subset_ids"),
         epochs=1 if any(shard.path == STANDARD_INPUT for shard in corpus.shards) else None,
     )

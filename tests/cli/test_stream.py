@@ -218,6 +218,31 @@ def test_state_from_a_file(shard: Path, tokenizer_file: Path, tmp_path: Path) ->
     assert "cannot be read" in str(stream(shard, *arguments, "--state", tmp_path / "none.json").exception)
 
 
+def test_a_state_with_another_window(shard: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    made = PileStream(shard, tokenizer=tokenizer_file, seq_len=32, batch_size=2, window=8)
+    list(itertools.islice(made, 3))
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(made.state_dict()))
+    arguments = ("--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 2, "--json", "--state", file)
+    told = json.loads(stream(shard, *arguments, "--window", 8, "--peek", 3).stdout)
+    peeked = [[(d["shard"], d["number"]) for d in told if d["row"] == row] for row in (0, 1)]
+    assert peeked == next(iter(made)).documents()
+    assert "its window is 8, here it is 256" in str(stream(shard, *arguments).exception)
+
+
+def test_bad_lines_are_left_out_if_asked(shard: Path, tokenizer_file: Path, tmp_path: Path) -> None:
+    lines = shard.read_bytes().splitlines(keepends=True)
+    lines.insert(2, b"{oops\n")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_bytes(b"".join(lines))
+    arguments = ("--tokenizer", tokenizer_file, "--seq-len", 32, "--batch-size", 2, "--steps", 3, "--json")
+    refused = stream(broken, *arguments)
+    assert "broken.jsonl, line 3" in str(refused.exception)
+    assert "--on-error skip" in str(refused.exception)
+    told = stream(broken, *arguments, "--on-error", "skip")
+    assert json.loads(told.stdout)["batches"] == 3
+
+
 def test_packing_and_repeats(shard: Path, tokenizer_file: Path) -> None:
     arguments = ("--tokenizer", tokenizer_file, "--seq-len", 64, "--batch-size", 4, "--steps", 5, "--json")
     told = json.loads(stream(shard, *arguments, "--packing", "none", "--repeats", "Github=0, pile_cc=0").stdout)
