@@ -215,6 +215,32 @@ def test_a_batch_survives_copying_and_pickling() -> None:
         assert list(other) == list(batch)
 
 
+@pytest.mark.parametrize("outputs", [OUTPUTS, OUTPUTS[::-1], ("max_seqlen", "cu_seqlens", "doc_ids"), ("cu_seqlens",)])
+def test_what_is_pickled_is_the_same_and_ones_own(outputs: tuple[str, ...]) -> None:
+    batch = some_batch(outputs, state=torch.arange(6).view(2, 3))
+    before = {name: one.clone() for name, one in batch.items()}
+    again = pickle.loads(pickle.dumps(batch))
+    assert list(again) == list(before) == [*outputs, "stream_state"]
+    for name, one in again.items():
+        assert one.dtype == before[name].dtype
+        assert one.equal(before[name])
+        one += 1
+    assert all(batch[name].equal(before[name]) for name in before)
+    assert all(again[name].equal(before[name] + 1) for name in before), "each tensor has its own bytes"
+    assert again.documents() == batch.documents()
+
+
+def test_what_a_user_puts_into_a_batch_is_pickled_too() -> None:
+    batch = some_batch()
+    batch["mask"] = torch.ones(3, 5).t()[1:]  # not contiguous
+    batch["name"] = "any"  # type: ignore[assignment]
+    again = pickle.loads(pickle.dumps(batch))
+    assert again.pop("name") == batch.pop("name") == "any"
+    assert all(again[name].equal(batch[name]) for name in batch)
+    assert all(pickle.loads(pickle.dumps(batch))[name].equal(batch[name]) for name in batch)
+    assert len(pickle.loads(pickle.dumps(Batch({})))) == 0
+
+
 def test_a_batch_survives_pin_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     # torch's own way through the batch; only what pins a single tensor needs a GPU.
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
