@@ -82,8 +82,21 @@ class Pipeline:
         """The batches that come out at the end when `batches` go in; work starts with the first `next()`."""
         out = iter(batches)
         for stage in self.stages:
-            out = stage(out)
+            try:
+                given = stage(out)
+            except (AttributeError, TypeError) as error:  # of a function of a document: a generator has not begun yet
+                raise _no_stage(stage, str(error)) from error
+            if not isinstance(given, Iterable):
+                raise _no_stage(stage, f"it gave {_shown(given)}")
+            out = iter(given)
         return out
+
+
+def _no_stage(stage: object, why: str) -> PilekitError:
+    return PilekitError(
+        f"{_shown(stage)} is no stage, which is given an iterator of batches and gives one ({visible(why, 200)}); "
+        "mark a function of one document with @document_filter or @document_map"
+    )
 
 
 def _shown(stage: object) -> str:

@@ -372,6 +372,11 @@ class PileStream(IterableDataset[Batch]):
             record.add(state_of(batch))
             self._loaded = False
             yield batch
+            if self._seen is not record:
+                raise PilekitError(
+                    "this iterator's batches count no longer, as a state was loaded, an epoch set or another iteration "
+                    "begun since; go on with a new iter(stream)"
+                )
         self.pass_ended()
 
     def _in_worker(self, part: WorkerPart) -> Generator[Batch, None, None]:

@@ -134,6 +134,13 @@ def test_what_is_no_stage() -> None:
         Pipeline(Select("ArXiv"))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("function", [lambda document: True, lambda document: "x" in document.text, lambda: []])
+def test_a_function_of_a_document_is_no_stage(function: Any) -> None:
+    with pytest.raises(PilekitError, match="mark a function of one document with @document_filter") as raised:
+        list(Pipeline([function])([]))
+    assert "\n" not in str(raised.value)
+
+
 def test_an_order_that_cannot_work(tmp_path: Path) -> None:
     tokenize = Tokenize(saved(byte_level_bpe(300), tmp_path / "tokenizer.json"))
     pack = Pack(8, 0)

@@ -64,6 +64,23 @@ def test_a_state_can_be_loaded_between_iter_and_the_first_batch(stream: PileStre
     assert same(next(loaded), first)
 
 
+@pytest.mark.parametrize("how", ["state", "iteration", "loader"])
+def test_an_iterator_that_was_left_behind_says_so(stream: PileStream, how: str) -> None:
+    """Its batches would be trained on, and no state would know of them."""
+    state, old = stream.state_dict(), iter(stream)
+    first, second = next(old), next(old)
+    if how == "state":
+        stream.load_state_dict(state)
+        wanted = first
+    else:
+        wanted = next(iter(stream if how == "iteration" else stream.loader()))
+        assert not same(wanted, second)
+    with pytest.raises(PilekitError, match="go on with a new iter"):
+        next(old)
+    if how == "state":
+        assert same(next(iter(stream)), wanted)
+
+
 def test_advance_takes_each_batch_once_and_in_order(stream: PileStream) -> None:
     first, second, third = islice(stream, 3)
     fresh = pickle.loads(pickle.dumps(stream))
