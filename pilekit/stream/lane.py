@@ -61,21 +61,22 @@ class _Documents:
 
     lengths            int64 [n], EOD counted
     positions, orders  int64 [n]: as in `LaneDocuments`
-    skipped            int64 [n]: bad lines passed over before each
+    skipped            int64 [n]: bad lines passed over before each; None where there are none
     """
 
     tokens: TokenizedDocuments
     lengths: Int64
     positions: Int64
     orders: Int64
-    skipped: Int64
+    skipped: Int64 | None
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def part(self, begin: int, end: int) -> _Documents:
-        columns = (self.lengths, self.positions, self.orders, self.skipped)
-        return _Documents(self.tokens.part(begin, end), *(column[begin:end] for column in columns))
+        lengths, positions, orders = (column[begin:end] for column in (self.lengths, self.positions, self.orders))
+        skipped = None if self.skipped is None else self.skipped[begin:end]
+        return _Documents(self.tokens.part(begin, end), lengths, positions, orders, skipped)
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,7 @@ class Lane:
             assert window is not None
             assert documents is not None
             some = min(count, len(window.rows) - self._row)
-            skipped = documents.skipped if documents.skipped.any() else None
-            given.append(Given(window, skipped, self._row, some))
+            given.append(Given(window, documents.skipped, self._row, some))
             self._row += some
             count -= some
             self.place = self._place(window, documents)
@@ -239,8 +239,10 @@ class Lane:
         numbers = np.concatenate([piece.numbers for piece in pieces])
         positions = np.repeat([piece.position for piece in pieces], [len(piece) for piece in pieces])
         orders = np.concatenate([piece.order for piece in pieces])
-        skipped = np.zeros(len(texts), np.int64)
-        skipped[np.cumsum([0, *(len(piece) for piece in pieces[:-1])])] = [piece.skipped for piece in pieces]
+        skipped = None
+        if any(piece.skipped for piece in pieces):
+            skipped = np.zeros(len(texts), np.int64)
+            skipped[np.cumsum([0, *(len(piece) for piece in pieces[:-1])])] = [piece.skipped for piece in pieces]
         layout = self._layout
         try:
             ids, offsets = layout.tokenizer.encode_batch(texts)
@@ -328,5 +330,9 @@ def _joined(parts: Sequence[_Documents]) -> _Documents:
         np.concatenate([part.lengths for part in parts]),
         np.concatenate([part.positions for part in parts]),
         np.concatenate([part.orders for part in parts]),
-        np.concatenate([part.skipped for part in parts]),
+        None
+        if all(part.skipped is None for part in parts)
+        else np.concatenate(
+            [np.zeros(len(part), np.int64) if part.skipped is None else part.skipped for part in parts]
+        ),
     )
