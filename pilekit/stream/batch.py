@@ -2,11 +2,11 @@
 
 Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
 alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
-cache, to the next one. All tensors of a batch lie in one block of memory, one after the other, and as such it is
-pickled: a DataLoader's worker sends it through its pipe. That takes a third of the time of torch's shared memory (a
-file, a socket and a handshake for each batch), and a worker that is killed leaves nothing behind.
+cache, to the next one. It is pickled as one block of bytes: a DataLoader's worker sends it through its pipe. That takes
+a third of the time of torch's shared memory (a file, a socket and a handshake for each batch), and a worker that is
+killed leaves nothing behind.
 
-That block is made on closing: then it is known which rows the batch has, and so how many documents. Until then an open
+Tensors are made on closing: then it is known which rows the batch has, and so how many documents. Until then an open
 batch only notes which rows of which windows it will consist of.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, NoReturn
 
 import numpy as np
@@ -201,34 +200,26 @@ class OpenBatch:
         if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self._outputs):
             borders = segment_borders(lengths, counts, self._seq_len)
 
-        shape = (self.filled, self._seq_len)
-        like: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # int64 first: each tensor begins at its own multiple
-        for name in COLUMNS:
-            if name in self._outputs:
-                like[name] = (torch.int64, shape)
+        columns = {name: np.empty(self.filled * self._seq_len, np.int64) for name in COLUMNS if name in self._outputs}
+        self._write(columns, lengths, counts)
+        tensors: dict[str, torch.Tensor] = {}
+        for name in self._outputs:
+            if name in columns:
+                tensors[name] = torch.from_numpy(columns[name]).view(self.filled, self._seq_len)
+            elif name == "cu_seqlens":
+                tensors[name] = torch.from_numpy(borders.astype(np.int32))
+            else:
+                tensors[name] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
         if stream_state is not None:
-            like["stream_state"] = (torch.int64, tuple(stream_state.shape))
-        like["cu_seqlens"] = (torch.int32, borders.shape)
-        like["max_seqlen"] = (torch.int32, ())
-        wanted = {*self._outputs, "stream_state"}
-        tensors = _in_one_block({name: one for name, one in like.items() if name in wanted})
-
-        self._write({name: tensors[name].view(-1).numpy() for name in COLUMNS if name in tensors}, lengths, counts)
-        if stream_state is not None:
-            tensors["stream_state"].copy_(stream_state)
-        if "cu_seqlens" in tensors:
-            tensors["cu_seqlens"].copy_(torch.from_numpy(borders))
-        if "max_seqlen" in tensors:
-            tensors["max_seqlen"].fill_(int(np.diff(borders).max(initial=0)))
-        # `.data`, so that autograd does not take a change of one column for a change of all.
-        named = {name: tensors[name].data for name in (*self._outputs, "stream_state") if name in tensors}
-        occurring = {int(shard): shard_names[shard] for shard in np.unique(shards)}
-        return Batch(named, Identities(occurring, shards, numbers, counts))
+            tensors["stream_state"] = stream_state
+        occurring = {shard: shard_names[shard] for shard in set(shards.tolist())}
+        return Batch(tensors, Identities(occurring, shards, numbers, counts))
 
     def _write(self, columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
         if self._masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):
-            for name in ("input_ids", "labels"):  # masking reads one and writes both, asked for or not
-                columns.setdefault(name, np.empty(self.filled * self._seq_len, np.int64))
+            # Masking reads one and writes both, asked for or not.
+            none = {name: np.empty(self.filled * self._seq_len, np.int64) for name in ("input_ids", "labels")}
+            columns = {**none, **columns}
         given = [columns.get(name, _NO_COLUMN) for name in COLUMNS]
         row = 0
         for window, first, count in self._parts:
@@ -262,28 +253,18 @@ def segment_borders(lengths: Int64, counts: Int64, seq_len: int) -> Int64:
     return np.union1d(in_line, np.arange(len(counts) + 1) * seq_len)
 
 
-def _in_one_block(
-    like: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], block: torch.Tensor | None = None
-) -> dict[str, torch.Tensor]:
-    """Tensors of these dtypes and shapes, one after another in `block`, uint8; without, in an uninitialized one."""
-    sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in like.values()]
-    if block is None:
-        block = torch.empty(sum(sizes), dtype=torch.uint8)
-    ends = accumulate(sizes)
-    return {
-        name: block[end - size : end].view(dtype).view(shape)
-        for (name, (dtype, shape)), size, end in zip(like.items(), sizes, ends, strict=True)
-    }
-
-
 def _unpickled(
     data: bytes,
     like: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
     names: Sequence[str],
     identities: Identities | None,
 ) -> Batch:
-    tensors = _in_one_block(like, torch.frombuffer(bytearray(data), dtype=torch.uint8)) if data else {}
-    return Batch({name: tensors[name].data for name in names}, identities)
+    block, tensors, end = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8), {}, 0
+    for name, (dtype, shape) in like.items():
+        begin, end = end, end + dtype.itemsize * math.prod(shape)
+        # `.data`, so that autograd does not take a change of one tensor for a change of all.
+        tensors[name] = block[begin:end].view(dtype).view(shape).data
+    return Batch({name: tensors[name] for name in names}, identities)
 
 
 def _without_documents(count: int) -> Window:

@@ -16,7 +16,8 @@ class Explanation(dict[str, Any]):
     """What `PileStream.explain` gives: a dict of JSON types, whose `str()` is a text for people.
 
     plan, reason                 "random" or "sequential", and why
-    rows, columns, lanes, unit, window
+    rows, columns, lanes, unit
+    window                       None where documents come as they are
     documents                    selected, or None where only reading tells
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  valid ones
@@ -35,32 +36,34 @@ class Explanation(dict[str, Any]):
         accumulations = "; ".join(
             f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items()
         )
-        documents = "" if self["documents"] is None else f"{self['documents']:,} documents in units of {self['unit']}; "
+        parts = [] if self["documents"] is None else [f"{self['documents']:,} documents in units of {self['unit']}"]
+        parts += [] if self["window"] is None else [f"windows of {self['window']} documents"]
         listed["worker_counts"] = listed["worker_counts"] or "any number"
         lanes = f"{self['rows']} rows x {self['columns']} columns = {self['lanes']}"
         sizes = f"batch_size {self['batch_size']} x grad_accum {self['grad_accum']} x world_size {self['world_size']}"
-        memory = f"about {self['memory_per_rank'] / 2**20:,.0f} MiB of windows on each rank, among its workers"
+        held, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
+        memory = f"about {self['memory_per_rank'] / 2**20:,.0f} MiB of {held} on each rank, among its workers"
         return [
             ("plan", f"{self['plan']}: {self['reason']}"),
-            ("sequence", f"{documents}windows of {self['window']} documents"),
+            ("sequence", "; ".join(parts) or "documents as they stand in their shards"),
             ("lanes", lanes),
             ("step", f"{self['global_batch_size']} samples: {sizes}"),
             ("world sizes", listed["world_sizes"]),
             ("accumulations", accumulations),
             ("workers", listed["worker_counts"]),
             ("memory", memory),
-            ("restoring", f"at most {self['restore_documents']:,} documents are tokenized again on each rank"),
+            ("restoring", f"at most {self['restore_documents']:,} documents are {done} again on each rank"),
         ]
 
 
-def explain(wanted: Wanted, share: Share, unit: int, window: int, packing: str) -> Explanation:
-    """The explanation of a stream; `packing` as PileStream takes it."""
+def explain(wanted: Wanted, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
+    """The explanation of a stream; `packing` as PileStream takes it, `window` None without a tokenizer."""
     grid = share.grid
     lanes = 1 if grid.finite else grid.lanes // share.world_size
     indexes = wanted.plan.indexes
     documents = sum(index.header.documents for index in indexes)
     text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
-    tokens = min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
+    held = unit * text if window is None else 4 * min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
     turns = share.grad_accum * grid.columns
     return Explanation(
         plan=grid.plan,
@@ -80,6 +83,6 @@ def explain(wanted: Wanted, share: Share, unit: int, window: int, packing: str) 
         accumulations={world: grid.accumulations(world) for world in grid.world_sizes()},
         worker_counts=[] if grid.finite else [n for n in range(1, turns + 1) if share.workers(n) == n],
         lanes_per_rank=lanes,
-        memory_per_rank=int(lanes * tokens * 4),
-        restore_documents=lanes if packing == "concat" else lanes * window,
+        memory_per_rank=int(lanes * held),
+        restore_documents=lanes * (unit if window is None else 1 if packing == "concat" else window),
     )

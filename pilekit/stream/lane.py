@@ -134,7 +134,7 @@ class Lane:
         if self._row == len(window.rows) and self._layout.packing != "concat":
             return self._after
         if self._layout.packing != "concat":
-            return self.place._replace(third=self._row)
+            return Place(self.place.position, self.place.document, self._row)
         last = int(window.rows.start[self._row]) - 1
         document = int(window.rows.document[last])
         position, order = int(documents.positions[document]), int(documents.orders[document])

@@ -123,13 +123,13 @@ def made(source: LaneSource, form: Form, share: Share, places: Int64, numbers: r
         for number in numbers:
             read = share.read_by(number)
             given: list[Any] = []
-            after = np.empty((len(read), 3), np.int64)
-            for index, lane in enumerate(read.tolist()):
+            after = []
+            for lane in read.tolist():
                 if lane not in lanes:
                     lanes[lane] = form.lane(source, lane, Place(*places[lane].tolist()))
                 given += lanes[lane].give(share.per_lane)
-                after[index] = lanes[lane].place
-            yield form.batch(share, number, given, read, after)
+                after.append(lanes[lane].place)
+            yield form.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
     finally:
         for open_lane in lanes.values():
             open_lane.close()

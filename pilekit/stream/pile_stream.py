@@ -583,7 +583,8 @@ class PileStream(IterableDataset[Batch]):
 
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""
-        return explain(self._wanted, self.share, self._unit, self.window, self.packing)
+        window = None if self.is_raw else self.window
+        return explain(self._wanted, self.share, self._unit, window, self.packing)
 
 
 def _nothing() -> Generator[Batch, None, None]:

@@ -27,10 +27,8 @@ from pilekit.stream.repeats import stays
 from pilekit.stream.selection import Selection
 from pilekit.stream.sequence import Sequence
 
-_QUIET = 1 << 20
-"""So many documents in a row that all drop are taken for "none stays" in a large corpus."""
-_QUIET_EPOCHS = 64
-"""And so many epochs in a small one: with one document that stays, units at random miss it once in e^64 times."""
+_LOOKED_THROUGH = 1 << 20
+"""Where none of so many documents stays, none is taken to stay at all."""
 
 
 class RandomAccess:
@@ -62,6 +60,7 @@ class RandomAccess:
         self.end, self.records = end, records
         self.filters = Pipeline(filters)
         self._readers = OpenReaders(selection.corpus, selection.indexes, cache)
+        self._some_stay = False
 
     def first(self, lane: int) -> int:
         """The position at which the lane begins: its own number."""
@@ -69,15 +68,13 @@ class RandomAccess:
 
     def documents(self, lane: int, position: int, document: int) -> Iterator[LaneDocuments]:
         """The lane's documents from that place on, a unit at a time."""
-        quiet, most = 0, self._most_quiet()
+        quiet = 0
         while self.end is None or position < self.end:
             read = [self._piece(position, document)]
-            quiet = 0 if len(read[0]) else quiet + self.sequence.unit
-            if self.end is None and quiet > most:
-                raise PilekitError(
-                    f"no document stays: all of {quiet:,} documents in a row were dropped by repeats or by the filters "
-                    f"({visible(repr(list(self.filters.stages)), 200)}); an epoch that selects nothing would not end"
-                )
+            quiet = 0 if len(read[0]) else quiet + 1
+            # A lane without documents for its share of an epoch may have had bad luck; an epoch without any has no end.
+            if self.end is None and not self._some_stay and quiet > self.sequence.per_epoch // self.sequence.lanes:
+                self._find_one_that_stays(position // self.sequence.per_epoch)
             yield read.pop()  # A lane that waits holds no texts by this.
             position, document = position + self.sequence.lanes, 0
 
@@ -85,10 +82,21 @@ class RandomAccess:
         """Close all files; what is used again is opened again."""
         self._readers.close()
 
-    def _most_quiet(self) -> int:
-        """How many documents may drop in a row: a lane's share of an epoch at least, 64 epochs of a small corpus."""
-        every = len(self.selection) * self.sequence.copies
-        return max(every // self.sequence.lanes, min(_QUIET_EPOCHS * every, _QUIET))
+    def _find_one_that_stays(self, epoch: int) -> None:
+        """Go through an epoch up to the first document that stays; PilekitError if there is none."""
+        first, read = epoch * self.sequence.per_epoch, 0
+        for position in range(first, first + self.sequence.per_epoch):
+            if len(self._piece(position, 0)):
+                self._some_stay = True
+                return
+            read += self.sequence.unit
+            if read >= _LOOKED_THROUGH:
+                break
+        read = min(read, len(self.selection) * self.sequence.copies)
+        raise PilekitError(
+            f"no document stays: all of {read:,} documents in a row were dropped by repeats or by the filters "
+            f"({visible(repr(list(self.filters.stages)), 200)}); an epoch that selects nothing would not end"
+        )
 
     def _piece(self, position: int, document: int) -> LaneDocuments:
         """What stays of the unit at this position, from the `document`th of its order on."""

@@ -24,6 +24,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
             )
         world_size = num_replicas
     joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    told = world_size is None  # by the environment
     if world_size is None:
         world_size = torch.distributed.get_world_size() if joined else _environment("WORLD_SIZE", 1)
     if type(world_size) is not int or world_size < 1:
@@ -32,6 +33,11 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
         rank = 0
         if world_size > 1:
             rank = torch.distributed.get_rank() if joined else _environment("RANK", None)
+        elif told and not joined and (own := _environment("RANK", 0)):
+            raise PilekitError(
+                f"$RANK is {own}, but $WORLD_SIZE is {'1' if os.environ.get('WORLD_SIZE') else 'not set'}; start the "
+                "job with torchrun, or give rank= and world_size="
+            )
     if type(rank) is not int or not 0 <= rank < world_size:
         raise PilekitError(
             f"rank is a whole number from 0 to {world_size - 1} in a world of {world_size}, not "

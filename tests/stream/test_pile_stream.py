@@ -288,6 +288,13 @@ def test_explain_tells_what_fits(stream: PileStream, corpora: Corpora, settings:
                 PileStream(corpora["mixed"].folder, **given)
 
 
+def test_explain_speaks_of_no_tokens_where_there_are_none(corpora: Corpora) -> None:
+    told = PileStream(corpora["mixed"].folder, tokenizer=None, batch_size=8).explain()
+    assert told["window"] is None
+    assert told["restore_documents"] == told["lanes"] * told["unit"]
+    assert not any(word in str(told) for word in ("window", "token", "None"))
+
+
 # What is refused
 
 
@@ -364,6 +371,12 @@ def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert rank_of_world(None, None) == (3, 4)
     assert rank_of_world(0, 1) == rank_of_world(None, 1) == (0, 1)
+    for size, told in ((None, "not set"), ("1", "1")):
+        monkeypatch.delenv("WORLD_SIZE") if size is None else monkeypatch.setenv("WORLD_SIZE", size)
+        with pytest.raises(
+            PilekitError, match=rf"\$RANK is 3, but \$WORLD_SIZE is {told}; start the job with torchrun"
+        ):
+            rank_of_world(None, None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PilekitError, match="rank is a whole number from 0 to 1 in a world of 2, not 3"):
         rank_of_world(None, None)
