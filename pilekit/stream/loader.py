@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_AHEAD_BYTES = 32 << 20
+_BYTES_OF_TOKEN = 40
+"""In a batch, with all of its columns."""
+
 
 class StreamLoader:
     """Made by `stream.loader(...)`.
 
     num_workers              processes that make batches; 0: this one does
-    prefetch_factor          batches that each worker makes ahead; 2 by default
+    prefetch_factor          batches that each worker makes ahead; by default what 32 MiB hold, from 2 to 64: a worker
+                             that fills the windows of its lanes gives nothing for a moment, which others bridge
     pin_memory               whether batches come in page-locked memory, from which they go to a GPU faster
     multiprocessing_context  how workers are started, as DataLoader takes it
 
@@ -47,9 +52,7 @@ class StreamLoader:
         if type(num_workers) is not int or num_workers < 0:
             raise PilekitError(f"num_workers is a whole number from 0 on, not {visible(repr(num_workers), 80)}")
         if prefetch_factor is not None and (type(prefetch_factor) is not int or prefetch_factor < 1):
-            raise PilekitError(
-                f"prefetch_factor is a whole number from 1 on, not {visible(repr(prefetch_factor), 80)}; None is 2"
-            )
+            raise PilekitError(f"prefetch_factor is a whole number from 1 on, not {visible(repr(prefetch_factor), 80)}")
         methods = multiprocessing.get_all_start_methods()
         if isinstance(multiprocessing_context, str) and multiprocessing_context not in methods:
             raise PilekitError(
@@ -60,6 +63,10 @@ class StreamLoader:
         self.num_workers = num_workers
         self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}
         if num_workers:
+            if prefetch_factor is None:
+                prefetch_factor = max(
+                    2, min(64, _AHEAD_BYTES // (_BYTES_OF_TOKEN * stream.batch_size * stream.seq_len))
+                )
             self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
         self._told = False
 
