@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pilekit.shards.index import INDEX_SUFFIX
 from tests.process_groups import ProcessGroups
 
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
@@ -34,12 +35,19 @@ def cache_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session")
-def real_corpus() -> Path:
-    """The folder named by PILEKIT_REAL_CORPUS; tests that need real text are skipped without it."""
+def real_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What PILEKIT_REAL_CORPUS holds, by links: so indexes are written beside them and not there.
+
+    Tests that need real text are skipped without it.
+    """
     folder = os.environ.get("PILEKIT_REAL_CORPUS")
     if not folder:
         pytest.skip("PILEKIT_REAL_CORPUS is not set: no real text to test on")
-    return Path(folder)
+    linked = tmp_path_factory.mktemp("real")
+    for path in Path(folder).resolve().iterdir():
+        if not path.name.endswith(INDEX_SUFFIX):
+            (linked / path.name).symlink_to(path)
+    return linked
 
 
 @pytest.fixture(scope="session")

@@ -145,7 +145,7 @@ def test_stats_load_nothing_heavy(shard: Path) -> None:
 
 def test_real_text_from_a_pipe_as_from_the_file(real_corpus: Path) -> None:
     path = real_corpus / "val.jsonl.zst"
-    unzstd = subprocess.Popen(["zstd", "-dcq", str(path)], stdout=subprocess.PIPE)
+    unzstd = subprocess.Popen(["zstd", "-dcq", str(path.resolve())], stdout=subprocess.PIPE)
     done = subprocess.run([*PILEKIT, "stats", "--json", "-"], stdin=unzstd.stdout, capture_output=True, check=True)
     assert unzstd.wait() == 0
     assert json.loads(done.stdout) == stats_json(path)
