@@ -2,9 +2,9 @@
 
 Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
 alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
-cache, to the next one. It is pickled as one block of bytes: a DataLoader's worker sends it through its pipe, not through
-torch's shared memory, which is a file, a socket and a handshake for each batch. One worker gives half again as many
-tokens a second that way, and a worker that is killed leaves nothing behind.
+cache, to the next one. It is pickled as one block of bytes: a DataLoader's worker sends it through its pipe, not
+through torch's shared memory, which is a file, a socket and a handshake for each batch. One worker gives half again as
+many tokens a second that way, and a worker that is killed leaves nothing behind.
 
 Tensors are made on closing: then it is known which rows the batch has, and so how many documents. Until then an open
 batch only notes which rows of which windows it will consist of.
