@@ -127,7 +127,7 @@ def command(
         repeats=repeats,
         dedup=dedup,
         on_error=on_error,
-        outputs=("input_ids", "labels", "doc_ids", "subset_ids"),
+        outputs=("input_ids", "doc_ids", "subset_ids"),
         epochs=1 if any(shard.path == STANDARD_INPUT for shard in corpus.shards) else None,
     )
     if state is not None:

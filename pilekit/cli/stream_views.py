@@ -28,8 +28,9 @@ def plan_table(explained: Explanation) -> Table:
 
 
 def documents_of_rows(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
-    """The documents of one row: identity, subset, whether the row begins inside or ends with them, their text there."""
+    """The documents of one row: identity, subset, whether they began in another row and end here, their text here."""
     documents = []
+    continued = batch.continued()[row]
     for doc_id, (shard, number) in enumerate(batch.documents()[row]):
         here = batch["doc_ids"][row] == doc_id
         ids = batch["input_ids"][row][here].tolist()
@@ -40,7 +41,7 @@ def documents_of_rows(stream: PileStream, batch: Batch, row: int) -> list[dict[s
                 "number": number,
                 "subset": stream.subset_names[int(batch["subset_ids"][row][here][0])],
                 "tokens": len(ids),
-                "continued": doc_id == 0 and int(batch["labels"][row, 0]) != -100,
+                "continued": continued[doc_id],
                 "ends": ends,
                 "text": stream.tokenizer.decode(ids[:-1] if ends else ids),
             }

@@ -2,9 +2,10 @@
 
 Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
 alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
-cache, to the next one. It is pickled as one block of bytes: a DataLoader's worker sends it through its pipe, not
-through torch's shared memory, which is a file, a socket and a handshake for each batch. One worker gives half again as
-many tokens a second that way, and a worker that is killed leaves nothing behind.
+cache, to the next one. It is pickled as bytes: a DataLoader's worker sends it through its pipe, not through torch's
+shared memory, which is a file, a socket and a handshake for each batch; and as 16 bits a value where these suffice, a
+quarter of what the training loop gets: what one process receives for all workers is what limits their number. One
+worker gives half again as many tokens a second that way, and a worker that is killed leaves nothing behind.
 
 Tensors are made on closing: then it is known which rows the batch has, and so how many documents. Until then an open
 batch only notes which rows of which windows it will consist of.
@@ -12,12 +13,12 @@ batch only notes which rows of which windows it will consist of.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -26,6 +27,8 @@ from pilekit.stream.columns import write
 from pilekit.stream.mlm import Masking, mask
 from pilekit.stream.rows import Int64, Rows
 from pilekit.stream.window import Window
+
+T = TypeVar("T")
 
 COLUMNS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
 """The outputs with an entry for each token, in the order in which a batch holds them."""
@@ -42,13 +45,20 @@ class Identities:
 
     shard_names       of the shards that occur
     shards, numbers   int64 [n]: of each document
+    continued         bool [n]: whether tokens of the document stand before what the row has of it
     row_documents     int64 [rows]: how many of them each row has
     """
 
     shard_names: Mapping[int, str]
     shards: Int64
     numbers: Int64
+    continued: npt.NDArray[np.bool_]
     row_documents: Int64
+
+    def by_row(self, values: list[T]) -> list[list[T]]:
+        """What there is of each document, n values, row by row."""
+        ends = np.cumsum(self.row_documents)
+        return [values[end - count : end] for end, count in zip(ends, self.row_documents, strict=True)]
 
 
 class Batch(dict[str, torch.Tensor]):
@@ -78,13 +88,10 @@ class Batch(dict[str, torch.Tensor]):
         self._identities = identities
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as one block of bytes; a batch into which something else was put, as what that is."""
+        """Pickled as bytes, of narrowed values; a batch into which something else was put, as what that is."""
         if not all(isinstance(one, torch.Tensor) and one.device.type == "cpu" for one in self.values()):
             return Batch, (dict(self), self._identities)
-        largest_first = sorted(self.items(), key=lambda item: -item[1].dtype.itemsize)
-        like = {name: (one.dtype, tuple(one.shape)) for name, one in largest_first}
-        parts = (one.detach().reshape(-1).view(torch.uint8).numpy().data for _, one in largest_first)
-        return _unpickled, (b"".join(parts), like, list(self), self._identities)
+        return _unpickled, ({name: _narrowed(one) for name, one in self.items()}, self._identities)
 
     def __copy__(self) -> Batch:
         return Batch(self, self._identities)
@@ -96,16 +103,25 @@ class Batch(dict[str, torch.Tensor]):
         another row is named in both. A DataLoader's worker and `pin_memory` keep this; PilekitError for a batch that
         was made from another's tensors.
         """
-        known = self._identities
-        if known is None:
+        known = self._known()
+        shards = (known.shard_names[shard] for shard in known.shards.tolist())
+        return known.by_row(list(zip(shards, known.numbers.tolist(), strict=True)))
+
+    def continued(self) -> list[list[bool]]:
+        """Whether a document's beginning is missing here, as it stands in another row: entry [row][doc_id].
+
+        Known where `documents()` is; PilekitError likewise.
+        """
+        known = self._known()
+        return known.by_row(known.continued.tolist())
+
+    def _known(self) -> Identities:
+        if self._identities is None:
             raise PilekitError(
                 "this batch was made from another one's tensors, as by moving it to a device, and does not know its "
                 "documents; call documents() on the batch as the stream's loader gave it"
             )
-        shards = (known.shard_names[shard] for shard in known.shards.tolist())
-        named = list(zip(shards, known.numbers.tolist(), strict=True))
-        ends = np.cumsum(known.row_documents)
-        return [named[end - count : end] for end, count in zip(ends, known.row_documents, strict=True)]
+        return self._identities
 
 
 def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:
@@ -185,16 +201,15 @@ class OpenBatch:
         shard_names   what the windows' `shards` index
         stream_state  int64, any shape; None: the batch has none
         """
-        of_each: list[tuple[Int64, Int64, Int64, Int64]] = []
+        of_each: list[tuple[Int64, ...]] = []
         for window, row, count in self._parts:
             start = window.rows.start[row : row + count + 1]
             pieces = slice(start[0], start[-1])
-            document = window.rows.document[pieces]
-            of_each.append(
-                (start[1:] - start[:-1], window.rows.length[pieces], window.shards[document], window.numbers[document])
-            )
-        counts, lengths, shards, numbers = (
-            map(np.concatenate, zip(*of_each, strict=True)) if of_each else [_NO_COLUMN] * 4
+            rows, document = window.rows, window.rows.document[pieces]
+            lengths, begins = rows.length[pieces], rows.begin[pieces]
+            of_each.append((start[1:] - start[:-1], lengths, begins, window.shards[document], window.numbers[document]))
+        counts, lengths, begins, shards, numbers = (
+            map(np.concatenate, zip(*of_each, strict=True)) if of_each else [_NO_COLUMN] * 5
         )
         borders = _NO_COLUMN
         if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self._outputs):
@@ -213,7 +228,7 @@ class OpenBatch:
         if stream_state is not None:
             tensors["stream_state"] = stream_state
         occurring = {shard: shard_names[shard] for shard in set(shards.tolist())}
-        return Batch(tensors, Identities(occurring, shards, numbers, counts))
+        return Batch(tensors, Identities(occurring, shards, numbers, begins > 0, counts))
 
     def _write(self, columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
         if self._masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):
@@ -253,18 +268,30 @@ def segment_borders(lengths: Int64, counts: Int64, seq_len: int) -> Int64:
     return np.union1d(in_line, np.arange(len(counts) + 1) * seq_len)
 
 
+def _narrowed(column: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes, str, int]:
+    """(dtype, shape, values as bytes, the type of these, what each lacks); most int64 values fit in 16 bits."""
+    dtype, shape, values = column.dtype, tuple(column.shape), column.detach().reshape(-1).numpy()
+    if dtype == torch.int64 and len(values):
+        least, most = int(values.min()), int(values.max())
+        for narrow in (np.uint16, np.uint32):
+            if most - least <= np.iinfo(narrow).max:
+                return dtype, shape, (values - least).astype(narrow).tobytes(), np.dtype(narrow).str, least
+    return dtype, shape, column.detach().reshape(-1).view(torch.uint8).numpy().tobytes(), "", 0
+
+
 def _unpickled(
-    data: bytes,
-    like: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
-    names: Sequence[str],
-    identities: Identities | None,
+    columns: Mapping[str, tuple[torch.dtype, tuple[int, ...], bytes, str, int]], identities: Identities | None
 ) -> Batch:
-    block, tensors, end = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8), {}, 0
-    for name, (dtype, shape) in like.items():
-        begin, end = end, end + dtype.itemsize * math.prod(shape)
-        # `.data`, so that autograd does not take a change of one tensor for a change of all.
-        tensors[name] = block[begin:end].view(dtype).view(shape).data
-    return Batch({name: tensors[name] for name in names}, identities)
+    tensors = {}
+    for name, (dtype, shape, data, narrow, least) in columns.items():
+        if narrow:
+            values = np.frombuffer(data, narrow).astype(np.int64)
+            values += least
+            tensors[name] = torch.from_numpy(values).view(shape)
+        else:
+            tensors[name] = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8)[: len(data)].view(dtype)
+            tensors[name] = tensors[name].view(shape)
+    return Batch(tensors, identities)
 
 
 def _without_documents(count: int) -> Window:

@@ -161,6 +161,31 @@ def test_the_rest_of_a_long_document_has_no_label_behind_another_one() -> None:
     assert row.labels[at] == -100
 
 
+@given(lengths, st.integers(1, 20), st.sampled_from(["best_fit", "none", "concat"]), st.data())
+@example([9, 4, 5, 20, 6, 1], 8, "best_fit", None)  # rests of long documents behind other documents
+@example([8], 8, "best_fit", None)  # nothing but the EOD is left for another row
+def test_what_began_in_another_row_is_known(
+    lengths: list[int], seq_len: int, packing: str, data: st.DataObject | None
+) -> None:
+    """No two documents have a token in common, so the first one tells."""
+    documents = documents_of(lengths)
+    window = window_of(documents, packing, seq_len)
+    first = 0 if data is None else data.draw(st.integers(0, len(window.rows)))
+    batch = open_batch(len(window.rows) - first + 1, seq_len, ["input_ids", "doc_ids"])
+    batch.fill(window, first, len(window.rows) - first)
+    batch.pad(1)
+    found = batch.close(SHARDS)
+    firsts = {(document.line.shard, document.line.number): document.tokens[0] for document in documents}
+    expected = [
+        [int(ids[doc_ids.tolist().index(number)]) != firsts[name] for number, name in enumerate(names)]
+        for names, ids, doc_ids in zip(found.documents(), found["input_ids"], found["doc_ids"], strict=True)
+    ]
+    assert found.continued() == expected
+    assert pickle.loads(pickle.dumps(found)).continued() == expected
+    if data is None:
+        assert any(any(row) for row in expected)
+
+
 def test_batches_share_no_memory_and_columns_change_alone() -> None:
     first, second = some_batch(state=torch.zeros(1)), some_batch(state=torch.zeros(1))
     expected = rows_of(second)
@@ -257,8 +282,9 @@ def test_a_batch_can_be_made_anew_from_moved_tensors() -> None:
     moved = type(batch)({name: column.to("cpu", copy=True) for name, column in batch.items()})
     assert list(moved) == list(batch)
     assert all(moved[name].equal(batch[name]) for name in batch)
-    with pytest.raises(PilekitError, match="moving it to a device"):
-        moved.documents()
+    for ask in (moved.documents, moved.continued):
+        with pytest.raises(PilekitError, match="moving it to a device"):
+            ask()
 
 
 def test_only_names_of_shards_in_the_batch_are_sent() -> None:
