@@ -4,21 +4,41 @@
 checkpoint N keeps the lines up to N and drops the rest, which will be written again, and the file ends up as if the
 run had never been stopped. A line is written by one call, so only a full disk or a cut of power can tear the last one.
 
-Every number is finite: JSON has no others, and a loss or gradient that is not a number means that the run is lost.
+Every number is finite: JSON has no others, and a loss or gradient that is not a number means that the run is lost. The
+one exception is a step that fp16 skips because its gradient overflowed: `grad_norm` is null there.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import resource
+import sys
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
+import torch
 
 from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.result import BitsPerByte
 from pilekit.shards.atomic import check_target, write_atomically
+
+
+class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):
+    """Bits per byte of the held-out documents, after a step; null where there is no byte to count."""
+
+    overall: float | None
+    """Of all documents, weighed by their bytes."""
+    subsets: dict[str, float | None]
+    """Of each subset that has documents."""
+
+    @classmethod
+    def of(cls, result: BitsPerByte) -> StepBitsPerByte:
+        """The figures of an evaluation."""
+        return cls(overall=result.overall.bpb, subsets={name: score.bpb for name, score in result.subsets.items()})
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,16 +52,26 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The same by subset, for those that have a target in this step."""
     lr: float
     """The learning rate that this step used."""
-    grad_norm: float
-    """The gradient's norm before clipping."""
+    grad_norm: float | None
+    """The gradient's norm before clipping; null in a step that was skipped because it overflowed."""
     tokens: int
     """Tokens trained on since the run began, padding not counted."""
     tokens_per_second: float
     """Of this step."""
     data_wait: float
-    """Share of the step that was spent waiting for data, 0 to 1."""
+    """Share of the step that was spent waiting for data, 0 to 1; that of the rank that waited longest."""
     step_seconds: float
     """How long the step took."""
+    memory_bytes: int = 0
+    """The most memory that any rank had in the step: on a GPU the peak of what tensors took, on a CPU what the process
+    had resident at its end. 0 in lines of a pilekit that did not measure it."""
+    loss_scale: float | None = None
+    """What fp16 multiplied the loss with in this step; null in other precisions."""
+    skipped: int = 0
+    """Steps since the run began, this one included, whose gradient overflowed in fp16, so that no weight was changed.
+    They count among `step` and `tokens`."""
+    bpb: StepBitsPerByte | msgspec.UnsetType = msgspec.UNSET
+    """Bits per byte after this step; missing where nothing was evaluated."""
 
 
 class MetricsLog:
@@ -124,9 +154,39 @@ def _drop_later(path: Path, resume_step: int) -> None:
                     file.write(line.removesuffix(b"\n") + b"\n")
 
 
+def step_memory(device: torch.device) -> int:
+    """This process's `memory_bytes` of the step that has just ended; on a GPU the count of the next step begins."""
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (read at every step)
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no Linux: the most it ever had
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+
+
+def numbers_of(metrics: StepMetrics) -> Iterator[tuple[str, float]]:
+    """(name, number) of every figure but `step`: a field's name, or "loss_by_subset/NAME", "bpb/overall", "bpb/NAME".
+
+    What a line has as null or leaves out is not among them.
+    """
+    for field in metrics.__struct_fields__:
+        value = getattr(metrics, field)
+        by_name = []
+        if isinstance(value, StepBitsPerByte):
+            by_name = [("overall", value.overall), *value.subsets.items()]
+        elif isinstance(value, dict):
+            by_name = list(value.items())
+        elif isinstance(value, int | float) and field != "step":
+            yield field, value
+        yield from ((f"{field}/{name}", number) for name, number in by_name if number is not None)
+
+
 def _refuse_infinities(metrics: StepMetrics) -> None:
-    numbers = {name: getattr(metrics, name) for name in metrics.__struct_fields__ if name != "loss_by_subset"}
-    for name, number in [*numbers.items(), *metrics.loss_by_subset.items()]:
+    for name, number in numbers_of(metrics):
         if not math.isfinite(number):
             raise PilekitError(
                 f"step {metrics.step:,}: {visible(name, 80)} is {number}, so the run is lost; "

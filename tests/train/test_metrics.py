@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.train.metrics import MetricsLog, StepMetrics, read_metrics
+from pilekit.evaluate.result import BitsPerByte, Score
+from pilekit.train.metrics import MetricsLog, StepBitsPerByte, StepMetrics, numbers_of, read_metrics, step_memory
 
 KEYS = [
     "step",
@@ -26,6 +28,9 @@ KEYS = [
     "tokens_per_second",
     "data_wait",
     "step_seconds",
+    "memory_bytes",
+    "loss_scale",
+    "skipped",
 ]
 
 
@@ -40,6 +45,9 @@ def metrics(step: int, **changes: Any) -> StepMetrics:
         "tokens_per_second": 1234.5,
         "data_wait": 0.0,
         "step_seconds": 0.125,
+        "memory_bytes": 3 << 30,
+        "loss_scale": None,
+        "skipped": 0,
     }
     return StepMetrics(**(values | changes))
 
@@ -61,6 +69,7 @@ def test_what_is_written_is_read_back(
     written = [
         metrics(1, loss=number, loss_by_subset=by_subset, tokens=tokens),
         metrics(2, lr=number, grad_norm=number, step_seconds=number),
+        metrics(3, grad_norm=None, loss_scale=number, skipped=tokens),
     ]
     with MetricsLog(path, resume_step=0) as log:
         for one in written:
@@ -73,6 +82,81 @@ def test_what_is_written_is_read_back(
         assert list(parsed) == KEYS
         assert parsed["loss_by_subset"] == one.loss_by_subset
         assert parsed["loss"] == one.loss
+
+
+@given(st.none() | finite, st.dictionaries(st.text(), st.none() | finite))
+def test_bits_per_byte_are_in_the_line_of_their_step(
+    tmp_path_factory: pytest.TempPathFactory, overall: float | None, subsets: dict[str, float | None]
+) -> None:
+    path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
+    written = [metrics(1), metrics(2, bpb=StepBitsPerByte(overall=overall, subsets=subsets))]
+    with MetricsLog(path, resume_step=0) as log:
+        for one in written:
+            log.write(one)
+    assert read_metrics(path) == written
+    without, line = (json.loads(line) for line in path.read_bytes().splitlines())
+    assert list(without) == KEYS
+    assert list(line) == [*KEYS, "bpb"]
+    assert line["bpb"] == {"overall": overall, "subsets": subsets}
+
+
+def test_bits_per_byte_of_an_evaluation() -> None:
+    scores = {"ArXiv": Score(documents=1, bytes=4, tokens=2, nll=8 * math.log(2)), "Github": Score(documents=3)}
+    found = StepBitsPerByte.of(BitsPerByte(scores["ArXiv"], scores, {}))
+    assert found == StepBitsPerByte(overall=2.0, subsets={"ArXiv": 2.0, "Github": None})
+
+
+def test_the_numbers_of_a_step_by_name() -> None:
+    bpb = StepBitsPerByte(overall=1.5, subsets={"ArXiv": 1.0, "Github": None, "overall": 7.0})
+    step = metrics(4, bpb=bpb, grad_norm=None, loss_scale=8.0, skipped=2)
+    assert list(numbers_of(step)) == [
+        ("loss", 2.1),
+        ("loss_by_subset/Pile-CC", 1.25),
+        ("loss_by_subset/Gutenberg (PG-19)", 0.4),
+        ("lr", 3e-4),
+        ("tokens", 8192),
+        ("tokens_per_second", 1234.5),
+        ("data_wait", 0.0),
+        ("step_seconds", 0.125),
+        ("memory_bytes", 3 << 30),
+        ("loss_scale", 8.0),
+        ("skipped", 2),
+        ("bpb/overall", 1.5),
+        ("bpb/ArXiv", 1.0),
+        ("bpb/overall", 7.0),
+    ]
+
+
+def test_lines_of_an_earlier_pilekit_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(1, 3), 0)
+    records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    old = [
+        {key: record[key] for key in KEYS if key not in ("memory_bytes", "loss_scale", "skipped")} for record in records
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in old))
+    assert read_metrics(path) == [metrics(1, memory_bytes=0), metrics(2, memory_bytes=0)]
+
+
+def test_the_memory_of_a_step_is_what_the_process_has() -> None:
+    before = step_memory(torch.device("cpu"))
+    block = bytearray(200 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+    after = step_memory(torch.device("cpu"))
+    assert 195 << 20 <= after - before <= 230 << 20
+    del block
+    assert step_memory(torch.device("cpu")) < after - (100 << 20)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_memory_of_a_step_on_a_gpu_is_its_peak() -> None:
+    device = torch.device("cuda")
+    torch.ones(1, device=device)
+    step_memory(device)
+    before = step_memory(device)
+    torch.ones(64 << 20, device=device)
+    assert step_memory(device) == before + (256 << 20)
+    assert step_memory(device) == before
 
 
 def test_a_line_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -154,10 +238,12 @@ def test_fields_of_a_later_pilekit_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("field", ["loss", "grad_norm", "loss_by_subset"])
+@pytest.mark.parametrize("field", ["loss", "grad_norm", "loss_by_subset", "bpb"])
 def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, field: str, number: float) -> None:
     path = tmp_path / "metrics.jsonl"
-    changes = {field: {"ArXiv": number} if field == "loss_by_subset" else number}
+    by_subset: dict[str, float | None] = {"ArXiv": number}
+    values = {"loss_by_subset": by_subset, "bpb": StepBitsPerByte(overall=1.0, subsets=by_subset)}
+    changes = {field: values.get(field, number)}
     with MetricsLog(path, resume_step=0) as log:
         log.write(metrics(1))
         with pytest.raises(PilekitError, match=r"step 2: (loss|grad_norm|.*ArXiv.*) is -?(nan|inf)"):

@@ -28,7 +28,7 @@ from pilekit.train.trainer import Trainer
 from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
 
 OUTPUTS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
-TIMES = ("tokens_per_second", "data_wait", "step_seconds")
+TIMES = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")
 
 CONFIG = """
 [data]
@@ -81,7 +81,7 @@ def trainer(made: Path, out: Path, *changes: str) -> Trainer:
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what depends on the clock."""
+    """metrics.jsonl without what depends on the clock and the machine."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
@@ -110,7 +110,7 @@ def test_the_files_of_a_run(made: Path, tmp_path: Path) -> None:
     assert (run / "latest").read_text().strip() == "checkpoints/step-8"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [list(record) for record in records] == [
-        ["step", "loss", "loss_by_subset", "lr", "grad_norm", "tokens", *TIMES]
+        ["step", "loss", "loss_by_subset", "lr", "grad_norm", "tokens", *TIMES, "loss_scale", "skipped"]
     ] * 8
     assert [record["step"] for record in records] == list(range(1, 9))
     assert all(0 <= record["data_wait"] <= 1 for record in records)
