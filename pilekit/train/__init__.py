@@ -1,5 +1,6 @@
 """Training from raw shards: one config in, one run folder out.
 
+ranks.py               which process of the job this is, and what it tells the others
 config/                the TOML file, typed; everything that can be wrong with it
 run_folder.py          what a run leaves behind, and that only one process writes it
 data.py                the tokenizer and the shards, as a stream
