@@ -67,10 +67,10 @@ def command(config_file: str, changes: tuple[str, ...], out: str | None, dry_run
     from pilekit.train.trainer import Trainer  # torch: seconds that a wrong config should not cost
 
     trainer = Trainer(config, run.path)
-    with live_line(config.train.steps) as show:
+    with live_line(config.steps) as show:
         finished = trainer.fit(show)
     if finished.interrupted:
-        click.echo(_stopped(finished, config.train.steps), err=True)
+        click.echo(_stopped(finished, config.steps), err=True)
         raise KeyboardInterrupt
     model = visible(str(finished.model))
     loss = "nothing was left to train" if finished.last is None else f"loss {finished.last.loss:.4f}"
@@ -106,7 +106,7 @@ def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
     checkpoint, _ = find_checkpoint(run.checkpoints)
     if checkpoint is not None:
         newest = int(checkpoint.name.removeprefix("step-"))
-        start = f"goes on after step {newest:,}" if newest < train.steps else f"has done its {newest:,} steps"
+        start = f"goes on after step {newest:,}" if newest < config.steps else f"has done its {newest:,} steps"
     else:
         start = "begins anew" if run.is_begun else "new"
     return [
@@ -120,7 +120,7 @@ def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
             f"{train.global_batch_size:,} rows x {data.seq_len:,} = {tokens:,} tokens, "
             f"{micro_batches:,} x {train.micro_batch_size:,} rows at a time",
         ),
-        ("in all", f"{train.steps:,} steps, {train.steps * tokens:,} tokens"),
+        ("in all", f"{config.steps:,} steps, {config.steps * tokens:,} tokens"),
         ("dry run", "config, shards, tokenizer, shape of the model and run folder fit; nothing was written"),
     ]
 

@@ -1,23 +1,44 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to restore."""
+"""The learning rate as a pure function of the step: nothing to save, nothing to restore.
+
+Every kind is a warmup and then a share of the way from `lr` to `min_lr`, so that a rate follows from four numbers and
+can be looked up for any step. The last kind, "wsd", is the one whose runs can be lengthened: all of it before the
+decay does not depend on how many steps there are.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+
+from pilekit.train.config.sections import ScheduleConfig
 
 
-def learning_rate(
-    step: int, *, steps: int, lr: float, kind: Literal["constant", "cosine"], warmup: int, min_lr: float
-) -> float:
-    """The rate that optimizer step number `step`, counted from 0, uses.
+def learning_rate(step: int, *, steps: int, lr: float, schedule: ScheduleConfig) -> float:
+    """The rate that optimizer step number `step`, counted from 0, uses in a run of `steps`.
 
-    The first `warmup` steps rise in equal parts, lr / warmup to lr. Then "constant" stays at `lr`, and "cosine" begins
-    at `lr` and goes down by half a cosine to `min_lr`, which it would reach at step number `steps`, the first one that
-    is not taken.
+    The first `schedule.warmup` steps rise in equal parts, lr / warmup to lr. Then "constant" stays at `lr`. The others
+    begin at `lr` and would reach `schedule.min_lr` at step number `steps`, the first one that is not taken: "linear" in
+    a straight line, "cosine" by half a cosine, "polynomial" by the power of what is left of a straight line,
+    "exponential" by the same factor in every step, and "wsd" in a straight line over its last `decay_steps`. Beyond
+    `steps` they stay at `min_lr`.
     """
-    if step < warmup:
-        return lr * (step + 1) / warmup
-    if kind == "constant":
-        return lr
-    done = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return min_lr + (lr - min_lr) * (1 + math.cos(math.pi * done)) / 2
+    if step < schedule.warmup:
+        return lr * (step + 1) / schedule.warmup
+    begin = schedule.warmup if schedule.kind != "wsd" else steps - decay_steps(steps, schedule.decay_share)
+    left = 1.0 - min(1.0, max(0.0, (step - begin) / max(1, steps - begin)))
+    match schedule.kind:
+        case "constant":
+            return lr
+        case "exponential":
+            return math.pow(lr, left) * math.pow(schedule.min_lr, 1.0 - left)
+        case "linear" | "wsd":
+            share = left
+        case "cosine":
+            share = (1 - math.cos(math.pi * left)) / 2
+        case "polynomial":
+            share = math.pow(left, schedule.power)
+    return schedule.min_lr + (lr - schedule.min_lr) * share
+
+
+def decay_steps(steps: int, share: float) -> int:
+    """The steps at the end of a "wsd" schedule in which the rate goes down, at least one."""
+    return max(1, round(steps * share))

@@ -94,6 +94,8 @@ class Trainer:
             )
         self.optimizer = build_optimizer(self.lm.model, config.optimizer)
         self._place = self.stream.state_dict()
+        if config.precision.dtype == "fp16":
+            raise PilekitError('precision.dtype = "fp16": this trainer cannot scale a loss yet; use "bf16"')
 
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
         """Train up to `train.steps`, from the run's newest checkpoint if there is one, and write `model/`.
@@ -101,14 +103,14 @@ class Trainer:
         `on_step` is called after every step. Ctrl-C ends the step, saves it and returns. A loss or a gradient that is
         not a number is a PilekitError that names the step and its documents.
         """
-        train, optimizer = self.config.train, self.optimizer
+        train, steps, optimizer = self.config.train, self.config.steps, self.optimizer
         metrics = None
         with open_run(self.out) as run, first_interrupt() as interrupted, closing(iter(self.stream)) as batches:
             step, tokens = self._begin(run)
             saved = step
             with MetricsLog(run.metrics_file, resume_step=step) as log:
                 try:
-                    while step < train.steps and not interrupted():
+                    while step < steps and not interrupted():
                         started = time.perf_counter()
                         batch = next(batches)
                         self.stream.advance(batch)
@@ -139,7 +141,7 @@ class Trainer:
                             data_wait=waited / seconds,
                             step_seconds=seconds,
                         )
-                        if step % self.config.log.every == 0 or step == train.steps:
+                        if step % self.config.log.every == 0 or step == steps:
                             log.write(metrics)
                         if on_step is not None:
                             on_step(metrics)
@@ -159,7 +161,7 @@ class Trainer:
                     ) from error
             if step > saved:
                 self._save(run, step, tokens)
-            if step < train.steps:
+            if step < steps:
                 return Finished(step, tokens, interrupted=True, model=None, last=metrics)
             if metrics is not None or not run.model.exists():
                 export_model(run.model, self.lm, self.tokenizer)
@@ -167,14 +169,7 @@ class Trainer:
 
     def _learning_rate(self, step: int) -> float:
         config = self.config
-        return learning_rate(
-            step,
-            steps=config.train.steps,
-            lr=config.optimizer.lr,
-            kind=config.schedule.kind,
-            warmup=config.schedule.warmup,
-            min_lr=config.schedule.min_lr,
-        )
+        return learning_rate(step, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule)
 
     def _accumulate_gradients(self, batch: Batch) -> StepLosses:
         """Add up, micro-batch by micro-batch, the gradients of the mean loss over all target tokens of the batch."""
@@ -185,7 +180,7 @@ class Trainer:
         size = self.config.train.micro_batch_size
         for first in range(0, len(batch["input_ids"]), size):
             rows = {name: column[first : first + size].to(self.device) for name, column in batch.items()}
-            with autocast(self.config.precision.dtype, self.device):
+            with autocast("bf16" if self.config.precision.dtype == "bf16" else "fp32", self.device):
                 loss, nll = clm_loss(self.lm, rows, attention=self.config.data.attention, scale=1 / targets)
             loss.backward()  # type: ignore[no-untyped-call]
             by_subset.add(nll, rows)

@@ -8,8 +8,9 @@ import math
 import re
 import tomllib
 import unicodedata
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -23,15 +24,18 @@ from pilekit.train.config import (
     LogConfig,
     ModelConfig,
     OptimizerConfig,
+    ParallelConfig,
     PrecisionConfig,
     ScheduleConfig,
     TrainConfig,
     TrainSection,
     check,
+    check_world,
     differences,
     load_config,
     sections,
     to_toml,
+    world_sizes,
 )
 from pilekit.train.presets import PRESETS
 
@@ -68,14 +72,40 @@ def refusal(path: str | Path, *changes: str) -> str:
 
 def test_what_is_not_said_has_its_default(good: Path) -> None:
     assert load_config(good) == TrainConfig(
-        data=DataConfig(path="x.jsonl", tokenizer="tokenizer.json", seq_len=2048, packing="best_fit", seed=0),
+        data=DataConfig(
+            path="x.jsonl",
+            tokenizer="tokenizer.json",
+            seq_len=2048,
+            packing="best_fit",
+            window=256,
+            lanes="auto",
+            seed=0,
+            repeats=None,
+            dedup=None,
+        ),
         model=ModelConfig(preset="pythia-14m"),
-        train=TrainSection(steps=50, global_batch_size=32, micro_batch_size=8, objective="clm", clip_norm=1.0, seed=0),
-        optimizer=OptimizerConfig(lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
-        schedule=ScheduleConfig(kind="cosine", warmup=0, min_lr=0.0),
-        precision=PrecisionConfig(dtype="fp32"),
-        checkpoint=CheckpointConfig(every=1000, keep_last=2, resume="auto"),
-        log=LogConfig(every=1),
+        train=TrainSection(
+            steps=50,
+            tokens=None,
+            global_batch_size=32,
+            micro_batch_size=8,
+            objective="clm",
+            clip_norm=1.0,
+            seed=0,
+            eval_every=0,
+            eval_path=None,
+            eval_limit=None,
+        ),
+        optimizer=OptimizerConfig(
+            lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, layer_decay=1.0, lr_by_pattern=None
+        ),
+        schedule=ScheduleConfig(kind="cosine", warmup=0, min_lr=0.0, power=2.0, decay_share=0.2),
+        parallel=ParallelConfig(zero=0, offload=False, activation_checkpoint="none", compile=False),
+        precision=PrecisionConfig(
+            dtype="fp32", loss_scale=2.0**16, loss_scale_window=1000, loss_scale_hysteresis=2, loss_scale_floor=1.0
+        ),
+        checkpoint=CheckpointConfig(dir=None, every=1000, keep_last=2, asynchronous=True, resume="auto"),
+        log=LogConfig(every=1, tensorboard=False, profile=None),
     )
 
 
@@ -87,7 +117,7 @@ def test_a_field_has_a_sentence() -> None:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 told[f"{struct.name}.{field.target.id}"] = after.value.value if is_text else ""  # type: ignore[union-attr]
-    assert len(told) == 38
+    assert len(told) == 63
     assert [name for name, sentence in told.items() if not sentence.endswith(".")] == []
 
 
@@ -96,6 +126,23 @@ def test_another_model_with_set_takes_the_place_of_the_files(tmp_path: Path) -> 
     file.write_text('[data]\ntokenizer = "t"\n[model]\npreset = "pythia-14m"\n[train]\nsteps = 100\n')
     assert load_config(file, ["model.path=a/model"]).model == ModelConfig(path="a/model")
     assert load_config(file, ["train.steps=200"]).model == ModelConfig(preset="pythia-14m")
+
+
+def test_tokens_with_set_take_the_place_of_the_files_steps_and_back(good: Path) -> None:
+    by_tokens = load_config(good, ["train.tokens=1000"])
+    assert (by_tokens.train.steps, by_tokens.train.tokens) == (None, 1000)
+    good.write_text(GOOD.replace("steps = 50", "tokens = 1000"))
+    assert load_config(good) == by_tokens
+    assert load_config(good, ["train.steps=7"]).train == TrainSection(steps=7)
+
+
+@given(tokens=st.integers(1, 10**9), rows=st.integers(1, 64), seq_len=st.integers(2, 512))
+def test_steps_are_as_few_as_reach_the_tokens(tokens: int, rows: int, seq_len: int) -> None:
+    config = TrainConfig(
+        data=DataConfig(seq_len=seq_len),
+        train=TrainSection(tokens=tokens, global_batch_size=rows, micro_batch_size=1),
+    )
+    assert (config.steps - 1) * rows * seq_len < tokens <= config.steps * rows * seq_len
 
 
 # What is wrong in the file
@@ -109,7 +156,7 @@ def test_another_model_with_set_takes_the_place_of_the_files(tmp_path: Path) -> 
         ("steps = 1", r': unknown section "steps": did you mean "train.steps"\? There are data, '),
         (
             "[train]\nstesp = 1",
-            r': unknown key train.stesp: did you mean "steps"\? There are steps, global_batch_size, ',
+            r': unknown key train.stesp: did you mean "steps"\? There are steps, tokens, global_batch_size, ',
         ),
         ("[train]\nSteps = 1", r': unknown key train.Steps: did you mean "steps"\?'),
         ("[train]\nlr = 1", r': unknown key train.lr: did you mean "optimizer.lr"\? There are steps, '),
@@ -117,8 +164,15 @@ def test_another_model_with_set_takes_the_place_of_the_files(tmp_path: Path) -> 
         ('[train]\n"\\u202e" = 1', r": unknown key train.\\u202e: There are "),
         ("train = 3", r": train = 3: it must be a section, which begins with \[train\]"),
         ("[[train]]\nsteps = 1", r": train = .*: it must be a section"),
-        ("[train]", r": train.steps is missing"),
-        ("", r": train.steps is missing"),
+        (
+            '[model]\npreset = "pythia-14m"\n[data]\ntokenizer = "t"',
+            r": train has neither steps nor tokens: give one, ",
+        ),
+        (
+            '[model]\npreset = "pythia-14m"\n[data]\ntokenizer = "t"\n[train]\nsteps = 1\ntokens = 1',
+            r": train has both steps and tokens: give one, the number of optimizer steps or of tokens in all",
+        ),
+        ("[train]", r": model has neither preset nor config nor path"),
         ('[train]\nsteps = "50"', r': train.steps = "50": it must be a whole number'),
         ("[train]\nsteps = 50.0", r": train.steps = 50.0: it must be a whole number"),
         ("[train]\nsteps = true", r": train.steps = true: it must be a whole number"),
@@ -138,10 +192,27 @@ def test_another_model_with_set_takes_the_place_of_the_files(tmp_path: Path) -> 
         ('[data]\npacking = "first_fit"', r': data.packing = "first_fit": it must be "best_fit" or "concat" or "none"'),
         ('[data]\nattention = "full"', r': data.attention = "full": it must be "document" or "causal"'),
         ('[train]\nobjective = "mlm"', r': train.objective = "mlm": it must be "clm"'),
-        ('[schedule]\nkind = "linear"', r': schedule.kind = "linear": it must be "constant" or "cosine"'),
-        ('[precision]\ndtype = "fp16"', r': precision.dtype = "fp16": it must be "fp32" or "bf16"'),
-        ("[precision]\ndtype = 32", r': precision.dtype = 32: it must be "fp32" or "bf16"'),
-        ("[checkpoint]\nresume = true", r': checkpoint.resume = true: it must be "auto" or "never"'),
+        (
+            '[schedule]\nkind = "step"',
+            r': schedule.kind = "step": it must be "constant" or "linear" or "cosine" or "polynomial" or ',
+        ),
+        ('[precision]\ndtype = "fp8"', r': precision.dtype = "fp8": it must be "fp32" or "bf16" or "fp16"'),
+        ("[precision]\ndtype = 32", r': precision.dtype = 32: it must be "fp32" or "bf16" or "fp16"'),
+        ("[checkpoint]\nresume = true", r": checkpoint.resume = true: it must be text in quotes"),
+        ("[checkpoint]\nasynchronous = 1", r": checkpoint.asynchronous = 1: it must be true or false"),
+        ("[parallel]\nzero = 4", r": parallel.zero = 4: it must be 0 or 1 or 2 or 3"),
+        ("[parallel]\nzero = true", r": parallel.zero = true: it must be 0 or 1 or 2 or 3"),
+        ('[parallel]\noffload = "yes"', r': parallel.offload = "yes": it must be true or false'),
+        ("[log]\nprofile = 5", r": log.profile = 5: it must be two whole numbers, such as "),
+        ("[log]\nprofile = [5, 6, 7]", r": log.profile = \[5, 6, 7\]: it must be two whole numbers"),
+        ('[data]\nlanes = "none"', r': data.lanes = "none": it must be two whole numbers, such as \[32, 4\] or "auto"'),
+        (
+            '[data]\nrepeats = ["ArXiv"]',
+            r': data.repeats = \["ArXiv"\]: it must be a table of numbers, such as {ArXiv = ',
+        ),
+        ('[data.repeats]\nArXiv = "2"', r': data.repeats = {"ArXiv" = "2"}: it must be a table of numbers'),
+        ('[data.repeats]\n"\\u001b" = {}', r': data.repeats = {"\\x1b" = {}}: it must be a table of numbers'),
+        ("[optimizer]\nlr_by_pattern = 1", r": optimizer.lr_by_pattern = 1: it must be a table of numbers"),
         ("x = ", r", line 1: is not TOML: Invalid value"),
         ("[train]\n\nsteps 50", r", line 3: is not TOML: Expected '=' after a key"),
         ("[train]\nsteps = 1\nsteps = 2", r", line 3: is not TOML: Cannot overwrite a value"),
@@ -207,16 +278,31 @@ def test_changes(good: Path) -> None:
             "precision.dtype='bf16'",
             "log.every=2",
             "log.every=3",  # the last one counts
+            "log.profile=[3, 5]",
+            "data.lanes=[8, 2]",
+            "data.repeats={ArXiv = 2, 'Wikipedia (en)' = 0.5}",
+            "optimizer.lr_by_pattern={'*.embed_in.*' = 1e-4}",
+            "parallel.zero=3",
+            "parallel.offload=true",
+            "checkpoint.resume=runs/a/checkpoints/step-3",
         ],
     )
     assert changed == msgspec.structs.replace(
         load_config(good),
-        data=DataConfig(path="00", tokenizer="2024-01-01", subsets=["ArXiv", "Github"]),
+        data=DataConfig(
+            path="00",
+            tokenizer="2024-01-01",
+            subsets=["ArXiv", "Github"],
+            repeats={"ArXiv": 2.0, "Wikipedia (en)": 0.5},
+            lanes=(8, 2),
+        ),
         model=ModelConfig(preset="pythia-70m"),
         train=TrainSection(steps=7, clip_norm=math.inf),
-        optimizer=OptimizerConfig(lr=1.0, betas=(0.5, 0.0)),
+        optimizer=OptimizerConfig(lr=1.0, betas=(0.5, 0.0), lr_by_pattern={"*.embed_in.*": 1e-4}),
+        parallel=ParallelConfig(zero=3, offload=True),
         precision=PrecisionConfig(dtype="bf16"),
-        log=LogConfig(every=3),
+        checkpoint=CheckpointConfig(resume="runs/a/checkpoints/step-3"),
+        log=LogConfig(every=3, profile=(3, 5)),
     )
 
 
@@ -250,7 +336,8 @@ def test_a_value_with_equals_signs_and_brackets_is_text(good: Path) -> None:
         ("train.steps=5\nseed = 1", r'--set: train.steps = "5\x0aseed = 1": it must be a whole number'),
         ("train.steps=" + 5000 * "9", '--set: train.steps = "999'),
         ("train.steps=" + 50_000 * "[", '--set: train.steps = "[[['),
-        ("precision.dtype=fp16", '--set: precision.dtype = "fp16": it must be "fp32" or "bf16"'),
+        ("precision.dtype=fp8", '--set: precision.dtype = "fp8": it must be "fp32" or "bf16" or "fp16"'),
+        ("data.repeats.ArXiv=2", '--set: unknown key data.repeats.ArXiv: did you mean "repeats"?'),
         ("data.subsets=ArXiv", '--set: data.subsets = "ArXiv": it must be a list of texts'),
     ],
 )
@@ -340,10 +427,73 @@ def test_any_change_is_taken_or_refused_in_one_line(change: str, tmp_path_factor
         ("checkpoint.every=0", "checkpoint.every = 0: it must be at least 1"),
         ("checkpoint.keep_last=0", "checkpoint.keep_last = 0: it must be at least 1"),
         ("log.every=0", "log.every = 0: it must be at least 1"),
+        (
+            "log.profile=[0, 3]",
+            "log.profile = [0, 3]: it must be the first step, from 1 on, and the last, not before it",
+        ),
+        ("log.profile=[4, 3]", "log.profile = [4, 3]: it must be the first step"),
+        ("log.profile=[3, 51]", "log.profile = [3, 51]: it must end by train.steps = 50"),
+        ("log.profile=[3, 9007199254740993]", "log.profile = [3, 9007199254740993]: it must be at most "),
+        ("train.tokens=0", "train.tokens = 0: it must be at least 1"),
+        ("train.eval_every=-1", "train.eval_every = -1: it must be at least 0, which is never"),
+        ("train.eval_path=-", 'train.eval_path = "-": it must be files'),
+        ("train.eval_path=[]", "train.eval_path = []: it must name something; leave it out"),
+        ("train.eval_limit=0", "train.eval_limit = 0: it must be at least 1"),
+        ("data.repeats={ArXiv = -1}", 'data.repeats = {"ArXiv" = -1.0}: it must be factors of at least 0'),
+        ("data.repeats={ArXiv = inf}", 'data.repeats = {"ArXiv" = inf}: it must be finite'),
+        ("data.repeats={}", "data.repeats = {}: it must name something; leave it out"),
+        ('data.repeats={"" = 1}', 'data.repeats = {"" = 1.0}: it must be text that is not empty'),
+        ("data.window=0", "data.window = 0: it must be at least 1"),
+        ("data.lanes=[0, 4]", "data.lanes = [0, 4]: it must be two numbers of at least 1"),
+        (
+            "data.lanes=[24, 4]",
+            "data.lanes = [24, 4]: its rows must divide train.global_batch_size = 32, as 8 do",
+        ),
+        ("data.dedup=", 'data.dedup = "": it must be text that is not empty'),
+        ("optimizer.layer_decay=0", "optimizer.layer_decay = 0.0: it must be above 0 and at most 1"),
+        ("optimizer.layer_decay=1.1", "optimizer.layer_decay = 1.1: it must be above 0 and at most 1"),
+        ("optimizer.lr_by_pattern={'*' = nan}", 'optimizer.lr_by_pattern = {"*" = nan}: it must be finite'),
+        (
+            "optimizer.lr_by_pattern={'*' = -1}",
+            'optimizer.lr_by_pattern = {"*" = -1.0}: it must be rates of at least 0',
+        ),
+        ("schedule.power=0", "schedule.power = 0.0: it must be above 0"),
+        ("schedule.decay_share=0", "schedule.decay_share = 0.0: it must be above 0 and at most 1"),
+        (
+            "schedule.kind=exponential",
+            'schedule.min_lr = 0.0: it must be above 0, which "exponential" never reaches; such as 3e-06',
+        ),
+        ("parallel.offload=true", "parallel.offload = true: it needs parallel.zero = 1, 2 or 3"),
+        ("precision.loss_scale=0", "precision.loss_scale = 0.0: it must be above 0: fp16 needs a scaled loss"),
+        ("precision.loss_scale=inf", "precision.loss_scale = inf: it must be finite"),
+        (
+            "precision.loss_scale=0.5",
+            "precision.loss_scale = 0.5: it must be at least precision.loss_scale_floor = 1.0",
+        ),
+        ("precision.loss_scale_window=0", "precision.loss_scale_window = 0: it must be at least 1"),
+        ("precision.loss_scale_hysteresis=0", "precision.loss_scale_hysteresis = 0: it must be at least 1"),
+        ("precision.loss_scale_floor=0", "precision.loss_scale_floor = 0.0: it must be above 0"),
+        ("checkpoint.dir=", 'checkpoint.dir = "": it must be text that is not empty'),
+        ("checkpoint.resume=", 'checkpoint.resume = "": it must be text that is not empty'),
     ],
 )
 def test_an_impossible_value(good: Path, change: str, message: str) -> None:
     assert refusal(good, change).startswith(f"{good} with --set: {message}")
+
+
+def test_what_follows_from_tokens_is_told_as_such(good: Path) -> None:
+    few = ("train.tokens=200000", "schedule.warmup=5")  # 4 steps of 32 rows of 2,048 tokens
+    assert refusal(good, *few).endswith(
+        "schedule.warmup = 5: it must be at most 4, the steps that train.tokens = 200000 make"
+    )
+
+
+def test_a_warmup_leaves_room_for_the_decay(good: Path) -> None:
+    wsd = ("schedule.kind=wsd", "schedule.decay_share=0.1")
+    load_config(good, [*wsd, "schedule.warmup=45"])
+    assert refusal(good, *wsd, "schedule.warmup=46").endswith(
+        "schedule.warmup = 46: it must be at most 45, as the last 5 of 50 steps go down (schedule.decay_share = 0.1)"
+    )
 
 
 def test_values_at_the_edge_of_what_is_possible(good: Path) -> None:
@@ -357,6 +507,11 @@ def test_values_at_the_edge_of_what_is_possible(good: Path) -> None:
         "optimizer.weight_decay=0",
         "schedule.warmup=50",
         "schedule.min_lr=3e-4",
+        "log.profile=[50, 50]",
+        "data.lanes=[32, 1]",
+        "optimizer.layer_decay=1",
+        "schedule.decay_share=1",
+        "precision.loss_scale=1",
         "data.path=東京 läuft.jsonl",
     ):
         load_config(good, [change])
@@ -388,13 +543,16 @@ def test_a_tokenizer_is_given_or_comes_with_the_model(tmp_path: Path) -> None:
 
 REPLACED: list[tuple[str, Any, str]] = [
     ("train", None, "train = (not given): it must be a TrainSection"),
-    ("train", {"steps": 3}, "train = {'steps': 3}: it must be a TrainSection"),
+    ("train", {"steps": 3}, 'train = {"steps" = 3}: it must be a TrainSection'),
     ("train", TrainSection(steps="3"), 'train.steps = "3": it must be a whole number'),  # type: ignore[arg-type]
     ("train", TrainSection(steps=True), "train.steps = true: it must be a whole number"),
     ("data", DataConfig(path=Path("x")), "data.path = PosixPath('x'): it must be text in quotes or a list"),  # type: ignore[arg-type]
     ("data", DataConfig(path=("x", "y")), 'data.path = ["x", "y"]: it must be a list'),  # type: ignore[arg-type]
     ("optimizer", OptimizerConfig(betas=[0.9, 0.95]), "optimizer.betas = [0.9, 0.95]: it must be a tuple"),  # type: ignore[arg-type]
-    ("precision", PrecisionConfig(dtype="fp8"), 'precision.dtype = "fp8": it must be "fp32" or "bf16"'),  # type: ignore[arg-type]
+    ("precision", PrecisionConfig(dtype="fp8"), 'precision.dtype = "fp8": it must be "fp32" or "bf16" or '),  # type: ignore[arg-type]
+    ("parallel", ParallelConfig(zero=4), "parallel.zero = 4: it must be 0 or 1 or 2 or 3"),  # type: ignore[arg-type]
+    ("data", DataConfig(lanes=[32, 4]), "data.lanes = [32, 4]: it must be a tuple"),  # type: ignore[arg-type]
+    ("data", DataConfig(repeats={3: 1.0}), 'data.repeats = {"3" = 1.0}: it must be a table of numbers'),  # type: ignore[dict-item]
 ]
 
 
@@ -430,39 +588,78 @@ def floats(lowest: float, *, above: bool = False, infinite: bool = False) -> st.
 def possible_configs(draw: st.DrawFn) -> TrainConfig:
     model = draw(st.sampled_from(["preset", "config", "path"]))
     micro_batch_size = draw(st.integers(min_value=1, max_value=1000))
-    steps = draw(POSITIVE)
+    rows = micro_batch_size * draw(st.integers(min_value=1, max_value=1000))
+    seq_len = draw(st.integers(2, 2**20))
+    tokens = draw(st.none() | st.integers(1, 2**53))
+    steps = draw(POSITIVE) if tokens is None else math.ceil(Fraction(tokens, rows * seq_len))
+    lanes: st.SearchStrategy[Any] = st.just("auto") | st.tuples(st.just(micro_batch_size), POSITIVE)
+    kind: Any = draw(st.sampled_from(["constant", "linear", "cosine", "polynomial", "exponential", "wsd"]))
+    share = 1 - draw(FRACTION)
     lr = draw(floats(0, above=True))
     return TrainConfig(
         data=DataConfig(
             path=draw(st.none() | TEXTS | SOME_TEXTS),
             manifest=draw(st.none() | TEXTS),
             tokenizer=draw(TEXTS if model != "path" else st.none() | TEXTS),
-            seq_len=draw(st.integers(2, 2**20)),
+            seq_len=seq_len,
             subsets=draw(st.none() | SOME_TEXTS),
+            repeats=draw(st.none() | st.dictionaries(TEXTS, floats(0), min_size=1, max_size=3)),
+            dedup=draw(st.none() | TEXTS),
+            window=draw(POSITIVE),
+            lanes=draw(lanes),
             seed=draw(st.integers(min_value=0, max_value=2**53)),
             attention=draw(st.sampled_from(["document", "causal"])),
         ),
         model=ModelConfig(**{model: draw(st.sampled_from(sorted(PRESETS)) if model == "preset" else TEXTS)}),
         train=TrainSection(
-            steps=steps,
-            global_batch_size=micro_batch_size * draw(st.integers(min_value=1, max_value=1000)),
+            steps=steps if tokens is None else None,
+            tokens=tokens,
+            global_batch_size=rows,
             micro_batch_size=micro_batch_size,
             clip_norm=draw(floats(0, above=True, infinite=True)),
             seed=draw(st.integers(min_value=0, max_value=2**53)),
+            eval_every=draw(st.integers(min_value=0, max_value=100)),
+            eval_path=draw(st.none() | TEXTS | SOME_TEXTS),
+            eval_limit=draw(st.none() | POSITIVE),
         ),
         optimizer=OptimizerConfig(
-            lr=lr, betas=(draw(FRACTION), draw(FRACTION)), eps=draw(floats(0, above=True)), weight_decay=draw(floats(0))
+            lr=lr,
+            betas=(draw(FRACTION), draw(FRACTION)),
+            eps=draw(floats(0, above=True)),
+            weight_decay=draw(floats(0)),
+            layer_decay=1 - draw(FRACTION),
+            lr_by_pattern=draw(st.none() | st.dictionaries(TEXTS, floats(0), min_size=1, max_size=3)),
         ),
         schedule=ScheduleConfig(
-            kind=draw(st.sampled_from(["constant", "cosine"])),
-            warmup=draw(st.integers(min_value=0, max_value=steps)),
-            min_lr=draw(st.floats(min_value=0, max_value=lr)),
+            kind=kind,
+            warmup=draw(st.integers(0, steps if kind != "wsd" else steps - max(1, round(steps * share)))),
+            min_lr=draw(st.floats(min_value=0, max_value=lr, exclude_min=kind == "exponential")),
+            power=draw(floats(0, above=True)),
+            decay_share=share,
         ),
-        precision=PrecisionConfig(dtype=draw(st.sampled_from(["fp32", "bf16"]))),
+        parallel=ParallelConfig(
+            zero=draw(st.sampled_from([1, 2, 3])),
+            offload=draw(st.booleans()),
+            activation_checkpoint=draw(st.sampled_from(["none", "full", "selective"])),
+            compile=draw(st.booleans()),
+        ),
+        precision=PrecisionConfig(
+            dtype=draw(st.sampled_from(["fp32", "bf16", "fp16"])),
+            loss_scale=draw(floats(1)),
+            loss_scale_window=draw(POSITIVE),
+            loss_scale_hysteresis=draw(POSITIVE),
+            loss_scale_floor=1.0,
+        ),
         checkpoint=CheckpointConfig(
-            every=draw(POSITIVE), keep_last=draw(POSITIVE), resume=draw(st.sampled_from(["auto", "never"]))
+            dir=draw(st.none() | TEXTS),
+            every=draw(POSITIVE),
+            keep_last=draw(POSITIVE),
+            asynchronous=draw(st.booleans()),
+            resume=draw(st.sampled_from(["auto", "never", "runs/a/checkpoints/step-3"])),
         ),
-        log=LogConfig(every=draw(POSITIVE)),
+        log=LogConfig(
+            every=draw(POSITIVE), tensorboard=draw(st.booleans()), profile=draw(st.none() | st.just((1, steps)))
+        ),
     )
 
 
@@ -481,37 +678,68 @@ def test_what_is_written_loads_again_to_an_equal_config(
 
 def test_what_is_written_has_every_field_that_has_a_value(good: Path) -> None:
     told = tomllib.loads(to_toml(load_config(good)))
-    assert list(told) == ["data", "model", "train", "optimizer", "schedule", "precision", "checkpoint", "log"]
-    assert list(told["data"]) == ["path", "tokenizer", "seq_len", "on_error", "packing", "seed", "attention"]
+    assert list(told) == list(TrainConfig.__struct_fields__)
+    assert list(told["data"]) == [
+        *("path", "tokenizer", "seq_len", "on_error", "packing", "window", "lanes", "seed", "attention")
+    ]
     assert list(told["model"]) == ["preset"]
-    assert told["optimizer"] == {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+    assert told["optimizer"] == {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "layer_decay": 1.0}
+    assert told["checkpoint"] == {"every": 1000, "keep_last": 2, "asynchronous": True, "resume": "auto"}
 
 
 def is_possible(config: TrainConfig) -> bool:
     """The rules for numbers, written down a second time."""
-    train, optimizer, schedule, checkpoint = config.train, config.optimizer, config.schedule, config.checkpoint
-    positive = [train.steps, train.global_batch_size, train.micro_batch_size, checkpoint.every, checkpoint.keep_last]
-    positive += [config.log.every, config.data.seq_len - 1]
+    data, train, optimizer, schedule = config.data, config.train, config.optimizer, config.schedule
+    precision, checkpoint, log = config.precision, config.checkpoint, config.log
+    if (train.steps is None) is (train.tokens is None):
+        return False
+    positive = [train.global_batch_size, train.micro_batch_size, checkpoint.every, checkpoint.keep_last]
+    positive += [log.every, data.seq_len - 1, data.window, precision.loss_scale_window, precision.loss_scale_hysteresis]
+    positive += [number for number in (train.steps, train.tokens, train.eval_limit) if number is not None]
+    if min(positive) <= 0:
+        return False
+    if train.tokens is None:
+        steps = train.steps or 0
+    else:
+        steps = math.ceil(Fraction(train.tokens, train.global_batch_size * data.seq_len))
     return (
-        min(positive) > 0
-        and train.global_batch_size % train.micro_batch_size == 0
+        train.global_batch_size % train.micro_batch_size == 0
+        and (data.lanes == "auto" or (min(data.lanes) > 0 and train.global_batch_size % data.lanes[0] == 0))
         and train.seed >= 0
-        and config.data.seed >= 0
+        and data.seed >= 0
+        and train.eval_every >= 0
         and train.clip_norm > 0
         and 0 < optimizer.lr < math.inf
         and all(0 <= beta < 1 for beta in optimizer.betas)
         and 0 < optimizer.eps < math.inf
         and 0 <= optimizer.weight_decay < math.inf
-        and 0 <= schedule.warmup <= train.steps
+        and 0 < optimizer.layer_decay <= 1
+        and all(0 <= rate < math.inf for rate in (optimizer.lr_by_pattern or {}).values())
+        and all(0 <= factor < math.inf for factor in (data.repeats or {}).values())
+        and 0 <= schedule.warmup <= steps
         and 0 <= schedule.min_lr <= optimizer.lr
+        and (schedule.min_lr > 0 or schedule.kind != "exponential")
+        and 0 < schedule.power < math.inf
+        and 0 < schedule.decay_share <= 1
+        and (schedule.kind != "wsd" or schedule.warmup <= steps - max(1, round(steps * schedule.decay_share)))
+        and (config.parallel.zero > 0 or not config.parallel.offload)
+        and 0 < precision.loss_scale_floor <= precision.loss_scale < math.inf
+        and (log.profile is None or 1 <= log.profile[0] <= log.profile[1] <= steps)
     )
 
 
 ODD_NUMBERS = st.sampled_from([-1.0, -0.0, 0.0, 1e-320, 1e-3, 0.5, 1.0, 2.0, math.inf, -math.inf, math.nan])
-ODD = {
-    int: st.integers(min_value=-2, max_value=40),
+SMALL = st.integers(min_value=-2, max_value=40)
+ODD: dict[Any, st.SearchStrategy[Any]] = {
+    int: SMALL,
     float: ODD_NUMBERS,
+    int | None: st.none() | SMALL,
+    bool: st.booleans(),
+    Literal[0, 1, 2, 3]: st.sampled_from([0, 1, 2, 3]),
     tuple[float, float]: st.tuples(ODD_NUMBERS, ODD_NUMBERS),
+    tuple[int, int] | None: st.none() | st.tuples(SMALL, SMALL),
+    tuple[int, int] | Literal["auto"]: st.just("auto") | st.tuples(SMALL, SMALL),
+    dict[str, float] | None: st.none() | st.dictionaries(st.just("x"), ODD_NUMBERS, min_size=1),
 }
 NUMERIC = [
     (section, field, hint)
@@ -544,3 +772,52 @@ def test_differences_name_field_and_both_values(good: Path) -> None:
         ("optimizer.betas", (0.9, 0.95), (0.5, 0.5)),
     ]
     assert differences(old, old) == []
+
+
+# What depends on the number of ranks
+
+
+def test_ranks_that_cannot_share_a_step(good: Path) -> None:
+    config = load_config(good)
+    for ranks, message in (
+        (
+            3,
+            "train.global_batch_size = 32: 3 ranks cannot share it; give a multiple of 3, such as 33, or run "
+            "1, 2 or 4 ranks",
+        ),
+        (8, "train.micro_batch_size = 8: it must divide the 4 rows of each of 8 ranks, as 4 does"),
+        (64, "train.global_batch_size = 32: 64 ranks cannot share it; give a multiple of 64, such as 64, or run"),
+    ):
+        with pytest.raises(PilekitError) as raised:
+            check_world(config, ranks)
+        assert str(raised.value).startswith(message)
+        assert is_one_line(str(raised.value))
+    with pytest.raises(PilekitError) as raised:
+        check_world(load_config(good, ["data.lanes=[2, 4]"]), 4)
+    assert (
+        str(raised.value)
+        == "data.lanes = [2, 4]: 4 ranks cannot share 2 rows of lanes; run 1 or 2 ranks, or give a multiple of 4"
+    )
+
+
+@given(
+    parts=st.integers(1, 60),
+    micro_batch_size=st.integers(1, 6),
+    lane_rows=st.none() | st.integers(1, 60),
+    ranks=st.integers(1, 70),
+)
+def test_ranks_pass_if_each_gets_whole_micro_batches_and_rows_of_lanes(
+    parts: int, micro_batch_size: int, lane_rows: int | None, ranks: int
+) -> None:
+    rows = parts * micro_batch_size
+    config = TrainConfig(
+        data=DataConfig(lanes="auto" if lane_rows is None else (lane_rows, 4)),
+        train=TrainSection(steps=1, global_batch_size=rows, micro_batch_size=micro_batch_size),
+    )
+    possible = rows % ranks == 0 and (rows // ranks) % micro_batch_size == 0 and (lane_rows or ranks) % ranks == 0
+    assert (ranks in world_sizes(config)) is possible
+    if possible:
+        check_world(config, ranks)
+    else:
+        with pytest.raises(PilekitError):
+            check_world(config, ranks)

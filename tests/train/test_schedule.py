@@ -2,59 +2,118 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import itertools
+import math
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import get_cosine_schedule_with_warmup
+from transformers import (
+    get_cosine_schedule_with_warmup,
+    get_linear_schedule_with_warmup,
+    get_polynomial_decay_schedule_with_warmup,
+    get_wsd_schedule,
+)
 
-from pilekit.train.schedule import learning_rate
+from pilekit.train.config import ScheduleConfig
+from pilekit.train.schedule import decay_steps, learning_rate
+
+KINDS = get_args(get_type_hints(ScheduleConfig)["kind"])
 
 
 @pytest.mark.parametrize(
-    ("kind", "rates"),
+    ("schedule", "rates"),
     [
-        ("constant", [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0]),
-        ("cosine", [0.25, 0.5, 0.75, 1.0, 1.0, 0.1 + 0.9 * (2 + 2**0.5) / 4, 0.55, 0.1 + 0.9 * (2 - 2**0.5) / 4]),
+        ({"kind": "constant"}, [1.0, 1.0, 1.0, 1.0]),
+        ({"kind": "linear"}, [1.0, 0.775, 0.55, 0.325]),
+        ({"kind": "cosine"}, [1.0, 0.1 + 0.9 * (2 + 2**0.5) / 4, 0.55, 0.1 + 0.9 * (2 - 2**0.5) / 4]),
+        ({"kind": "polynomial"}, [1.0, 0.1 + 0.9 * 9 / 16, 0.1 + 0.9 / 4, 0.1 + 0.9 / 16]),
+        ({"kind": "polynomial", "power": 1.0}, [1.0, 0.775, 0.55, 0.325]),
+        ({"kind": "exponential"}, [1.0, 10**-0.25, 10**-0.5, 10**-0.75]),
+        ({"kind": "wsd", "decay_share": 0.25}, [1.0, 1.0, 1.0, 0.55]),
+        ({"kind": "wsd", "decay_share": 0.5}, [1.0, 0.775, 0.55, 0.325]),
     ],
 )
-def test_all_rates_of_eight_steps(kind: Literal["constant", "cosine"], rates: list[float]) -> None:
-    found = [learning_rate(step, steps=8, lr=1.0, kind=kind, warmup=4, min_lr=0.1) for step in range(8)]
+def test_all_rates_of_eight_steps(schedule: dict[str, Any], rates: list[float]) -> None:
+    settings = ScheduleConfig(warmup=4, min_lr=0.1, **schedule)
 
-    assert found == pytest.approx(rates)
+    found = [learning_rate(step, steps=8, lr=1.0, schedule=settings) for step in range(8)]
+
+    assert found == pytest.approx([0.25, 0.5, 0.75, 1.0, *rates])
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(10, 0), (10, 3), (10, 9), (1, 0)])
-def test_after_the_warmup_it_is_transformers_cosine(steps: int, warmup: int) -> None:
+@pytest.mark.parametrize(("steps", "warmup"), [(10, 0), (10, 3), (10, 7), (1, 0), (200, 13)])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "polynomial", "wsd"])
+def test_after_the_warmup_it_is_transformers(kind: Any, steps: int, warmup: int) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
+    if kind == "linear":
+        schedule = get_linear_schedule_with_warmup(optimizer, warmup, steps)  # type: ignore[no-untyped-call]
+    elif kind == "cosine":
+        schedule = get_cosine_schedule_with_warmup(optimizer, warmup, steps)
+    elif kind == "polynomial":
+        schedule = get_polynomial_decay_schedule_with_warmup(  # type: ignore[no-untyped-call]
+            optimizer, warmup, steps, lr_end=0.03, power=3.0
+        )
+    else:
+        falling = decay_steps(steps, 0.3)
+        schedule = get_wsd_schedule(
+            optimizer,
+            num_warmup_steps=warmup,
+            num_stable_steps=steps - warmup - falling,
+            num_decay_steps=falling,
+            decay_type="linear",
+            min_lr_ratio=0.1,
+        )
+    settings = ScheduleConfig(
+        kind=kind, warmup=warmup, min_lr=0.03 if kind in ("polynomial", "wsd") else 0.0, power=3.0, decay_share=0.3
+    )
     for step in range(steps + 1):
         if step >= warmup:
-            found = learning_rate(step, steps=steps, lr=0.3, kind="cosine", warmup=warmup, min_lr=0.0)
+            found = learning_rate(step, steps=steps, lr=0.3, schedule=settings)
             assert found == pytest.approx(schedule.get_last_lr()[0])
         optimizer.step()
         schedule.step()
+
+
+def test_the_steps_of_a_decay() -> None:
+    assert [decay_steps(steps, 0.2) for steps in (1, 2, 8, 10, 1000)] == [1, 1, 2, 2, 200]
+    assert decay_steps(7, 1.0) == 7
 
 
 @given(
     steps=st.integers(1, 200),
     warmup_share=st.floats(0.0, 1.0),
     lr=st.floats(1e-6, 1.0),
-    lowest_share=st.floats(0.0, 1.0),
-    kind=st.sampled_from(["constant", "cosine"]),
+    lowest_share=st.floats(1e-6, 1.0),
+    kind=st.sampled_from(KINDS),
+    power=st.floats(0.1, 10.0),
+    decay_share=st.floats(0.01, 1.0),
 )
 def test_it_rises_to_the_highest_rate_and_then_never_again(
-    steps: int, warmup_share: float, lr: float, lowest_share: float, kind: Literal["constant", "cosine"]
+    steps: int, warmup_share: float, lr: float, lowest_share: float, kind: Any, power: float, decay_share: float
 ) -> None:
-    warmup, min_lr = int(steps * warmup_share), lr * lowest_share
-    rates = [learning_rate(step, steps=steps, lr=lr, kind=kind, warmup=warmup, min_lr=min_lr) for step in range(300)]
+    most = steps - (decay_steps(steps, decay_share) if kind == "wsd" else 0)
+    warmup, min_lr = int(most * warmup_share), lr * lowest_share
+    schedule = ScheduleConfig(kind=kind, warmup=warmup, min_lr=min_lr, power=power, decay_share=decay_share)
+    rates = [learning_rate(step, steps=steps, lr=lr, schedule=schedule) for step in range(300)]
 
     rising, falling = rates[:warmup], rates[warmup:]
     assert rising == sorted(rising)
     assert all(rate > 0 for rate in rising)
-    assert rates[warmup] == pytest.approx(lr)
-    assert falling == sorted(falling, reverse=True)
-    end = min_lr if kind == "cosine" else lr
+    if warmup < steps:
+        assert falling[0] == pytest.approx(lr)
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(falling))
+    end = min_lr if kind != "constant" else lr
     assert rates[steps + 1 :] == pytest.approx([end] * (299 - steps))
+
+
+def test_exponential_over_any_range_is_finite_and_ends_exactly() -> None:
+    schedule = ScheduleConfig(kind="exponential", min_lr=1e-300)
+
+    rates = [learning_rate(step, steps=4, lr=1e300, schedule=schedule) for step in range(5)]
+
+    assert rates == pytest.approx([1e300, 1e150, 1.0, 1e-150, 1e-300])
+    assert (rates[0], rates[4]) == (1e300, 1e-300)
+    assert all(map(math.isfinite, rates))

@@ -8,7 +8,7 @@ text.py       values and types as errors spell them
 
 from __future__ import annotations
 
-from pilekit.train.config.check import check
+from pilekit.train.config.check import check, check_world, world_sizes
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import (
     CheckpointConfig,
@@ -16,6 +16,7 @@ from pilekit.train.config.sections import (
     LogConfig,
     ModelConfig,
     OptimizerConfig,
+    ParallelConfig,
     PrecisionConfig,
     ScheduleConfig,
     TrainConfig,
@@ -30,13 +31,16 @@ __all__ = [
     "LogConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "ParallelConfig",
     "PrecisionConfig",
     "ScheduleConfig",
     "TrainConfig",
     "TrainSection",
     "check",
+    "check_world",
     "differences",
     "load_config",
     "shown",
     "to_toml",
+    "world_sizes",
 ]

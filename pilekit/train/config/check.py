@@ -1,7 +1,7 @@
-"""`check`: everything that can be wrong with a config, wherever it came from.
+"""`check`: everything that can be wrong with a config, wherever it came from; `check_world`: for a number of ranks.
 
-It runs before anything is read or written, and stops at the first value that no run can have. What only the data or the
-model can tell (shards that are not there, a model too small for its tokenizer) is not its business.
+They run before anything is read or written, and stop at the first value that no run can have. What only the data or the
+model can tell (shards that are not there, a model too small for its tokenizer) is not their business.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from pilekit.errors import PilekitError
 from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
 from pilekit.train.config.text import closest, shown, typed, wrong
 from pilekit.train.presets import PRESETS
+from pilekit.train.schedule import decay_steps
 
 LONGEST_ROW = 2**20
 """More tokens than any model has positions; a typing error must not ask for all of the memory."""
 LARGEST_INTEGER = 2**53
 """The largest whole number a config may hold: every reader of JSON has it exactly."""
+MOST_RANKS = 2**16
+"""World sizes beyond this are not listed."""
 
 
 def check(config: TrainConfig) -> None:
@@ -42,45 +45,65 @@ def check(config: TrainConfig) -> None:
 
 def _check_value(name: str, value: Any) -> None:
     """What can be said of one value without the others."""
-    for text in value if isinstance(value, list) else [value]:
+    for text in value if isinstance(value, list | dict) else [value]:
         if isinstance(text, str) and (not text or re.search("[\0\ud800-\udfff]", text)):
             raise wrong(name, value, "it must be text that is not empty, in UTF-8 and without null characters")
-    if value == []:
+    if value in ([], {}):
         raise wrong(name, value, "it must name something; leave it out to take what is the default")
-    if isinstance(value, int) and value > LARGEST_INTEGER:
-        raise wrong(name, value, f"it must be at most {LARGEST_INTEGER} (2^53)")
-    for number in value if isinstance(value, tuple) else [value]:
+    for number in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]:
+        if isinstance(number, int) and number > LARGEST_INTEGER:
+            raise wrong(name, value, f"it must be at most {LARGEST_INTEGER} (2^53)")
         if isinstance(number, float) and not (math.isfinite(number) or (name == "train.clip_norm" and number > 0)):
             raise wrong(name, value, "it must be finite" if name != "train.clip_norm" else "it must be above 0")
     if name in _RULES:
         holds, rule = _RULES[name]
-        if not holds(value):
+        if value is not None and not holds(value):
             raise wrong(name, value, f"it must be {rule}")
+
+
+def _are_files(path: str | list[str]) -> bool:
+    return "-" not in ([path] if isinstance(path, str) else path)
 
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data.seq_len": (lambda tokens: 2 <= tokens <= LONGEST_ROW, f"2 to {LONGEST_ROW}: one token predicts nothing"),
     "data.seed": (lambda seed: seed >= 0, "at least 0"),
     "data.path": (
-        lambda path: "-" not in ([path] if isinstance(path, str) else path or []),
+        _are_files,
         "files, because standard input cannot be read again when a run is continued",
     ),
+    "data.repeats": (lambda factors: min(factors.values()) >= 0, "factors of at least 0"),
+    "data.window": (lambda documents: documents >= 1, "at least 1"),
+    "data.lanes": (lambda lanes: lanes == "auto" or min(lanes) >= 1, "two numbers of at least 1"),
     "train.steps": (lambda steps: steps >= 1, "at least 1"),
+    "train.tokens": (lambda tokens: tokens >= 1, "at least 1"),
     "train.global_batch_size": (lambda rows: rows >= 1, "at least 1"),
     "train.micro_batch_size": (lambda rows: rows >= 1, "at least 1"),
     "train.clip_norm": (lambda norm: norm > 0, "above 0; inf clips nothing"),
     "train.seed": (lambda seed: seed >= 0, "at least 0"),
+    "train.eval_every": (lambda steps: steps >= 0, "at least 0, which is never"),
+    "train.eval_path": (_are_files, "files, because standard input cannot be read again"),
+    "train.eval_limit": (lambda documents: documents >= 1, "at least 1"),
     "optimizer.lr": (lambda lr: lr > 0, "above 0"),
     "optimizer.betas": (lambda betas: all(0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1"),
     "optimizer.eps": (lambda eps: eps > 0, "above 0"),
     "optimizer.weight_decay": (lambda decay: decay >= 0, "at least 0"),
+    "optimizer.layer_decay": (lambda factor: 0 < factor <= 1, "above 0 and at most 1, which is the same rate for all"),
+    "optimizer.lr_by_pattern": (lambda rates: min(rates.values()) >= 0, "rates of at least 0"),
     "schedule.warmup": (lambda steps: steps >= 0, "at least 0"),
     "schedule.min_lr": (lambda lr: lr >= 0, "at least 0"),
+    "schedule.power": (lambda power: power > 0, "above 0"),
+    "schedule.decay_share": (lambda share: 0 < share <= 1, "above 0 and at most 1"),
+    "precision.loss_scale": (lambda scale: scale > 0, "above 0: fp16 needs a scaled loss"),
+    "precision.loss_scale_window": (lambda steps: steps >= 1, "at least 1"),
+    "precision.loss_scale_hysteresis": (lambda overflows: overflows >= 1, "at least 1"),
+    "precision.loss_scale_floor": (lambda scale: scale > 0, "above 0"),
     "checkpoint.every": (lambda steps: steps >= 1, "at least 1"),
     "checkpoint.keep_last": (lambda count: count >= 1, "at least 1"),
     "log.every": (lambda steps: steps >= 1, "at least 1"),
+    "log.profile": (lambda span: 1 <= span[0] <= span[1], "the first step, from 1 on, and the last, not before it"),
 }
-"""Per field: whether it may have a value of its type, and what it must be."""
+"""Per field: whether it may have a value of its type (that is given), and what it must be."""
 
 
 def _check_together(config: TrainConfig) -> None:
@@ -97,12 +120,86 @@ def _check_together(config: TrainConfig) -> None:
         raise PilekitError(
             "data.tokenizer is missing: give a tokenizer.json or a folder with one (only a model.path brings its own)"
         )
-    train, schedule = config.train, config.schedule
+    train = config.train
+    if (train.steps is None) == (train.tokens is None):
+        have = "neither steps nor" if train.steps is None else "both steps and"
+        raise PilekitError(f"train has {have} tokens: give one, the number of optimizer steps or of tokens in all")
     if train.global_batch_size % train.micro_batch_size:
         fits = math.gcd(train.global_batch_size, train.micro_batch_size)
         remedy = f"it must divide train.global_batch_size = {train.global_batch_size}, as {fits} does"
         raise wrong("train.micro_batch_size", train.micro_batch_size, remedy)
-    if schedule.warmup > train.steps:
-        raise wrong("schedule.warmup", schedule.warmup, f"it must be at most train.steps = {train.steps}")
-    if schedule.min_lr > config.optimizer.lr:
-        raise wrong("schedule.min_lr", schedule.min_lr, f"it must be at most optimizer.lr = {config.optimizer.lr}")
+    if config.data.lanes != "auto" and train.global_batch_size % config.data.lanes[0]:
+        rows = math.gcd(config.data.lanes[0], train.global_batch_size)
+        remedy = f"its rows must divide train.global_batch_size = {train.global_batch_size}, as {rows} do"
+        raise wrong("data.lanes", config.data.lanes, remedy)
+    _check_schedule(config)
+    if config.parallel.offload and config.parallel.zero == 0:
+        raise wrong("parallel.offload", True, "it needs parallel.zero = 1, 2 or 3, as stage 0 leaves the model whole")
+    precision = config.precision
+    if precision.loss_scale < precision.loss_scale_floor:
+        remedy = f"it must be at least precision.loss_scale_floor = {precision.loss_scale_floor}"
+        raise wrong("precision.loss_scale", precision.loss_scale, remedy)
+    if config.log.profile is not None and config.log.profile[1] > config.steps:
+        raise wrong("log.profile", config.log.profile, f"it must end by {_last_step(config)}")
+
+
+def _check_schedule(config: TrainConfig) -> None:
+    """What the schedule can do in these steps, and from this rate."""
+    schedule, lr = config.schedule, config.optimizer.lr
+    if schedule.warmup > config.steps:
+        raise wrong("schedule.warmup", schedule.warmup, f"it must be at most {_last_step(config)}")
+    if schedule.kind == "wsd":
+        falling = decay_steps(config.steps, schedule.decay_share)
+        if schedule.warmup > config.steps - falling:
+            remedy = (
+                f"it must be at most {config.steps - falling}, as the last {falling} of {config.steps} steps go down"
+            )
+            raise wrong("schedule.warmup", schedule.warmup, f"{remedy} (schedule.decay_share = {schedule.decay_share})")
+    if schedule.min_lr > lr:
+        raise wrong("schedule.min_lr", schedule.min_lr, f"it must be at most optimizer.lr = {lr}")
+    if schedule.kind == "exponential" and schedule.min_lr == 0:
+        raise wrong(
+            "schedule.min_lr", 0.0, f'it must be above 0, which "exponential" never reaches; such as {lr / 100:g}'
+        )
+
+
+def _last_step(config: TrainConfig) -> str:
+    """The number of steps, and where it comes from."""
+    if config.train.steps is not None:
+        return f"train.steps = {config.steps}"
+    return f"{config.steps}, the steps that train.tokens = {config.train.tokens} make"
+
+
+def check_world(config: TrainConfig, world_size: int) -> None:
+    """Raise PilekitError if `world_size` ranks cannot share the steps of `config`, with the values that would fit.
+
+    Only the stream can tell whether the lanes that it chooses for itself fit too.
+    """
+    train, rows = config.train, config.train.global_batch_size
+    ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+    if rows % world_size:
+        raise wrong(
+            "train.global_batch_size",
+            rows,
+            f"{ranks} cannot share it; give a multiple of {world_size}, such as "
+            f"{-(-rows // world_size) * world_size}, or run {_listed(world_sizes(config))} ranks",
+        )
+    if rows // world_size % train.micro_batch_size:
+        fits = math.gcd(rows // world_size, train.micro_batch_size)
+        remedy = f"it must divide the {rows // world_size} rows of each of {ranks}, as {fits} does"
+        raise wrong("train.micro_batch_size", train.micro_batch_size, remedy)
+    if config.data.lanes != "auto" and config.data.lanes[0] % world_size:
+        remedy = f"{ranks} cannot share {config.data.lanes[0]} rows of lanes; run {_listed(world_sizes(config))} ranks"
+        raise wrong("data.lanes", config.data.lanes, f"{remedy}, or give a multiple of {world_size}")
+
+
+def world_sizes(config: TrainConfig) -> list[int]:
+    """The numbers of ranks that `check_world` passes, increasing, as far as there are machines for them."""
+    train, lanes = config.train, config.data.lanes
+    parts = train.global_batch_size // train.micro_batch_size
+    shared = parts if lanes == "auto" else math.gcd(parts, lanes[0])
+    return [ranks for ranks in range(1, min(shared, MOST_RANKS) + 1) if shared % ranks == 0]
+
+
+def _listed(numbers: list[int]) -> str:
+    return " or ".join(filter(None, (", ".join(map(str, numbers[:-1][:20])), str(numbers[-1]))))

@@ -21,6 +21,14 @@ from pilekit.train.config.check import check
 from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
 from pilekit.train.config.text import closest, described, typed, wrong
 
+_INSTEAD = {
+    "model.preset": ("config", "path"),
+    "model.config": ("preset", "path"),
+    "model.path": ("preset", "config"),
+    "train.steps": ("tokens",),
+    "train.tokens": ("steps",),
+}
+"""Per field: those of the file's section whose place it takes if it comes with `--set`."""
 LARGEST_FILE = 2**20
 """Bytes; a config is some hundreds of them, and a shard given by mistake should not be read whole."""
 
@@ -38,12 +46,10 @@ def load_config(path: str | Path, changes: Sequence[str] = ()) -> TrainConfig:
     with _of("--set"):
         for change in changes:
             section, field, value = _change(change)
-            if section == "model":  # another model takes the place of the file's
-                found["model"].clear()
+            for other in _INSTEAD.get(f"{section}.{field}", ()):
+                found[section].pop(other, None)
             found[section][field] = value
     with _of(visible(str(path)) + (" with --set" if changes else "")):
-        if "steps" not in found["train"]:
-            raise PilekitError("train.steps is missing: give the number of optimizer steps")
         sections: dict[str, Any] = {section: kind(**found[section]) for section, kind in SECTIONS.items()}
         config = TrainConfig(**sections)
         check(config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -40,6 +40,9 @@ def shown(value: Any) -> str:
         return f'"{visible(value, SHOWN_CHARACTERS)}"'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(shown, value[:10])) + (", …]" if len(value) > 10 else "]")
+    if isinstance(value, dict):
+        pairs = [f"{shown(str(key))} = {shown(value[key])}" for key in list(value)[:10]]
+        return "{" + ", ".join(pairs) + (", …}" if len(value) > 10 else "}")
     if isinstance(value, int) and abs(value) >= 10**SHOWN_CHARACTERS:  # str() refuses what has thousands of digits
         return "a number of more than a hundred digits"
     return visible(str(value) if isinstance(value, int | float) else repr(value), SHOWN_CHARACTERS)
@@ -48,14 +51,17 @@ def shown(value: Any) -> str:
 def described(hint: Any) -> str:
     """The type of a field in words: `"constant" or "cosine"`, `a whole number`."""
     if get_origin(hint) is Literal:
-        return " or ".join(f'"{value}"' for value in get_args(hint))
-    if get_origin(hint) is types.UnionType:
+        return " or ".join(map(shown, get_args(hint)))
+    if get_origin(hint) in (types.UnionType, Union):
         return " or ".join(described(part) for part in get_args(hint) if part is not type(None))
     return {
+        bool: "true or false",
         int: "a whole number",
         float: "a number",
         str: "text in quotes",
         list[str]: 'a list of texts, such as ["a", "b"]',
+        dict[str, float]: "a table of numbers, such as {ArXiv = 2.0}",
+        tuple[int, int]: "two whole numbers, such as [32, 4]",
         tuple[float, float]: "two numbers, such as [0.9, 0.95]",
     }[hint]
 
