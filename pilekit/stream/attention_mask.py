@@ -36,7 +36,7 @@ def document_mask(batch: Mapping[str, Tensor], *, dense: bool = False, causal: b
             `scaled_dot_product_attention(q, k, v, attn_mask=mask)`
     causal  False: to all of its document, what comes after it as well, as `objective="mlm"` needs it
 
-    PilekitError if the batch has neither column.
+    PilekitError if the batch has neither column, or is none.
     """
     segments = _segments(batch)
     if dense:
@@ -54,13 +54,20 @@ def document_mask(batch: Mapping[str, Tensor], *, dense: bool = False, causal: b
 
 def _segments(batch: Mapping[str, Tensor]) -> Tensor:
     """int64 [batch, T]: the same number for all tokens of a document in its row, one of its own for each padding."""
-    if "doc_ids" in batch:
-        documents = batch["doc_ids"]
-        places = torch.arange(documents.shape[1], device=documents.device)
-        return documents.where(documents >= 0, -1 - places)
-    if "position_ids" in batch:  # 0 begins a document, and is what each padding token has
-        return (batch["position_ids"] == 0).cumsum(1)
-    held = visible(", ".join(batch), 200)
-    raise PilekitError(
-        f'document_mask needs doc_ids or position_ids, and the batch has {held}: ask for one in the stream\'s "outputs"'
-    )
+    if not isinstance(batch, Mapping):
+        raise PilekitError(f"document_mask takes a batch, which is a dict of tensors, not {visible(repr(batch), 80)}")
+    name = next((name for name in ("doc_ids", "position_ids") if name in batch), None)
+    if name is None:
+        held = visible(", ".join(map(str, batch)), 200)
+        raise PilekitError(
+            f"document_mask needs doc_ids or position_ids, and the batch has {held}: ask for one in the stream's "
+            '"outputs"'
+        )
+    column = batch[name]
+    if not isinstance(column, Tensor) or column.dim() != 2:
+        found = list(column.shape) if isinstance(column, Tensor) else visible(repr(column), 80)
+        raise PilekitError(f"document_mask needs {name} as a tensor [batch, T], as the stream gives it, not {found}")
+    if name == "doc_ids":
+        places = torch.arange(column.shape[1], device=column.device)
+        return column.where(column >= 0, -1 - places)
+    return (column == 0).cumsum(1)  # 0 begins a document, and is what each padding token has

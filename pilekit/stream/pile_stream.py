@@ -419,7 +419,16 @@ class PileStream(IterableDataset[Batch]):
         self._loaded = False
 
     def loader(self, num_workers: int = 0, **options: Any) -> StreamLoader:
-        """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options."""
+        """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options.
+
+        TypeError for an option that it does not have.
+        """
+        known = StreamLoader.__init__.__kwdefaults__ or {}
+        if unknown := [name for name in options if name not in known]:
+            raise TypeError(
+                f"stream.loader() has no option {unknown[0]}; it takes num_workers, {', '.join(known)}, and starts its "
+                "workers anew for each iteration"
+            )
         return StreamLoader(self, num_workers, **options)
 
     def set_epoch(self, epoch: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import torch
 
 from pilekit.errors import PilekitError
 from pilekit.shards.random_access import StoredDocument
@@ -19,7 +20,7 @@ from pilekit.stream.grid import Share
 from pilekit.stream.hashes import Int64
 from pilekit.stream.lane import Place
 from pilekit.stream.lane_documents import LaneDocuments, LaneSource
-from pilekit.stream.state import batch_state
+from pilekit.stream.state import HEAD, batch_state
 
 
 class RawDocument(StoredDocument):
@@ -156,7 +157,7 @@ def taken_state(item: object) -> Int64:
     state: Int64 | None = None
     if isinstance(item, RawDocument | RawBatch):
         state, item.stream_state = item.stream_state, None
-    elif isinstance(item, MutableMapping) and "stream_state" in item:
+    elif isinstance(item, MutableMapping) and _is_state(item.get("stream_state")):
         state = item.pop("stream_state").cpu().numpy()
     if state is None:
         raise PilekitError(
@@ -165,3 +166,7 @@ def taken_state(item: object) -> Int64:
             "document: document; stream.loader() keeps it"
         )
     return state
+
+
+def _is_state(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.dim() == 1 and len(value) >= HEAD

@@ -33,7 +33,7 @@ STATE_VERSION = 2
 MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that `strict=False` lets differ."""
 
-_HEAD = 4  # of a batch's state: its number, lanes, rows, bad lines; then 4 for each lane, 3 for each subset
+HEAD = 4  # of a batch's state: its number, lanes, rows, bad lines; then 4 for each lane, 3 for each subset
 
 
 def batch_state(
@@ -86,9 +86,9 @@ class Record:
 
     def take(self, state: Int64) -> None:
         """Take in what a batch changed, without counting it."""
-        lanes, rows, skipped = state[1:_HEAD].tolist()
-        changed = state[_HEAD : _HEAD + 4 * lanes].reshape(-1, 4)
-        counted = state[_HEAD + 4 * lanes :].reshape(-1, 3)
+        lanes, rows, skipped = state[1:HEAD].tolist()
+        changed = state[HEAD : HEAD + 4 * lanes].reshape(-1, 4)
+        counted = state[HEAD + 4 * lanes :].reshape(-1, 3)
         self.places[changed[:, 0]] = changed[:, 1:]
         self.documents[counted[:, 0]] += counted[:, 1]
         self.tokens[counted[:, 0]] += counted[:, 2]

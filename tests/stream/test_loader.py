@@ -87,3 +87,9 @@ def test_wrong_options(corpora: Corpora, settings: Settings, wrong: Settings, wo
     (name,) = wrong
     with pytest.raises(PilekitError, match=f"{name} is "):
         PileStream(corpora["few"].folder, **settings).loader(num_workers=workers, **wrong)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_option_that_there_is_not(corpora: Corpora, settings: Settings, workers: int) -> None:
+    with pytest.raises(TypeError, match="no option persistent_workers; it takes num_workers, prefetch_factor, pin_mem"):
+        PileStream(corpora["few"].folder, **settings).loader(num_workers=workers, persistent_workers=True)

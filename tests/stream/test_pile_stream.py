@@ -98,6 +98,21 @@ def test_advance_takes_each_batch_once_and_in_order(stream: PileStream) -> None:
     assert stream.state_dict()["step"] == 2
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [5, None, "0", torch.zeros(()), torch.zeros(9), torch.zeros(3, dtype=torch.int64), [0, 0, 0, 0]],
+    ids=str,
+)
+def test_what_is_no_batchs_state_is_refused(stream: PileStream, wrong: Any) -> None:
+    batch = {"stream_state": wrong}
+    with pytest.raises(PilekitError, match=r"advance\(\) needs a batch as the loader gave it"):
+        stream.advance(batch)
+    assert batch == {"stream_state": wrong}
+    with pytest.raises(PilekitError, match=r"advance\(\) needs a batch as the loader gave it"):
+        stream.advance(wrong)
+    assert stream.state_dict()["step"] == 0
+
+
 def test_a_stream_can_be_pickled_where_it_stands(stream: PileStream) -> None:
     next(iter(stream))
     other = pickle.loads(pickle.dumps(stream))
