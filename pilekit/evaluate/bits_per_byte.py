@@ -20,7 +20,15 @@ from pilekit.evaluate.causal_lm import CausalLM, check_vocabulary, load_causal_l
 from pilekit.evaluate.model_folder import check_folder, positions_of, read_config
 from pilekit.evaluate.protocol import Rules, max_length_of, prefix_token, protocol
 from pilekit.evaluate.result import BitsPerByte, Score, total
-from pilekit.evaluate.scoring import BATCH_TOKENS, ScoredDocument, TokenizedDocument, ignore, score_documents
+from pilekit.evaluate.scoring import (
+    BATCH_TOKENS,
+    ScoredDocument,
+    Share,
+    TokenizedDocument,
+    ignore,
+    one_by_one,
+    score_documents,
+)
 from pilekit.shards import SkippedLines, read
 from pilekit.shards.reading import OnError
 from pilekit.tokenize import Tokenize, Tokenizer, load_tokenizer
@@ -100,11 +108,12 @@ def score_corpus(
     on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
     model_dir: str | Path | None = None,
+    share: Share = one_by_one,
 ) -> BitsPerByte:
     """The same for a model in memory, in its own precision, on all shards of `corpus`.
 
     The model is afterwards as it was before: in training, if it was, and no random number is drawn. `model_dir` is
-    where the protocol says it came from.
+    where the protocol says it came from, and `share` who makes the forward passes (see `score_documents`).
     """
     _check(limit=limit, max_length=max_length, batch_tokens=batch_tokens)
     exact = _exact(subsets, corpus)
@@ -126,6 +135,7 @@ def score_corpus(
             max_length=rules.max_length,
             batch_tokens=batch_tokens,
             scored=credit.scored,
+            share=share,
         ):
             sums[document.subset] = _plus(sums.get(document.subset, Score()), document)
     finally:

@@ -12,7 +12,7 @@ model whose logits are more than its head's output (`head_is_last` False) has th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -91,6 +91,19 @@ class _Piece(NamedTuple):
     window: Window
 
 
+Windows = list[_Piece]
+"""A batch of windows of like length."""
+Forward = Callable[[Windows], list[float]]
+"""The sum of the losses of each window of a batch, from one forward pass of the model."""
+Share = Callable[[Sequence[Windows], Forward], Iterable[list[float]]]
+"""How the sums of all windows of all batches, in order, come about."""
+
+
+def one_by_one(batches: Sequence[Windows], forward: Forward) -> Iterator[list[float]]:
+    """All of them in this process."""
+    return map(forward, batches)
+
+
 def ignore(amount: int) -> None:
     """Where nobody asks how far the work has come."""
 
@@ -104,6 +117,7 @@ def score_documents(
     batch_tokens: int = BATCH_TOKENS,
     look_ahead: int = LOOK_AHEAD,
     scored: Callable[[int], None] = ignore,
+    share: Share = one_by_one,
 ) -> Iterator[ScoredDocument]:
     """Yield every document with its negative log-likelihood, in order; the model is used in its mode, device and dtype.
 
@@ -112,6 +126,7 @@ def score_documents(
     batch_tokens   inputs in a batch, padding counted; one window always fits
     look_ahead     windows of so many tokens are sorted by length together
     scored         called with each further number of tokens scored
+    share          who makes the forward passes: this process all of them, or each process of a job some
 
     A loss that is no finite number is a PilekitError that names the document.
     """
@@ -120,7 +135,7 @@ def score_documents(
     weight = 0
     for current, window in _pieces(documents, prefix, max_length):
         if weight >= look_ahead:
-            _score(lm, held, batch_tokens, scored)
+            _score(lm, held, batch_tokens, scored, share)
             yield from (one.scored() for one in opened if one is not current)
             opened, held, weight = [one for one in opened if one is current], [], 0
         weight += OBJECT_TOKENS
@@ -129,7 +144,7 @@ def score_documents(
         else:
             held.append(_Piece(current, window))
             weight += window.end - window.begin
-    _score(lm, held, batch_tokens, scored)
+    _score(lm, held, batch_tokens, scored, share)
     yield from (one.scored() for one in opened)
 
 
@@ -145,13 +160,17 @@ def _pieces(
             yield current, window
 
 
-def _score(lm: CausalLM, held: list[_Piece], batch_tokens: int, scored: Callable[[int], None]) -> None:
+def _score(lm: CausalLM, held: list[_Piece], batch_tokens: int, scored: Callable[[int], None], share: Share) -> None:
     """Add the losses of all windows to their documents'."""
-    for batch in batches(held, batch_tokens, mixed=not depends_on_length(lm.model)):
+
+    def forward(batch: Windows) -> list[float]:
         try:
-            losses = _losses(lm, batch)
+            return _losses(lm, batch)
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
             raise _failed(batch[0], error) from error
+
+    made = list(batches(held, batch_tokens, mixed=not depends_on_length(lm.model)))
+    for batch, losses in zip(made, share(made, forward), strict=True):
         for piece, nll in zip(batch, losses, strict=True):
             piece.of.nll += nll
             if not math.isfinite(nll):

@@ -1,0 +1,113 @@
+"""Bits per byte while a model trains: the figures of `pilekit bpb`, whatever the number of ranks.
+
+Every rank reads and tokenizes the held-out documents, which costs little beside the model, and forms the same batches
+of windows as one process alone would. Only the forward passes are dealt out: in each round every rank makes one, of
+the next batches in turn. Batches hold about the same number of tokens, so ranks wait little for each other; and as a
+batch is the same whoever computes it, no figure depends on the number of ranks.
+
+Where parameters are sharded, a forward pass gathers them from all ranks, so all must make as many: a rank that is left
+without a batch in the last round repeats the last one, and nobody counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+import torch
+
+from pilekit.corpus import Corpus, load_manifest
+from pilekit.errors import PilekitError
+from pilekit.evaluate.bits_per_byte import score_corpus
+from pilekit.evaluate.causal_lm import CausalLM
+from pilekit.evaluate.result import BitsPerByte
+from pilekit.evaluate.scoring import Forward, Share, Windows
+from pilekit.shards.reading import OnError
+from pilekit.tokenize import Tokenizer
+from pilekit.train.config import TrainConfig
+from pilekit.train.ranks import Ranks, lost_rank
+
+
+class Evaluated(Protocol):
+    """What of an `Engine` is used here."""
+
+    lm: CausalLM
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Within: the model predicts, all ranks in lock-step."""
+
+
+def open_held_out(config: TrainConfig) -> Corpus | None:
+    """What `train.eval_every` measures on: the shards of `train.eval_path`, else the val shards among `data.path`'s.
+
+    None where nothing is measured. PilekitError, naming the field, where there are no such shards.
+    """
+    train, data = config.train, config.data
+    if not train.eval_every:
+        return None
+    try:
+        manifest = load_manifest(data.manifest or "pile")
+        if train.eval_path is not None:
+            return Corpus(train.eval_path, manifest).only_held_out()
+        corpus = Corpus(data.path, manifest)
+    except PilekitError as error:
+        raise PilekitError(f"{'data.path' if train.eval_path is None else 'train.eval_path'}: {error}") from error
+    if not any(shard.split == "val" for shard in corpus.held_out):
+        raise PilekitError(
+            f"train.eval_every = {train.eval_every}: there are no val shards among those of data.path to measure on; "
+            "name held-out shards with train.eval_path, or set train.eval_every = 0"
+        )
+    return corpus.split("val")
+
+
+def evaluate(
+    engine: Evaluated,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    ranks: Ranks,
+    *,
+    max_length: int | None = None,
+    limit: int | None = None,
+    on_error: OnError = "raise",
+) -> BitsPerByte:
+    """`score_corpus` of the engine's model, all ranks taking part and all getting the same figures.
+
+    max_length   tokens in a window; None: as many as the model has positions
+    limit        only the first so many documents of each subset; None: all
+    on_error     what a bad line does: see `bits_per_byte`
+
+    Training goes on afterwards as if nothing had been: no weight, gradient or random number is touched. PilekitError
+    for what is wrong with the corpus, and where a loss is no finite number; on all ranks.
+    """
+    with engine.evaluating():
+        return score_corpus(
+            engine.lm,
+            tokenizer,
+            corpus,
+            max_length=max_length,
+            limit=limit,
+            on_error=on_error,
+            share=shared_out(ranks),
+        )
+
+
+def shared_out(ranks: Ranks) -> Share:
+    """Forward passes dealt out to the ranks in turn, for `score_documents`; all ranks get all sums."""
+
+    def share(batches: Sequence[Windows], forward: Forward) -> Iterable[list[float]]:
+        starts = [0, *accumulate(map(len, batches))]
+        sums = torch.zeros(starts[-1], dtype=torch.float64)
+        for first in range(0, len(batches), ranks.world_size):
+            number = first + ranks.rank
+            try:
+                losses = forward(batches[min(number, len(batches) - 1)])
+            except PilekitError as error:
+                raise (lost_rank(error.__cause__, ranks) if error.__cause__ else None) or error from error.__cause__
+            if number < len(batches):
+                sums[starts[number] : starts[number + 1]] = torch.tensor(losses, dtype=torch.float64)
+        found: list[float] = ranks.sum(sums).tolist()
+        return [found[begin:end] for begin, end in pairwise(starts)]
+
+    return share
