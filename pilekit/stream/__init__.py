@@ -7,7 +7,7 @@ lane.py              one lane: documents to windows to rows, from any place on
 plan.py              which plan a corpus gets; lane_sources.py opens it
 sequence.py          the shared sequence of units, read by random_access.py from selection.py; repeats.py, hashes.py
 sequential.py        the other plan: lanes of whole shards
-state.py             what was handed out, and what a state fits
+state.py             what was handed out, and what a state fits; seal.py finds what was damaged
 window.py            a lane's next documents and their rows, by best_fit.py, concat.py or separate.py
 batch.py             Batch, what comes out, written by columns.py and masked by mlm.py; raw_documents.py without tokens
 attention_mask.py    document_mask: documents kept apart in attention

@@ -24,11 +24,12 @@ import orjson
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.grid import MOST_SAMPLES, Grid, Plan, Share
+from pilekit.stream.seal import check_seal, sealed
 from pilekit.stream.worker_part import refuse_worker_state
 
 Int64 = npt.NDArray[np.int64]
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that `strict=False` lets differ."""
@@ -108,7 +109,7 @@ def to_json(
     """The state of a rank as a small dict of JSON types, whatever the place."""
     step, batch = divmod(record.batch, share.grad_accum)
     used = np.flatnonzero(record.documents | record.tokens).tolist()
-    return {
+    state = {
         "version": STATE_VERSION,
         "fingerprint": dict(fingerprint),
         "plan": dict(plan),
@@ -125,6 +126,7 @@ def to_json(
         },
         "changes": [dict(change) for change in changes],
     }
+    return sealed(state)
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ def read_state(state: object) -> Loaded:
             f"the stream's state has version {visible(str(state['version']), 20)}, and this pilekit reads version "
             f"{STATE_VERSION}; resume with the pilekit that wrote it"
         )
+    check_seal(state)
     try:
         plan = dict(state["plan"])
         grid = grid_of(plan)
@@ -262,7 +265,7 @@ def merge(states: Sequence[object]) -> dict[str, Any]:
             subsets[name] = [known[0] + documents, known[1] + tokens]
     source = states[0]
     assert isinstance(source, Mapping)
-    return {
+    merged = {
         **source,
         "rank": None,
         "lanes": base64.b64encode(places.astype("<i8", copy=False).tobytes()).decode(),
@@ -272,6 +275,7 @@ def merge(states: Sequence[object]) -> dict[str, Any]:
             "subsets": dict(sorted(subsets.items())),
         },
     }
+    return sealed(merged)
 
 
 def differing(theirs: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
