@@ -1,7 +1,12 @@
-"""Ctrl-C, politely: the first one asks the loop to stop after its step, the second one stops at once.
+"""Ctrl-C and SIGTERM, politely: both ask the loop to stop after its step, a second Ctrl-C stops at once.
 
-A step that is cut in the middle would be lost; one that ends is saved. So SIGINT only sets a flag. Python lets nobody
-but the main thread have signals: elsewhere (a notebook's worker) nothing changes, and Ctrl-C raises as ever.
+A step that is cut in the middle would be lost; one that ends is saved. So either signal only sets a flag, which the
+ranks share, since one that stopped alone would leave the others waiting. SIGTERM is what schedulers send before they
+take a machine away, and launchers pass on: a rank may well get it twice, so only Ctrl-C, which a person presses again
+on purpose, cuts short what is under way. Before the loop there is nothing to save, and SIGTERM just ends the process.
+
+Python lets nobody but the main thread have signals: elsewhere (a notebook's worker) nothing changes, and both do what
+they always did.
 """
 
 from __future__ import annotations
@@ -12,21 +17,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_newest: signal.Signals | None = None
+
+
+def interrupted_by() -> signal.Signals | None:
+    """The signal that last asked a loop of this process to stop; None if there was none, or only another rank had it."""
+    return _newest
+
 
 @contextmanager
 def first_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed; a second one raises KeyboardInterrupt."""
+    """Yield a function that says whether Ctrl-C or SIGTERM came; another Ctrl-C raises KeyboardInterrupt."""
     asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
 
     def ask(number: int, frame: FrameType | None) -> None:
+        global _newest
+        _newest = signal.Signals(number)
         asked.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, ask)
-    try:
+    with _handling({signal.SIGINT: ask, signal.SIGTERM: ask}):
         yield asked.is_set
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM raises SystemExit(0), so that what is open is closed: for all that goes before the loop and after it."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is under way, however often it is asked for
+        raise SystemExit(0)
+
+    with _handling({signal.SIGTERM: leave}):
+        yield
+
+
+@contextmanager
+def _handling(handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

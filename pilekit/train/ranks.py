@@ -10,7 +10,7 @@ would mix up their messages, and gloo then ends the process.
 
 What one rank finds wrong all must hear, or the others wait for it forever. `first` and `together` end alike on every
 rank: all get a value, or all raise. A rank that dies cannot tell; its connections close, and `lost_rank` puts into
-words what those that wait for it raise then.
+words what those that wait for it raise then. What all raise, one tells: `ToldElsewhere` marks it for the others.
 
 After a crash torchrun starts all ranks again beside the same store, in which the addresses of the dead ones still lie;
 a rank that read those would wait for a process that is gone. So each attempt keeps its addresses under its own number.
@@ -39,6 +39,10 @@ T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others before it takes them for dead."""
+
+
+class ToldElsewhere(PilekitError):
+    """An error that rank 0, or whoever started the ranks, tells too: a rank that prints its errors leaves it out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +119,7 @@ class Ranks:
             if error is not None:
                 raise error
         if isinstance(told[0], str):
-            raise PilekitError(told[0])
+            raise ToldElsewhere(told[0])
         if self.is_first:
             return value  # type: ignore[return-value]
         received: T = pickle.loads(told[0])  # type: ignore[arg-type]
@@ -143,7 +147,7 @@ class Ranks:
             raise error  # a bug keeps its traceback
         for message in messages:
             if message is not None:
-                raise PilekitError(message) from error
+                raise (PilekitError if self.is_first else ToldElsewhere)(message) from error
         return value  # type: ignore[return-value]
 
     def _message(self, error: BaseException) -> str:
@@ -183,7 +187,7 @@ _SIGNS_OF_LOSS = ("gloo/", "Connection closed", "Connection reset", "Connection 
 
 def _lost(rank: int, error: BaseException) -> PilekitError:
     minutes = int(TIMEOUT.total_seconds()) // 60
-    return PilekitError(
+    return ToldElsewhere(
         f"rank {rank}: another rank is gone, or has not answered for {minutes} minutes ({_line(error)}); look at the "
         "messages of the other ranks, and run the same command again to go on from the newest checkpoint"
     )
@@ -213,6 +217,8 @@ def join() -> Ranks:
         if _joined is None or _joined[0] is not group:
             _joined = group, _ranks()
     except RuntimeError as error:
+        if (_number("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
+            raise  # there is nobody to be lost
         raise _lost(dist.get_rank() if dist.is_initialized() else _number("RANK") or 0, error) from error
     return _joined[1]
 
