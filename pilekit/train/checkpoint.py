@@ -1,258 +1,316 @@
-"""Checkpoints: the state between two steps, whole or not there, and the newest whole one found again.
+"""`Checkpoints`: the state between two steps, saved beside training, whole or not there, and found again.
 
-    RUN/checkpoints/step-N/     model.safetensors, optimizer.safetensors, state.json (written last: checkpoint_files.py)
-    RUN/latest                  a text file: `checkpoints/step-N`; for people and scripts, nothing here relies on it
+A save goes on in a thread while training does. First it copies what this rank has to write into memory that is kept
+from save to save; since nothing but the optimizer's step changes it, the next step's forward and backward run
+meanwhile, and `before_update` waits for what is left to copy. Then all ranks write their copies, hash what they wrote,
+and rank 0 seals the checkpoint with `state.json`, puts it in place and removes older ones: what is under its final name
+is whole. All that the threads tell each other goes over a process group of their own, in which nothing else speaks,
+and one save ends before the next begins. The parts are described where they lie: checkpoint_folders.py,
+checkpoint_files.py, checkpoint_tensors.py.
 
-A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes what is older. Other names beside
-`step-N` are what was going on when a process was killed, and the next call settles it:
-
-    step-N.partial    a save; finished if all of it is there, else removed
-    step-N.removed    a removal; finished
-    step-N.damaged    did not verify when a run was resumed; kept until the next save succeeds, for who wants to look
-
-So at any moment the newest good checkpoint is found, even where only one is kept and the same step is saved again. A
-run has one process that writes (its folder is locked), which is why leftovers can be told from work in progress.
-
-Torch's random state is not part of it, because every step seeds torch from (train.seed, step).
+Torch's random state is not part of a checkpoint, because every step seeds torch from (train.seed, step).
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import re
-import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, TypeVar
 
-from safetensors import SafetensorError
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
 from torch.optim import Optimizer
 
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.atomic import write_atomically
-from pilekit.train.checkpoint_files import (
-    MODEL_FILE,
-    OPTIMIZER_FILE,
-    Damaged,
-    Progress,
-    read_state,
-    verify,
-    write_state,
+from pilekit.train.checkpoint_files import Damaged, FileSum, Progress, own_sums, verify_together, write_state
+from pilekit.train.checkpoint_folders import (
+    PARTIAL,
+    Entry,
+    entries,
+    find_checkpoint,
+    flush,
+    point_to,
+    prune,
+    put_in_place,
+    remove,
+    set_aside,
+    settle,
 )
-from pilekit.train.checkpoint_tensors import (
-    load_model,
-    load_optimizer,
-    model_tensors,
-    optimizer_tensors,
-    write_tensors,
-)
+from pilekit.train.checkpoint_tensors import load_tensors, local, state_tensors, write_tensors
+from pilekit.train.ranks import Ranks, lost_rank
 
-__all__ = ["Progress", "find_checkpoint", "load_checkpoint", "newest_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoints", "Progress", "find_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
-PARTIAL, REMOVED, DAMAGED = ".partial", ".removed", ".damaged"
-_NAME = re.compile(r"step-(0|[1-9][0-9]*)(\.partial|\.removed|\.damaged)?")
+T = TypeVar("T")
 
 
-def save_checkpoint(
-    checkpoints: Path,
-    latest: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    progress: Progress,
-    *,
-    config: Mapping[str, Any],
-    keep_last: int,
-) -> Path:
-    """Save the state as `checkpoints/step-N`, point `latest` to it, keep the `keep_last` newest; returns the folder.
+class Checkpoints:
+    """The checkpoints of one run, kept by all its ranks; every method is to be called by all of them, in step.
 
-    PilekitError where it cannot be written, a full disk included: the checkpoints there were are as they were.
+    folder           RUN/checkpoints, which need not exist
+    latest           RUN/latest, a text file that names the newest
+    keep_last        how many are kept, at least 1
+    asynchronous     whether `save` returns while it is being written
+
+    blocked_seconds  how long training has waited for its checkpoints so far
+    saved            the steps that have been saved, in order
     """
-    if keep_last < 1:
-        raise PilekitError(f"keep_last is {keep_last}, and at least the newest checkpoint must be kept; give 1 or more")
-    final = checkpoints / f"step-{progress.step}"
-    partial = final.with_name(final.name + PARTIAL)
-    try:
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        _settle(checkpoints)
-        try:
-            partial.mkdir()
-            write_tensors(partial / MODEL_FILE, model_tensors(model))
-            write_tensors(partial / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
-            write_state(partial, progress, dict(config))
-            _flush(partial)
-        except BaseException:
-            _remove(partial)
-            raise
-        _put_in_place(partial, final)
-    except (OSError, SafetensorError) as error:
-        why = error.strerror if isinstance(error, OSError) else None
-        raise PilekitError(
-            f"{visible(str(final))}: the checkpoint cannot be written: {visible(why or str(error), 200)}; earlier "
-            "checkpoints are as they were: make room (or give leave to write) and run the same command again"
-        ) from error
-    _point(latest, final)
-    _prune(checkpoints, progress.step, keep_last)
-    return final
 
+    def __init__(self, folder: Path, latest: Path, ranks: Ranks, *, keep_last: int, asynchronous: bool) -> None:
+        if keep_last < 1:
+            raise PilekitError(f"keep_last is {keep_last}, and at least the newest checkpoint must be kept; give 1")
+        self.blocked_seconds = 0.0
+        self.saved: list[int] = []
+        self._folder, self._latest, self._ranks = folder, latest, ranks
+        self._keep_last, self._asynchronous = keep_last, asynchronous
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._copies: dict[str, Tensor] = {}
+        self._under_way: tuple[_Save, Future[None]] | None = None
+        self._unwritten: Unwritten | None = None
+        self._verified: Path | None = None
 
-def newest_checkpoint(checkpoints: Path, latest: Path) -> Path | None:
-    """The newest checkpoint that verifies, whatever `latest` says; None if there has been none.
+    def newest(self) -> Path | None:
+        """The newest checkpoint that verifies, whatever `latest` says; None if there has been none.
 
-    Settles what a killed process left. Damaged checkpoints that are newer are named in one warning and set aside.
-    PilekitError if there are checkpoints and none is good. Only for the process that owns the run; others may ask
-    `find_checkpoint`.
-    """
-    try:
-        _settle(checkpoints)
-    except OSError as error:
-        raise PilekitError(f"{visible(str(checkpoints))}: cannot be written: {error.strerror}") from error
-    found, damaged = find_checkpoint(checkpoints)
-    if found is None:
-        return None
-    if damaged:
-        told = "; ".join(f"{visible(str(folder))} is damaged ({reason})" for folder, reason in damaged.items())
-        logger.warning("%s; going on from %s, set aside as *%s until the next save", told, found.name, DAMAGED)
-        for folder in damaged:
-            _rename(folder, folder.with_name(folder.name + DAMAGED))
-    _point(latest, found)
-    return found
+        Settles what a killed process left. Damaged checkpoints that are newer are named in one warning and set aside.
+        PilekitError if there are checkpoints and none is good.
+        """
+        self._wait()
+        ranks = self._ranks
 
-
-def find_checkpoint(checkpoints: Path) -> tuple[Path | None, dict[Path, str]]:
-    """What `newest_checkpoint` would return, and the damaged ones that are newer with the reasons; changes nothing.
-
-    PilekitError if there are checkpoints and none is good.
-    """
-    names = _names(checkpoints)
-    damaged: dict[Path, str] = {}
-    for step in sorted((step for step, ending in names if not ending), reverse=True):
-        folder = checkpoints / f"step-{step}"
-        try:
-            state = verify(folder)
-            if state.progress.step != step:
-                raise Damaged(f"it holds step {state.progress.step}")
-        except Damaged as damage:
-            damaged[folder] = str(damage)
-        else:
-            return folder, damaged
-    damaged |= {checkpoints / f"step-{step}{ending}": "set aside" for step, ending in names if ending == DAMAGED}
-    if damaged:
-        newest, reason = next(iter(damaged.items()))
-        raise PilekitError(
-            f"{visible(str(checkpoints))}: no checkpoint in it is good, {newest.name} for one is damaged ({reason}); "
-            "put back a good copy, or remove the folder to train from the first step again"
-        )
-    return None, {}
-
-
-def load_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
-    """Bring model and optimizer into the state saved in `folder`, one that `newest_checkpoint` found; its progress.
-
-    The optimizer keeps its own learning rate and groups. PilekitError names the parameters that do not fit.
-    """
-    try:
-        state = read_state(folder)
-    except Damaged as damage:
-        raise PilekitError(f"{visible(str(folder))}: is not a good checkpoint: {damage}") from damage
-    load_model(folder / MODEL_FILE, model)
-    load_optimizer(folder / OPTIMIZER_FILE, model, optimizer)
-    return state.progress
-
-
-def _names(checkpoints: Path) -> list[tuple[int, str]]:
-    """Step and ending of all that is ours; what people put beside it is left alone."""
-    try:
-        names = os.listdir(checkpoints)  # noqa: PTH208
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise PilekitError(f"{visible(str(checkpoints))}: cannot be read: {error.strerror}") from error
-    matches = filter(None, map(_NAME.fullmatch, names))
-    return [(int(match[1]), match[2] or "") for match in matches]
-
-
-def _settle(checkpoints: Path) -> None:
-    """Finish or remove what a killed process left."""
-    names = _names(checkpoints)
-    for step, ending in names:
-        folder = checkpoints / f"step-{step}{ending}"
-        if ending == PARTIAL:
+        def tidy() -> list[Entry]:
             try:
-                verify(folder)
-            except Damaged:
-                _remove(folder)
-            else:
-                _put_in_place(folder, checkpoints / f"step-{step}")
-    for step, ending in names:
-        if ending == REMOVED:
-            _remove(checkpoints / f"step-{step}{ending}")
+                settle(self._folder)
+            except OSError as error:
+                raise PilekitError(f"{visible(str(self._folder))}: cannot be written: {error.strerror}") from error
+            return entries(self._folder)
 
+        there = ranks.first(tidy)
+        found, damaged = find_checkpoint(self._folder, lambda folder: verify_together(folder, ranks), there)
+        if found is not None:
 
-def _put_in_place(partial: Path, final: Path) -> None:
-    """Make a whole `.partial` the checkpoint; killed in between, `_settle` does the rest, since it is still whole."""
-    _remove(final)
-    partial.rename(final)
-    _flush(final.parent)
+            def take() -> None:
+                set_aside(damaged, found)
+                point_to(self._latest, found)
 
+            ranks.first(take)
+        self._verified = found
+        return found
 
-def _point(latest: Path, folder: Path) -> None:
-    text = f"{folder.parent.name}/{folder.name}\n".encode()
-    if latest.is_symlink():  # never write where it leads to
-        _remove(latest)
-    try:
-        if latest.read_bytes() == text:
-            return
-    except OSError:
-        pass
-    with write_atomically(latest) as file:
-        file.write(text)
+    def load(self, folder: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
+        """Bring model and optimizer into the state saved in `folder`, a `step-N` of this run or another; its progress.
 
+        The optimizer, an AdamW whose groups have `param_names`, keeps its own learning rate and groups. PilekitError if
+        the folder is no whole checkpoint, and names the parameters that do not fit; nothing is changed then.
+        """
+        self._wait()
+        ranks = self._ranks
+        try:
+            state = verify_together(folder, ranks, hashes=folder != self._verified)
+        except Damaged as damage:
+            raise PilekitError(f"{visible(str(folder))}: is not a good checkpoint: {damage}") from damage
+        load_tensors(folder, model, optimizer, ranks)
+        return state.progress
 
-def _prune(checkpoints: Path, saved: int, keep_last: int) -> None:
-    names = _names(checkpoints)
-    steps = sorted(step for step, ending in names if not ending)
-    for step in steps[:-keep_last]:
-        folder = checkpoints / f"step-{step}"
-        if step != saved and _rename(folder, removed := folder.with_name(folder.name + REMOVED)):
-            _remove(removed)
-    for step, ending in names:
-        if ending == DAMAGED:
-            _remove(checkpoints / f"step-{step}{ending}")
+    def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress, config: Mapping[str, Any]) -> None:
+        """Begin to save the state as `step-N`, after the save before has ended; if not `asynchronous`, save it.
 
+        Until `before_update` returns, nothing may change the parameters and the optimizer's state. PilekitError where a
+        synchronous save cannot be written, a full disk included: the checkpoints there were are as they were.
+        """
+        with self._blocking():
+            self._wait()
+            self._verified = None
+            save = _Save(progress, dict(config), state_tensors(model, optimizer, self._ranks))
+            values = {key: local(tensor) for key, tensor in save.tensors.items()}
+            if not self._asynchronous:
+                save.copied.set()
+                self._end(save, self._thread.submit(self._write, save, values), warn=False)
+                if self._unwritten is not None:
+                    raise self._unwritten
+                return
+            # a forward may change these
+            values |= {
+                key: values[key].clone() for name, _ in model.named_buffers() if (key := f"model.{name}") in values
+            }
+            self._under_way = save, self._thread.submit(self._copy_and_write, save, values, _now(self._ranks.device))
 
-def _rename(path: Path, target: Path) -> bool:
-    """Move `path` in place of `target`; a warning, since no state is lost, where that cannot be done."""
-    try:
-        if os.path.lexists(target):
-            _remove(target)
-        path.rename(target)
-    except OSError as error:
-        logger.warning("%s cannot be renamed: %s", visible(str(path)), error.strerror)
-        return False
-    return True
+    def before_update(self) -> None:
+        """Return once the save under way has its copy of the state: to be called before each step of the optimizer."""
+        if self._under_way is not None and not self._under_way[0].copied.is_set():
+            with self._blocking():
+                self._under_way[0].copied.wait()
 
+    def poll(self) -> None:
+        """Look how the save under way has ended, if it has: a warning where it could not be written.
 
-def _remove(path: Path) -> None:
-    """Remove a folder, a file or a link; a warning where that cannot be done."""
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+        Anything else that went wrong is raised.
+        """
+        if self._under_way is not None and self._under_way[1].done():
+            self._wait()
+
+    def finish(self) -> None:
+        """Wait for the save under way. PilekitError if the last save that was begun could not be written."""
+        with self._blocking():
+            self._wait(warn=False)
+        if self._unwritten is not None:
+            raise self._unwritten
+
+    def _wait(self, *, warn: bool = True) -> None:
+        if self._under_way is not None:
+            (save, outcome), self._under_way = self._under_way, None
+            self._end(save, outcome, warn=warn)
+
+    def _end(self, save: _Save, outcome: Future[None], *, warn: bool) -> None:
+        """Take down how a save ended."""
+        try:
+            outcome.result()
+        except Unwritten as unwritten:
+            self._unwritten = unwritten
+            if warn and self._ranks.is_first:
+                logger.warning("%s; training goes on, and earlier checkpoints are as they were", unwritten.what)
         else:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        logger.warning("%s cannot be removed: %s; remove it yourself", visible(str(path)), error.strerror)
+            self._unwritten = None
+            self.saved.append(save.progress.step)
+
+    @contextmanager
+    def _blocking(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.blocked_seconds += time.perf_counter() - started
+
+    def _copy_and_write(self, save: _Save, values: Mapping[str, Tensor], moment: torch.cuda.Event | None) -> None:
+        """In the thread: the whole save."""
+        failed: Exception | None = None
+        try:
+            self._copies = _copied(values, self._copies, moment, self._ranks.device)
+        except Exception as error:
+            failed = error
+        finally:
+            save.copied.set()
+        self._write(save, self._copies, failed)
+
+    def _write(self, save: _Save, values: Mapping[str, Tensor], failed: Exception | None = None) -> None:
+        """In the thread: write the values on all ranks, seal them and put them in place; `failed` is told to all."""
+        final = self._folder / f"step-{save.progress.step}"
+        partial = final.with_name(final.name + PARTIAL)
+
+        def prepare() -> None:
+            if failed is not None:
+                raise failed
+            if self._ranks.is_first:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                settle(self._folder)
+                partial.mkdir()
+
+        def seal(sums: list[dict[str, FileSum]]) -> None:
+            if self._ranks.is_first:
+                write_state(partial, save.progress, save.config, {name: s for own in sums for name, s in own.items()})
+                flush(partial)
+                put_in_place(partial, final)
+                point_to(self._latest, final)
+                prune(self._folder, save.progress.step, self._keep_last)
+
+        if self._ranks.device.type == "cuda":
+            torch.cuda.set_device(self._ranks.device)
+        try:
+            self._everywhere(prepare)
+            try:
+                write_tensors(partial, save.tensors, values, self._ranks)
+                sums = self._everywhere(lambda: own_sums(partial, self._ranks.rank))
+                self._everywhere(lambda: seal(sums))
+            except BaseException:
+                if self._ranks.is_first:
+                    remove(partial)
+                raise
+        except OSError as error:
+            why = visible(error.strerror or str(error), 200)
+            raise Unwritten(f"{visible(str(final))}: the checkpoint cannot be written: {why}") from error
+        except PilekitError as error:
+            raise Unwritten(str(error)) from error
+        except RuntimeError as error:
+            if lost := lost_rank(error, self._ranks):
+                raise lost from error
+            raise
+
+    def _everywhere(self, work: Callable[[], T]) -> list[T]:
+        """In the thread: what `work` returns on each rank; if it raises on any, all raise the lowest rank's error."""
+        if self._ranks.world_size == 1:
+            return [work()]
+        mine: T | BaseException
+        try:
+            mine = work()
+        except OSError as error:
+            mine = OSError(error.errno, error.strerror)  # without what may not be pickled
+        except PilekitError as error:
+            mine = error
+        except BaseException as error:
+            logger.exception("a checkpoint could not be saved")
+            mine = RuntimeError(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
+        told: list[Any] = [None] * self._ranks.world_size
+        dist.all_gather_object(told, mine, group=self._ranks.saving)
+        for value in told:
+            if isinstance(value, BaseException):
+                raise value
+        return told
 
 
-def _flush(folder: Path) -> None:
-    """Bring the names in a folder to the disk, so that a cut of power leaves them in the order they were made."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems cannot do it
-            os.fsync(handle)
-    finally:
-        os.close(handle)
+class Unwritten(PilekitError):
+    """A checkpoint that could not be written; `what` tells it without a remedy."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what}; earlier checkpoints are as they were: make room (or give leave to write) and run the same "
+            "command again"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Save:
+    """One save: what for, what of, and whether training may change the state again."""
+
+    progress: Progress
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    copied: Event = field(default_factory=Event)
+
+
+def _now(device: torch.device) -> torch.cuda.Event | None:
+    """The moment in a GPU's work at which the state is what it should be in the checkpoint."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+
+def _copied(
+    values: Mapping[str, Tensor], copies: Mapping[str, Tensor], moment: torch.cuda.Event | None, device: torch.device
+) -> dict[str, Tensor]:
+    """Copies of the values on the CPU, written over those of the save before where they fit."""
+    made = {}
+    for key, value in values.items():
+        copy = copies.get(key)
+        if copy is None or (copy.shape, copy.dtype) != (value.shape, value.dtype):
+            copy = torch.empty_like(value, device="cpu", pin_memory=moment is not None)
+        made[key] = copy
+    with torch.no_grad():
+        if moment is None:
+            for key, value in values.items():
+                made[key].copy_(value)
+        else:
+            beside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            beside.wait_event(moment)
+            with torch.cuda.stream(beside):
+                for key, value in values.items():
+                    made[key].copy_(value, non_blocking=True)
+            beside.synchronize()
+    return made

@@ -1,10 +1,12 @@
 """What makes a folder a checkpoint: `state.json`, which names every other file with its size and xxh3 hash.
 
-    {"xxh3": "<hash of the bytes of state>", "state": {"format": 1, ..., "progress": {...}, "files": {...}}}
+    step-N/__0_0.distcp, __1_0.distcp, ...    the tensors that each rank wrote (checkpoint_tensors.py)
+    step-N/.metadata                          which of them lies where, in the format of torch.distributed.checkpoint
+    step-N/state.json   {"xxh3": "<hash of the bytes of state>", "state": {"format": 2, "progress": {}, "files": {}}}
 
-It is the last file that a save writes, so a folder without it is no checkpoint, and it seals itself: any byte that
-differs from what was written, in any of the files, is found by `verify`, at 2 GB/s and more from memory on two busy
-cores. All of it is JSON and safetensors; nothing is ever unpickled.
+`state.json` is the last file that a save writes, so a folder without it is no checkpoint, and it seals itself: any byte
+that differs from what was written, in any of the files, is found by `verify`, at 2 GB/s and more from memory on two
+busy cores. torch itself loads a shard with a changed byte without a word.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import errno
 import hashlib
 import math
 import os
+import re
 import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +28,13 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.errors import PilekitError, visible
+from pilekit.train.ranks import Ranks
 
 STATE_FILE = "state.json"
-MODEL_FILE = "model.safetensors"
-OPTIMIZER_FILE = "optimizer.safetensors"
-FORMAT = 1
+INDEX_FILE = ".metadata"
+FORMAT = 2
+
+_SHARD_NAME = re.compile(r"__(0|[1-9][0-9]*)_[0-9]+\.distcp")
 
 _NOT_ITS_FAULT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
 
@@ -37,11 +43,14 @@ _NOT_ITS_FAULT = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.E
 class Progress:
     """Where a run stands between two steps.
 
-    step      steps done
-    tokens    tokens trained on, padding not counted
-    stream    `PileStream.state_dict()`, JSON types only
-    threads   torch's intra-op threads, on which the exact sums depend
-    model     fingerprint of the model's configuration
+    step         steps done, the skipped ones too
+    tokens       tokens trained on, padding not counted
+    stream       `PileStream.state_dict()`, JSON types only
+    threads      torch's intra-op threads, on which the exact sums depend
+    model        fingerprint of the model's configuration
+    skipped      steps whose gradients overflowed, so that they changed no weight
+    loss_scale   state of the loss scale, JSON types only; None where there is none
+    world_size   ranks, on which the exact sums depend too
     """
 
     step: int
@@ -49,6 +58,9 @@ class Progress:
     stream: dict[str, Any]
     threads: int
     model: str = ""
+    skipped: int = 0
+    loss_scale: dict[str, Any] | None = None
+    world_size: int = 1
 
 
 class FileSum(msgspec.Struct, frozen=True):
@@ -89,15 +101,33 @@ class _Format(msgspec.Struct, frozen=True):
     pilekit: str = "another version"
 
 
-def write_state(folder: Path, progress: Progress, config: dict[str, Any]) -> None:
-    """Write `state.json` for the other files that `folder` holds by now; raises OSError."""
+def own_sums(folder: Path, rank: int) -> dict[str, FileSum]:
+    """Name, size and hash of each file that `rank` wrote, the index if it is rank 0; raises OSError."""
+    names = [path.name for path in folder.iterdir() if (m := _SHARD_NAME.fullmatch(path.name)) and int(m[1]) == rank]
+    if rank == 0:
+        names.append(INDEX_FILE)
+    return {name: _sum_of(folder / name) for name in sorted(names)}
+
+
+def write_state(folder: Path, progress: Progress, config: Mapping[str, Any], files: Mapping[str, FileSum]) -> None:
+    """Write `state.json` for the other files of `folder`, whose sums are given; raises OSError.
+
+    PilekitError if a file is not there: then this rank and the one that wrote it do not see the same folder.
+    """
+    for name, expected in files.items():
+        path = folder / name
+        if not path.exists() or path.stat().st_size != expected.bytes:
+            raise PilekitError(
+                f"{visible(str(folder))}: {name}, which another rank has written, is not there for rank 0; put the run "
+                "into a folder that all machines share"
+            )
     state = State(
         format=FORMAT,
         pilekit=__version__,
         torch=str(torch.__version__),
         progress=progress,
-        config=_without_infinities(config),
-        files={name: _sum_of(folder / name) for name in (MODEL_FILE, OPTIMIZER_FILE)},
+        config=_without_infinities(dict(config)),
+        files=dict(files),
     )
     body = msgspec.json.format(msgspec.json.encode(state), indent=2)
     with (folder / STATE_FILE).open("xb") as file:
@@ -109,7 +139,7 @@ def write_state(folder: Path, progress: Progress, config: dict[str, Any]) -> Non
 def read_state(folder: Path) -> State:
     """What `state.json` says, proved to be as it was written; the other files are not looked at.
 
-    Raises `Damaged`, or PilekitError for one that a later pilekit wrote.
+    Raises `Damaged`, or PilekitError for one that another pilekit wrote, of an earlier or a later format.
     """
     path = folder / STATE_FILE
     try:
@@ -134,28 +164,83 @@ def unseal(content: bytes, path: Path) -> State:
         state = msgspec.json.decode(sealed.state, type=State)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(f"{STATE_FILE} is not a checkpoint's: {visible(str(error), 200)}") from error
-    if set(state.files) != {MODEL_FILE, OPTIMIZER_FILE}:
+    shards = state.files.keys() - {INDEX_FILE}
+    if len(shards) == len(state.files) or not all(map(_SHARD_NAME.fullmatch, shards)):
         raise Damaged(f"{STATE_FILE} does not list the files of a checkpoint")
     return state
 
 
 def verify(folder: Path) -> State:
-    """Prove that every file of `folder` is as it was written: its size, then its hash.
+    """Prove that every file of `folder` is as it was written: the sizes of all, then their hashes.
 
-    Raises `Damaged`, or PilekitError for a checkpoint that a later pilekit wrote.
+    Raises `Damaged`, or PilekitError for a checkpoint of another format, or one that cannot be read at the moment.
     """
     state = read_state(folder)
-    try:
-        for name, expected in state.files.items():
-            size = _regular_size(folder / name)
-            if size != expected.bytes:
-                raise Damaged(f"{name} has {size:,} bytes, not the {expected.bytes:,} that were written")
-        for name, expected in state.files.items():
-            if _sum_of(folder / name) != expected:
-                raise Damaged(f"{name} is not as it was written")
-    except OSError as error:
-        raise _unreadable(folder, name, error) from error
+    if difference := _sizes_differ(folder, state) or _hashes_differ(folder, state, state.files):
+        raise Damaged(difference)
     return state
+
+
+def verify_together(folder: Path, ranks: Ranks, *, hashes: bool = True) -> State:
+    """As `verify`, by all ranks at once: each hashes its share of the bytes, and all return or raise the same.
+
+    Without `hashes` only sizes are looked at, for a folder that has just been verified.
+    """
+
+    def read() -> State | str:
+        try:
+            state = read_state(folder)
+            return _sizes_differ(folder, state) or state
+        except Damaged as damage:
+            return str(damage)
+
+    state = ranks.first(read)
+    if isinstance(state, str):
+        raise Damaged(state)
+    if not hashes:
+        return state
+    mine = _shares(state.files, ranks.world_size)[ranks.rank]
+    difference = ranks.together(lambda: _hashes_differ(folder, state, mine))
+    for reason in ranks.gather(difference):
+        if reason is not None:
+            raise Damaged(reason)
+    return state
+
+
+def _shares(files: Mapping[str, FileSum], count: int) -> list[list[str]]:
+    """The names dealt out to `count`, the largest first, always to who has the fewest bytes."""
+    shares: list[list[str]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for name in sorted(files, key=lambda name: (-files[name].bytes, name)):
+        least = sizes.index(min(sizes))
+        shares[least].append(name)
+        sizes[least] += files[name].bytes
+    return shares
+
+
+def _sizes_differ(folder: Path, state: State) -> str | None:
+    """What is wrong with the size of the first file that is not as large as it was written; None if nothing is."""
+    for name, expected in state.files.items():
+        try:
+            size = _regular_size(folder / name)
+        except Damaged as damage:
+            return str(damage)
+        except OSError as error:
+            return str(_unreadable(folder, name, error))
+        if size != expected.bytes:
+            return f"{name} has {size:,} bytes, not the {expected.bytes:,} that were written"
+    return None
+
+
+def _hashes_differ(folder: Path, state: State, names: Iterable[str]) -> str | None:
+    """What is wrong with the content of the first of these files that is not as it was written."""
+    for name in names:
+        try:
+            if _sum_of(folder / name) != state.files[name]:
+                return f"{name} is not as it was written"
+        except OSError as error:
+            return str(_unreadable(folder, name, error))
+    return None
 
 
 def _sum_of(path: Path) -> FileSum:

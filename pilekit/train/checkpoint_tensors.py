@@ -1,91 +1,200 @@
-"""The tensors of a model and of its optimizer under the names of the parameters, in safetensors files and back.
+"""The tensors of a model and of its optimizer, in files of torch.distributed.checkpoint and back.
 
-Model: every parameter once, however many places share it, and the persistent buffers. Optimizer: `exp_avg.<name>`,
-`exp_avg_sq.<name>`, `step.<name>`, so that neither the order of the parameters nor their groups matter. What the
-config decides (learning rate, betas, groups) is not stored. A file is checked as a whole before anything is changed.
+One flat dictionary: `model.<parameter or persistent buffer>`, every tensor once, however many places share it, and
+`optimizer.<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, so that neither the order of the parameters nor their groups
+matter. What the config decides (learning rate, betas, groups) is not stored. Keys and values are those of the whole
+tensors: how they are sharded is not part of the state, so any world size and stage loads what any other saved.
+
+Each rank writes its own shards. A tensor that all ranks hold whole is written by one of them, and kept in memory for
+that by this one alone.
+
+The index of such a checkpoint is a pickle. Here it is read by an unpickler that knows the few types an index is made
+of, and torch reads tensors as weights only: so nothing that a file says is ever executed.
 """
 
 from __future__ import annotations
 
-import os
+import io
+import pickle
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
 from torch.optim import Optimizer
 
 from pilekit.errors import PilekitError, visible
+from pilekit.train.checkpoint_files import INDEX_FILE
+from pilekit.train.ranks import Ranks
 
 NAMED = 5
 """How many names a message lists."""
 
+# One process has nobody to talk to, and needs no process group for it; torch warns of that.
+warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What training changes in the model, each tensor once: parameters and persistent buffers."""
+
+def model_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """What training changes in the model, by name, each tensor once: parameters and persistent buffers.
+
+    Parameters are the optimizer's, where it has them: those are the shards, whatever the modules show at the moment.
+    """
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    tensors |= {name: parameter.detach() for name, parameter in optimized(optimizer).items()}
     persistent = model.state_dict(keep_vars=True)
     return tensors | {name: buffer for name, buffer in model.named_buffers() if name in persistent}
 
 
-def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state by kind and parameter name; empty before its first step."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+def optimized(optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's parameters by their names, which its groups must know (`param_names`)."""
     return {
-        f"{kind}.{names[parameter]}": value
-        for parameter, state in optimizer.state.items()
-        for kind, value in state.items()
+        name: parameter
+        for group in optimizer.param_groups
+        for name, parameter in zip(group["param_names"], group["params"], strict=True)
     }
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a new safetensors file and flush it to disk; raises OSError or SafetensorError."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
-    # save_file lets nobody but the owner read; the folder was made with the permissions that the user wants.
-    path.chmod(path.parent.stat().st_mode & 0o666)
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[str, Tensor]:
+    """What this rank is to save, by key: its shards, and its part of the tensors that all ranks hold whole.
 
-
-def load_model(path: Path, model: nn.Module) -> None:
-    """Copy the tensors of a file into the model; PilekitError names what does not fit, and nothing is changed."""
-    own = model_tensors(model)
-    theirs = _read(path)
-    _refuse_misfit(path, theirs, {name: _Form.of(tensor) for name, tensor in own.items()}, of="the model")
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(theirs[name])
-
-
-def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Give the optimizer the state in a file, instead of its own; PilekitError names what does not fit.
-
-    A parameter without any state stays without: it had not been stepped.
+    The optimizer has no state for a parameter that it has not stepped yet, and none is saved.
     """
-    parameters = dict(model.named_parameters())
-    names = {parameter: name for name, parameter in parameters.items()}
-    places = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    theirs = _read(path)
-    kinds = sorted({kind for kind, _ in map(_split, theirs)})
-    stepped = {name for _, name in map(_split, theirs) if name in set(places)}
-    form = {name: _Form.of(parameters[name]) for name in stepped}
-    counter = _Form((), torch.float32)
-    own = {f"{kind}.{name}": counter if kind == "step" else form[name] for kind in kinds for name in stepped}
-    _refuse_misfit(path, theirs, own, of="the optimizer")
-    # clone: what safetensors hands out lies in the mapped file, which would keep a removed checkpoint on the disk
-    state = {
-        index: {kind: theirs[f"{kind}.{name}"].clone() for kind in kinds}
-        for index, name in enumerate(places)
-        if name in stepped
-    }
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    parameters = optimized(optimizer)
+    tensors = model_tensors(model, optimizer)
+    owner = _owners(tensors, ranks.world_size)
+    found = {f"model.{name}": (name, tensor) for name, tensor in tensors.items()}
+    for name, parameter in parameters.items():
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            found[f"optimizer.{name}.{kind}"] = name, value
+    return {key: tensor for key, (name, tensor) in found.items() if _is_sharded(tensor) or owner[name] == ranks.rank}
+
+
+def _owners(tensors: Mapping[str, Tensor], count: int) -> dict[str, int]:
+    """Which rank writes what belongs to a name if all ranks hold it whole: always the one with the least so far."""
+    sizes = [0] * count
+    owner = {}
+    for name in sorted(tensors):
+        owner[name] = sizes.index(min(sizes))
+        sizes[owner[name]] += tensors[name].numel()
+    return owner
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return isinstance(tensor, DTensor) and any(placement.is_shard() for placement in tensor.placements)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Write what this rank saves into `folder`, which exists, and flush it to disk; all ranks call it, over `saving`.
+
+    `tensors` say which part of what they are, `values` hold the numbers (what `local` gives, or a copy). Raises OSError
+    where any rank cannot write.
+    """
+    try:
+        save(
+            dict(tensors),
+            storage_writer=_Writer(folder, overwrite=False),
+            planner=_Planner(values),
+            process_group=ranks.saving,
+            no_dist=ranks.world_size == 1,
+        )
+    except CheckpointException as failed:
+        errors = [error for _, (error, _) in sorted(failed.failures.items())]
+        if all(isinstance(error, OSError) for error in errors):
+            raise errors[0] from failed
+        raise RuntimeError(str(failed)) from failed  # CheckpointException is no Exception
+
+
+class _Planner(DefaultSavePlanner):
+    """Takes the numbers from elsewhere than from the tensors that say what is saved."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._values = values
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        return self._values[index.fqn]
+
+
+class _Writer(FileSystemWriter):
+    """Keeps paths and random numbers out of the index, and tells what the system said of a file that cannot be."""
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta()
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            # Writing a tensor stops in the middle of it, which torch complains of instead of the reason.
+            reason: BaseException | None = error
+            while reason is not None and not isinstance(reason, OSError):
+                reason = reason.__context__
+            raise reason or error from error
+
+
+def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> None:
+    """Bring model and optimizer into the state in `folder`, which has been verified; all ranks call it.
+
+    A parameter without any state of the optimizer stays without: it had not been stepped. PilekitError names what does
+    not fit, before anything is changed.
+    """
+    reader = _Reader(folder)
+    theirs = ranks.together(reader.forms)
+    own = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
+    parameters = optimized(optimizer)
+    stepped = {name: p for name, p in parameters.items() if any(f"optimizer.{name}.{kind}" in theirs for kind in KINDS)}
+    state = {name: _fresh_state(p, optimizer) for name, p in stepped.items()}
+    own |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
+    _refuse_misfit(folder, theirs, {key: _Form.of(tensor) for key, tensor in own.items()})
+    try:
+        load(own, storage_reader=reader, process_group=ranks.control, no_dist=ranks.world_size == 1)
+    except CheckpointException as failed:
+        rank, (error, _) = min(failed.failures.items())
+        raise PilekitError(
+            f"{visible(str(folder))}: cannot be read by rank {rank}: {visible(str(error).partition(chr(10))[0], 200)}"
+        ) from failed
+    for name, parameter in parameters.items():
+        optimizer.state.pop(parameter, None)
+        if name in state:
+            optimizer.state[parameter] = state[name]
+
+
+KINDS = ("step", "exp_avg", "exp_avg_sq")
+"""What AdamW keeps for a parameter."""
+
+
+def _fresh_state(parameter: Tensor, optimizer: Optimizer) -> dict[str, Tensor]:
+    """AdamW's state of a parameter before its first step, sharded as the parameter is."""
+    on_device = any(group["fused"] or group["capturable"] for group in optimizer.param_groups)
+    step = torch.zeros((), dtype=torch.float32, device=parameter.device if on_device else "cpu")
+    with torch.no_grad():
+        return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
 
 class _Form(NamedTuple):
-    """What must agree for a tensor to be taken as it is."""
+    """What must agree for a tensor to be taken as it is: of the whole tensor, not of a shard."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -98,36 +207,81 @@ class _Form(NamedTuple):
         return f"{list(self.shape)} {str(self.dtype).removeprefix('torch.')}"
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-    except (OSError, SafetensorError) as error:
-        raise PilekitError(f"{visible(str(path))}: cannot be read: {visible(str(error), 200)}") from error
+class _Reader(FileSystemReader):
+    """Reads the index once, and nothing from it but what an index is made of."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self._index: Metadata | None = None
+
+    def forms(self) -> dict[str, _Form]:
+        """Shape and type of everything that is stored, by key."""
+        return {
+            key: _Form(tuple(stored.size), stored.properties.dtype)
+            for key, stored in self.read_metadata().state_dict_metadata.items()
+            if isinstance(stored, TensorStorageMetadata)
+        }
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        if self._index is None:
+            path = self._folder / INDEX_FILE
+            try:
+                index = _Unpickler(io.BytesIO(path.read_bytes())).load()
+                names = {stored.relative_path for stored in index.storage_data.values()}
+                if any("/" in name for name in names):
+                    raise pickle.UnpicklingError("it leads out of its folder")
+            except Exception as error:  # whatever a pickle can raise
+                raise PilekitError(
+                    f"{visible(str(path))}: is not the index of a checkpoint: {visible(str(error), 200)}"
+                ) from error
+            index.storage_meta = StorageMeta()
+            self._index = index
+        return self._index
 
 
-def _split(key: str) -> tuple[str, str]:
-    kind, _, name = key.partition(".")
-    return kind, name
+class _Unpickler(pickle.Unpickler):
+    """Makes tensors' descriptions and nothing else."""
 
-
-def _refuse_misfit(path: Path, theirs: Mapping[str, Tensor], own: Mapping[str, _Form], *, of: str) -> None:
-    found = {name: _Form.of(tensor) for name, tensor in theirs.items()}
-    lacking = sorted(own.keys() - found.keys())
-    unknown = sorted(found.keys() - own.keys())
-    unlike = [name for name in sorted(own.keys() & found.keys()) if own[name] != found[name]]
-    told = [
-        f"{what} {_listed(names)}"
-        for what, names in (
-            ("it lacks", lacking),
-            (f"{of} has no", unknown),
-            ("of another form are", [f"{name} ({found[name]}, not {own[name]})" for name in unlike]),
+    _TYPES = frozenset(
+        ("torch.distributed.checkpoint.metadata", name)
+        for name in (
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
         )
-        if names
+    ) | {
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in self._TYPES or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it holds a {module}.{name}")
+
+
+def _refuse_misfit(folder: Path, theirs: Mapping[str, _Form], own: Mapping[str, _Form]) -> None:
+    lacking = sorted(own.keys() - theirs.keys())
+    unknown = sorted(theirs.keys() - own.keys())
+    unlike = [key for key in sorted(own.keys() & theirs.keys()) if own[key] != theirs[key]]
+    told = [
+        f"{what} {_listed(keys)}"
+        for what, keys in (
+            ("it lacks", lacking),
+            ("it alone has", unknown),
+            ("of another form are", [f"{key} ({theirs[key]}, not {own[key]})" for key in unlike]),
+        )
+        if keys
     ]
     if told:
         raise PilekitError(
-            f"{visible(str(path))}: does not fit {of}: {'; '.join(told)}; "
+            f"{visible(str(folder))}: does not fit the model and its optimizer: {'; '.join(told)}; "
             "resume with the model and settings of the run that wrote it, or train in another folder"
         )
 

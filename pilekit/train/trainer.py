@@ -26,7 +26,7 @@ from torch.nn.utils import clip_grad_norm_
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import isolates_documents
 from pilekit.stream import Batch
-from pilekit.train.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
+from pilekit.train.checkpoint import Checkpoints, Progress
 from pilekit.train.config import TrainConfig, check
 from pilekit.train.data import open_stream
 from pilekit.train.export import export_model
@@ -37,6 +37,7 @@ from pilekit.train.model import build_model, fingerprint
 from pilekit.train.objectives import SubsetLosses, clm_loss, count_targets
 from pilekit.train.optimizer import build_optimizer
 from pilekit.train.precision import autocast
+from pilekit.train.ranks import join
 from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
 from pilekit.train.schedule import learning_rate
 
@@ -118,7 +119,7 @@ class Trainer:
 
                         lr = self._learning_rate(step)
                         for group in optimizer.param_groups:
-                            group["lr"] = lr
+                            group["lr"] = lr * group["lr_scale"]
                         torch.manual_seed(seed_of_step(train.seed, step))
                         losses = self._accumulate_gradients(batch)
                         grad_norm = float(clip_grad_norm_(self.lm.model.parameters(), train.clip_norm))
@@ -191,14 +192,15 @@ class Trainer:
     def _begin(self, run: RunFolder) -> tuple[int, int]:
         """(steps, tokens) done so far; weights, optimizer and stream are put where they were then."""
         self.optimizer.zero_grad()
-        checkpoint = newest_checkpoint(run.checkpoints, run.latest_file)
+        checkpoints = self._checkpoints(run)
+        checkpoint = checkpoints.newest()
         check_start(run, self.config)
         if checkpoint is None:
             if self.optimizer.state:
                 raise PilekitError("this Trainer has trained already, and nothing of it was saved; make a new one")
             take_config(run, self.config, None)
             return 0, 0
-        done = load_checkpoint(checkpoint, self.lm.model, self.optimizer)
+        done = checkpoints.load(checkpoint, self.lm.model, self.optimizer)
         if done.model != fingerprint(self.lm.model):
             raise PilekitError(
                 f"{visible(str(run.path))}: its checkpoint is of a model of another configuration; put the "
@@ -225,15 +227,11 @@ class Trainer:
                 "schedule.warmup, and run again"
             )
         progress = Progress(step, tokens, self._place, torch.get_num_threads(), fingerprint(self.lm.model))
-        save_checkpoint(
-            run.checkpoints,
-            run.latest_file,
-            self.lm.model,
-            self.optimizer,
-            progress,
-            config=msgspec.to_builtins(self.config),
-            keep_last=self.config.checkpoint.keep_last,
-        )
+        self._checkpoints(run).save(self.lm.model, self.optimizer, progress, msgspec.to_builtins(self.config))
+
+    def _checkpoints(self, run: RunFolder) -> Checkpoints:
+        keep_last = self.config.checkpoint.keep_last
+        return Checkpoints(run.checkpoints, run.latest_file, join(), keep_last=keep_last, asynchronous=False)
 
 
 def seed_of_step(seed: int, step: int) -> int:

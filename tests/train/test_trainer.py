@@ -194,8 +194,8 @@ def test_interrupted_and_continued_is_uninterrupted(made: Path, tmp_path: Path, 
     parts = load_file(tmp_path / "parts" / "model" / "model.safetensors")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    assert (tmp_path / "parts/checkpoints/step-8/optimizer.safetensors").read_bytes() == (
-        tmp_path / "whole/checkpoints/step-8/optimizer.safetensors"
+    assert (tmp_path / "parts/checkpoints/step-8/__0_0.distcp").read_bytes() == (
+        tmp_path / "whole/checkpoints/step-8/__0_0.distcp"
     ).read_bytes()
 
 
