@@ -1,10 +1,12 @@
 """From `[model]` to a model: a preset or a config.json, freshly initialised, or a model_dir to train further.
 
 The same seed gives the same weights, bit for bit: they are drawn on the CPU, from a generator that is put back as it
-was. Parameters are float32 whatever a config.json says, as they are the masters that the optimizer moves; what a step
-computes in is the business of `[precision]`. A fresh model gets the tokenizer's special tokens, so that model and
-tokenizer agree about them when they are exported together. What does not fit is told before anything is allocated,
-from the model's shape alone: 0.03 s for `pythia-2.8b`, which takes 11 GB once it is made.
+was. Among several ranks rank 0 alone draws or loads them, so how many there are has no influence either; what the
+others build is never written to, and such memory costs nothing. Parameters are float32 whatever a config.json says, as
+they are the masters that the optimizer moves; what a step computes in is the business of `[precision]`. A fresh model
+gets the tokenizer's special tokens, so that model and tokenizer agree about them when they are exported together. What
+does not fit is told before anything is allocated, from the model's shape alone: 0.03 s for `pythia-2.8b`, which takes
+11 GB once it is made.
 """
 
 from __future__ import annotations
@@ -16,35 +18,55 @@ import torch
 import xxhash
 from torch import nn
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, check_vocabulary, load_causal_lm, max_length_of
-from pilekit.evaluate.model_folder import attention_of, check_folder, model_on_meta, quiet, read_config
+from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, check_vocabulary, max_length_of
+from pilekit.evaluate.model_folder import attention_of, check_folder, load_model, model_on_meta, quiet, read_config
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import ModelConfig
 from pilekit.train.presets import PRESETS
+from pilekit.train.ranks import Ranks
 
 VOCABULARY_MULTIPLE = 128
 """GPT-NeoX rounds its embedding up to a multiple of this, which matrix units like: 50,277 ids have 50,304 rows."""
 
 
+def build_on(ranks: Ranks, config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int) -> CausalLM:
+    """`build_model` on rank 0, and on the others the same model without its numbers, for `Engine` to fill.
+
+    What does not fit, all ranks raise. Only rank 0's can predict: what is to be found out about the model is for it.
+    """
+    built: list[CausalLM] = []
+
+    def build() -> bool:
+        built.append(build_model(config, tokenizer, seq_len=seq_len, seed=seed))
+        return built[0].head_is_last
+
+    head_is_last = ranks.first(build)
+    lm = ranks.together(lambda: built[0] if built else _unfilled(_checked(config, tokenizer, seq_len), head_is_last))
+    lm.model.train()
+    return lm
+
+
 def build_model(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int) -> CausalLM:
-    """The model that `config` names, float32 and ready to train; a fresh one is on the CPU.
+    """The model that `config` names, float32, on the CPU and ready to train.
 
     A preset has as many positions as a row has tokens: positions that it never saw in training would be worthless. A
     config.json or a model_dir must have as many, and an embedding for every id; else a PilekitError names both numbers.
     """
     made = _checked(config, tokenizer, seq_len).config
     if config.path is not None:
-        lm = load_causal_lm(config.path)
+        model = load_model(config.path, dtype=torch.float32)
     else:
-        auto: Any = AutoModelForCausalLM
         with torch.random.fork_rng(devices=[]), quiet():
             torch.manual_seed(seed)
-            model = auto.from_config(
-                made, dtype=torch.float32, attn_implementation=attention_of(made), trust_remote_code=False
-            )
+            model = _from_config(made)
+    try:
         lm = as_causal_lm(model)
+    except PilekitError as error:
+        given = config.preset or config.config or config.path or ""
+        raise PilekitError(f"{visible(given)}: {error}") from error
     lm.model.train()
     return lm
 
@@ -67,6 +89,28 @@ def fingerprint(model: PreTrainedModel) -> str:
     }
     digest: str = xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True, default=str).encode())
     return digest
+
+
+def _from_config(made: PreTrainedConfig) -> PreTrainedModel:
+    auto: Any = AutoModelForCausalLM
+    return cast(
+        "PreTrainedModel",
+        auto.from_config(made, dtype=torch.float32, attn_implementation=attention_of(made), trust_remote_code=False),
+    )
+
+
+def _unfilled(shape: PreTrainedModel, head_is_last: bool) -> CausalLM:
+    """The model of this shape with memory for its parameters that nobody has written to."""
+    with no_init_weights(), quiet():
+        model: Any = _from_config(shape.config)
+    model.tie_weights()
+    return CausalLM(
+        model=model,
+        trunk=model.base_model,
+        head=model.get_output_embeddings(),
+        max_length=max_length_of(model),
+        head_is_last=head_is_last,
+    )
 
 
 def _checked(config: ModelConfig, tokenizer: Tokenizer, seq_len: int) -> PreTrainedModel:

@@ -16,8 +16,10 @@ from transformers import LlamaConfig
 from pilekit.errors import PilekitError
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import ModelConfig
-from pilekit.train.model import build_model, count_parameters
+from pilekit.train.model import build_model, build_on, count_parameters
 from pilekit.train.presets import PRESETS
+from pilekit.train.ranks import join
+from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
 # What the models' published weights hold (https://huggingface.co/EleutherAI), embeddings of 50,304 rows included.
@@ -168,3 +170,42 @@ def test_what_is_no_model_is_refused_before_anything_is_made(tokenizer: Tokenize
             count_parameters(config, tokenizer, seq_len=16)
         with pytest.raises(PilekitError, match=said):
             build_model(config, tokenizer, seq_len=16, seed=0)
+
+
+def shape_on_rank(folder: str, tokenizer: str) -> dict[str, Any]:
+    lm = build_on(join(), ModelConfig(config=folder), load_tokenizer(tokenizer), seq_len=16, seed=3)
+    model: Any = lm.model
+    return {
+        "parameters": {name: tuple(parameter.shape) for name, parameter in model.named_parameters()},
+        "stored": list(model.state_dict()),
+        "buffers": {name: buffer.tolist() for name, buffer in model.named_buffers()},
+        "tied": lm.head.weight is model.get_input_embeddings().weight,
+        "head": (lm.head_is_last, lm.max_length, lm.model.training, type(lm.trunk).__name__),
+        "values": {name: value.tolist() for name, value in model.state_dict().items()} if join().is_first else None,
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_ranks_build_the_same_model_without_its_numbers(
+    family: Family, tokenizer: Tokenizer, tmp_path: Path, process_group: ProcessGroups
+) -> None:
+    tiny_model(family).config.save_pretrained(tmp_path / "model")
+    first, second = process_group(2).run(shape_on_rank, str(tmp_path / "model"), str(tokenizer.path))
+    alone = build_model(ModelConfig(config=str(tmp_path / "model")), tokenizer, seq_len=16, seed=3)
+    assert first.pop("values") == {name: value.tolist() for name, value in alone.model.state_dict().items()}
+    assert second.pop("values") is None
+    assert first == second
+    assert first["tied"] == (family == "gpt2")
+
+
+def error_on_rank(folder: str, tokenizer: str) -> str:
+    with pytest.raises(PilekitError) as error:
+        build_on(join(), ModelConfig(config=folder), load_tokenizer(tokenizer), seq_len=16, seed=0)
+    return str(error.value)
+
+
+def test_what_does_not_fit_all_ranks_raise(tokenizer: Tokenizer, tmp_path: Path, process_group: ProcessGroups) -> None:
+    tiny_model(vocab_size=100).config.save_pretrained(tmp_path / "model")
+    first, second = process_group(2).run(error_on_rank, str(tmp_path / "model"), str(tokenizer.path))
+    assert first == second
+    assert "vocabulary larger than the embeddings" in first
