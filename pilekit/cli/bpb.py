@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
-from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
+from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.shards.reading import OnError

@@ -15,10 +15,10 @@ import click
 
 from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import Folder, corpus_argument, exact_subsets, open_corpus
-from pilekit.cli.progress import Advance, byte_progress
 from pilekit.cli.similarity import Similarity
 from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
+from pilekit.progress import Advance, byte_progress
 
 if TYPE_CHECKING:
     from rich.table import Table

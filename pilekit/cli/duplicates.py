@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.corpus_arguments import Folder
-from pilekit.cli.progress import byte_progress
 from pilekit.cli.similarity import Similarity
 from pilekit.errors import PilekitError, visible
+from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.dedup.earlier_run import EarlierRun

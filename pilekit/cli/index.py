@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.corpus_arguments import open_corpus, paths_argument
-from pilekit.cli.progress import byte_progress
 from pilekit.cli.skipped_lines import tell_skipped
+from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

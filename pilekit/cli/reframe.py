@@ -13,8 +13,8 @@ import click
 
 from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import open_corpus, out_option, paths_argument
-from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
+from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from rich.table import Table

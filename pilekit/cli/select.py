@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus, out_option
-from pilekit.cli.progress import byte_progress
 from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
+from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from rich.table import Table

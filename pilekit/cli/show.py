@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
+from pilekit.progress import byte_progress
 
 SLOW_SECONDS = 2.0
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
-from pilekit.cli.progress import byte_progress
 from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
+from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.shards.reading import OnError

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
-from pilekit.cli.progress import byte_progress
-from pilekit.cli.stream_options import Repeats, read_state
+from pilekit.cli.stream_options import Lanes, Repeats, read_state
 from pilekit.cli.stream_views import documents_of_rows, plan_table, step_documents, step_table
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import visible
+from pilekit.progress import count_progress
 
 if TYPE_CHECKING:
     from pilekit.shards.reading import OnError
@@ -52,11 +51,15 @@ SHOWN_CHARACTERS = 300
     help="No document cut that fits in a row; one after another, cut at the row's edge; one document a row.",
 )
 @click.option("--window", type=click.IntRange(min=1), default=256, show_default=True, help="Documents packed together.")
+@click.option("--lanes", type=Lanes(), metavar="R,M", help="Rows and columns of the grid; chosen, if not given.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order.")
 @click.option("--repeats", type=Repeats(), metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
 @click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
 @click.option(
-    "--state", type=click.Path(path_type=Path), metavar="FILE", help="Go on from a state_dict() saved as JSON."
+    "--state",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Go on from a state_dict() saved as JSON, or from a checkpoint (a folder step-N).",
 )
 @click.option(
     "--on-error",
@@ -80,6 +83,7 @@ def command(
     world_size: int,
     packing: Packing,
     window: int,
+    lanes: tuple[int, int] | None,
     seed: int,
     repeats: dict[str, float] | None,
     dedup: Path | None,
@@ -108,10 +112,7 @@ def command(
         raise click.UsageError("--explain and --peek show different things; give one of them")
     corpus = open_corpus(paths, manifest).without_held_out()
     from pilekit.stream import PileStream  # torch: a second or two that no other command should pay
-    from pilekit.stream.plan import choose_plan
 
-    with byte_progress("indexing", corpus.size) as advance:
-        choose_plan(corpus, on_error=on_error, advance=advance)
     stream = PileStream(
         corpus,
         tokenizer=tokenizer,
@@ -122,6 +123,7 @@ def command(
         world_size=world_size,
         packing=packing,
         window=window,
+        lanes=lanes or "auto",
         seed=seed,
         subsets=exact_subsets(subsets, corpus),
         repeats=repeats,
@@ -140,7 +142,8 @@ def command(
             _console().print(plan_table(explained))
         return
     if peek is not None:
-        documents = step_documents(stream, peek)
+        with count_progress(f"looking for step {peek:,}") as reached:
+            documents = step_documents(stream, peek, reached)
         if as_json:
             click.echo(json.dumps(documents))
         else:
@@ -217,22 +220,8 @@ def _print(result: dict[str, Any], stream: PileStream) -> None:
 
 
 def _shown_progress(stream: PileStream, steps: int) -> Iterator[Batch]:
-    """The batches of `stream`, with a progress line on stderr from the third second on."""
-    if not sys.stderr.isatty():
-        yield from stream
-        return
-    columns = (TextColumn("packing"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("", total=steps)
-    shown = started = time.monotonic()
-    try:
+    """The batches of `stream`, with a progress line on stderr."""
+    with count_progress("packing") as reached:
         for done, batch in enumerate(stream):
             yield batch
-            # Ten times a second: telling rich of each small batch would take longer than packing it.
-            if (now := time.monotonic()) > shown + 0.1:
-                shown = now
-                progress.update(task, completed=done + 1)
-                if now > started + 2:
-                    progress.start()
-    finally:
-        progress.stop()
+            reached(done + 1, steps)

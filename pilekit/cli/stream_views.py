@@ -10,6 +10,7 @@ from rich.text import Text
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
+    from pilekit.progress import Reached
     from pilekit.stream import Batch, PileStream
     from pilekit.stream.explanation import Explanation
 
@@ -49,9 +50,9 @@ def documents_of_rows(stream: PileStream, batch: Batch, row: int) -> list[dict[s
     return documents
 
 
-def step_documents(stream: PileStream, step: int) -> list[dict[str, Any]]:
+def step_documents(stream: PileStream, step: int, reached: Reached) -> list[dict[str, Any]]:
     """The documents of an optimizer step, of all ranks: `row`, and what `documents_of_rows` tells of them."""
-    batch = stream.peek_batch(step)
+    batch = stream.peek_batch(step, reached)
     return [
         {"row": row, **document}
         for row in range(len(batch["input_ids"]))

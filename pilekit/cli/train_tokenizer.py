@@ -11,8 +11,8 @@ from rich.text import Text
 
 from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
-from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
+from pilekit.progress import byte_progress
 
 
 @click.command("train-tokenizer")

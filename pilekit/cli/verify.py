@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.corpus_arguments import open_corpus, paths_argument
-from pilekit.cli.progress import byte_progress
 from pilekit.errors import visible
+from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,13 +7,14 @@ into, is the `Form`'s business: rows of tokens here, documents as they are in ra
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from pilekit.progress import Reached
 from pilekit.stream.batch import Batch, OpenBatch
 from pilekit.stream.grid import Grid, Share
 from pilekit.stream.hashes import Int64
@@ -136,31 +137,49 @@ def made(source: LaneSource, form: Form, share: Share, places: Int64, numbers: r
 
 
 def given_to_step(
-    source: LaneSource, form: Form, grid: Grid, step: int, begun: Mapping[int, tuple[Place, int]]
+    source: LaneSource,
+    form: Form,
+    grid: Grid,
+    step: int,
+    begun: Mapping[int, tuple[Place, int]],
+    reached: Reached | None = None,
 ) -> list[Any]:
     """What the lanes give to optimizer step `step`, for all ranks.
 
-    begun   for each lane of the step's column where to begin to count, and how many samples are given from there before
+    begun     for each lane of the step's column where to begin to count, and how many samples it gives before the step
+    reached   called now and then with how many of those samples are behind
     """
     found: list[Any] = []
+    done, total = 0, sum(before for _, before in begun.values())
+
+    def passed(count: int) -> None:
+        nonlocal done
+        done += count
+        if reached is not None:
+            reached(done, total)
+
     for lane in range(step % grid.columns, grid.lanes, grid.columns):
         place, before = begun[lane]
         reading = form.lane(source, lane, place)
         try:
-            passed_over(reading, before)
+            passed_over(reading, before, passed)
             found += reading.give(grid.per_visit)
         finally:
             reading.close()
     return found
 
 
-def passed_over(lane: Giving, count: int) -> int:
-    """Pass over the lane's next `count` samples, in small parts, so that none are kept; returns how many there were."""
+def passed_over(lane: Giving, count: int, passed: Callable[[int], None] = lambda count: None) -> int:
+    """Pass over the lane's next `count` samples, in small parts, so that none are kept; returns how many there were.
+
+    passed   called with each further number of them
+    """
     left = count
     while left > 0:
         asked = min(left, 64)
         found = sum(some.count for some in lane.give(asked))
         left -= found
+        passed(found)
         if found < asked:
             break
     return count - left

@@ -26,6 +26,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Stage
+from pilekit.progress import Reached, byte_progress
 from pilekit.shards.frame_cache import FrameCache
 from pilekit.shards.reading import OnError
 from pilekit.stream import finite
@@ -51,7 +52,7 @@ from pilekit.stream.lane import Layout, Place
 from pilekit.stream.lane_sources import OTHER, Wanted, checked_filters
 from pilekit.stream.loader import StreamLoader
 from pilekit.stream.making import Form, PackedForm, given_to_step, made
-from pilekit.stream.plan import choose_plan
+from pilekit.stream.plan import Plan, choose_plan
 from pilekit.stream.raw_documents import RawForm, state_of, taken_state
 from pilekit.stream.repeats import exact_repeats
 from pilekit.stream.resuming import accumulation_for, changed_fields, grid_for, loaded_state
@@ -190,7 +191,7 @@ class PileStream(IterableDataset[Batch]):
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
         self._wanted = Wanted(
             corpus=self.corpus,
-            plan=choose_plan(self.corpus, on_error=on_error),
+            plan=self._chosen_plan(on_error),
             subsets=self.subsets,
             repeats=self.repeats,
             filters=checked_filters(filters),
@@ -232,6 +233,13 @@ class PileStream(IterableDataset[Batch]):
         none = np.zeros(len(ids), np.int64)
         self._changes: list[dict[str, Any]] = []
         self._start(Record(self._first(), 0, none, none.copy()))
+
+    def _chosen_plan(self, on_error: OnError) -> Plan:
+        """With a progress line while indexes are made, of one rank, as others wait for the same."""
+        if self.rank:
+            return choose_plan(self.corpus, on_error=on_error)
+        with byte_progress("indexing", self.corpus.size) as advance:
+            return choose_plan(self.corpus, on_error=on_error, advance=advance)
 
     def _start(self, record: Record) -> None:
         """Go on from this record."""
@@ -554,21 +562,24 @@ class PileStream(IterableDataset[Batch]):
             },
         }
 
-    def peek(self, step: int) -> list[list[tuple[str, int]]]:
+    def peek(self, step: int, reached: Reached | None = None) -> list[list[tuple[str, int]]]:
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
 
         Reads and tokenizes, for every lane of the step's column, from what is recorded (or was loaded) where that lies
-        at or before the step, else from the beginning: a step far ahead costs about what getting there costs. A finite
-        pass has nothing behind its last step: [].
-        """
-        return self._form.named(self._given_to(step))
+        at or before the step, else from the beginning: a step far ahead costs about what getting there costs all ranks
+        in one process, divided by the grid's columns, and no step is too far. A finite pass has nothing behind its last
+        step: [].
 
-    def peek_batch(self, step: int) -> Any:
+        reached   called now and then with how many samples before the step were passed, and how many there are
+        """
+        return self._form.named(self._given_to(step, reached))
+
+    def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
         """The same, as one batch of the whole step, in no order that a rank would see; costs as much."""
         everything = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-        return self._form.batch(Share(self.grid, 0, 1, 1), step, self._given_to(step), *everything)
+        return self._form.batch(Share(self.grid, 0, 1, 1), step, self._given_to(step, reached), *everything)
 
-    def _given_to(self, step: int) -> list[Any]:
+    def _given_to(self, step: int, reached: Reached | None) -> list[Any]:
         if type(step) is not int or step < 0:
             raise PilekitError(f"step is a whole number from 0 on, not {visible(repr(step), 80)}")
         record, grid = self._current(), self.grid
@@ -588,7 +599,7 @@ class PileStream(IterableDataset[Batch]):
             at, places = max(usable, key=lambda pair: pair[0])
             visits = len(range(column, step, grid.columns)) - len(range(column, at, grid.columns))
             begun[lane] = (Place(*places[lane].tolist()), visits * grid.per_visit)
-        return given_to_step(self._source, self._form, grid, step, begun)
+        return given_to_step(self._source, self._form, grid, step, begun, reached)
 
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""

@@ -11,6 +11,7 @@ frame reaches. Where the answer is random access, missing indexes are made, and 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from itertools import islice
 
@@ -29,6 +30,8 @@ from pilekit.shards.seek_table import read_seek_table
 from pilekit.stream import grid
 from pilekit.stream.hashes import Int64
 from pilekit.stream.selection import indexes_of
+
+logger = logging.getLogger(__name__)
 
 MOST_DECODED = 8 << 20
 """Bytes of text that reaching a document may cost to decode, on average: 6 ms. `pilekit reframe` makes it 1 MiB."""
@@ -65,6 +68,8 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
         for shard, sizes in zip(corpus.shards, known, strict=True):
             if reason := _too_long(shard, sizes):
                 return Plan("sequential", reason)
+    if missing := found.count(None):
+        logger.info("indexing %d of %d shards, which is done once", missing, len(found))
     indexes = tuple(indexes_of(corpus, on_error, advance, found))
     if small:
         return Plan("random", f"the corpus's text, at most {HELD_BYTES >> 20} MiB, is held whole", indexes)

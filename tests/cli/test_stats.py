@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pilekit import PilekitError
-from pilekit.cli import corpus_arguments, progress
+from pilekit.cli import corpus_arguments
 from pilekit.cli.stats import command
 from tests.shards import making
 
@@ -153,39 +151,6 @@ def test_real_text_from_a_pipe_as_from_the_file(real_corpus: Path) -> None:
 
 def test_no_path_named_means_all_subsets() -> None:
     assert corpus_arguments.exact_subsets(None, None) is None  # type: ignore[arg-type]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("total", [None, 10_000_000])
-def test_progress_appears_late_and_never_after_the_end(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    now = 0.0
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
-    with progress.byte_progress("counting [red]", total) as advance:
-        advance(1000)
-        assert terminal.getvalue() == ""
-        now = 3.0
-        advance(4_000_000)
-        assert "counting [red]" in terminal.getvalue()
-    assert "4.0" in terminal.getvalue()
-    shown = len(terminal.getvalue())
-    advance(1)
-    assert len(terminal.getvalue()) == shown
-
-
-def test_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
-    with progress.byte_progress("counting", 10) as advance:
-        advance(5)
-    assert stderr.getvalue() == ""
 
 
 # Not ru_maxrss: a child process inherits its parent's.

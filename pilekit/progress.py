@@ -1,4 +1,4 @@
-"""The progress line: bytes, rate and time left, on stderr, silent when stderr is not a terminal.
+"""The progress line: how much is done, rate and time left, on stderr, silent when stderr is not a terminal.
 
 It appears only after two seconds, so that quick commands stay quiet, and vanishes when the work ends, so that nothing
 of it is left between messages. Readers report from their decoding thread, which may still run for a moment after the
@@ -13,24 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
 from pilekit.errors import visible
 
 QUIET_SECONDS = 2.0
 
 Advance = Callable[[int], None]
 """Called with the number of further bytes (as stored, compressed) that have been dealt with; from any thread."""
+
+Reached = Callable[[int, int], None]
+"""Called with how many are done, and how many are to be done in all."""
 
 
 @contextmanager
@@ -42,6 +33,18 @@ def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
     if not sys.stderr.isatty():
         yield lambda amount: None
         return
+    from rich.console import Console  # here, as most processes that could show a line show none
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     time_column: ProgressColumn = TimeElapsedColumn() if total is None else TimeRemainingColumn()
     progress = Progress(
         TextColumn("{task.description}", markup=False),
@@ -73,3 +76,32 @@ def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
             ended = True
         if shown:
             progress.stop()
+
+
+@contextmanager
+def count_progress(what: str) -> Iterator[Reached]:
+    """Show how many of how many are done; yields the function to call with both numbers, as often as one likes."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), MofNCompleteColumn())
+    progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    task = progress.add_task(visible(what), total=None)
+    told = started = time.monotonic()
+
+    def reached(done: int, total: int) -> None:
+        nonlocal told
+        # Ten times a second: telling rich of each small step would take longer than making it.
+        if (now := time.monotonic()) >= told + 0.1:
+            told = now
+            progress.update(task, completed=done, total=total)
+            if now >= started + QUIET_SECONDS:
+                progress.start()
+
+    try:
+        yield reached
+    finally:
+        progress.stop()

@@ -1,0 +1,125 @@
+"""The progress line: late, true, gone at the end, and nothing of it where no terminal is."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pilekit import PileStream, progress
+from pilekit.cli.main import pilekit
+from tests.tiny import tiny_tokenizer
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("total", [None, 10_000_000])
+def test_progress_appears_late_and_never_after_the_end(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    now = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress.byte_progress("counting [red]", total) as advance:
+        advance(1000)
+        assert terminal.getvalue() == ""
+        now = 3.0
+        advance(4_000_000)
+        assert "counting [red]" in terminal.getvalue()
+    assert "4.0" in terminal.getvalue()
+    shown = len(terminal.getvalue())
+    advance(1)
+    assert len(terminal.getvalue()) == shown
+
+
+def test_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
+    with progress.byte_progress("counting", 10) as advance:
+        advance(5)
+    assert stderr.getvalue() == ""
+
+
+def terminal_with_haste(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard error from here on: a terminal; and three seconds pass whenever someone looks at the clock."""
+    found = Terminal()
+    monkeypatch.setattr(sys, "stderr", found)
+    monkeypatch.setenv("TERM", "xterm")
+    clock = iter(range(0, 10**9, 3))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    return found
+
+
+def test_counted_progress_appears_late_and_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    now = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with progress.count_progress("looking [red]") as reached:
+        now = 1.9
+        reached(1, 1000)
+        assert terminal.getvalue() == ""
+        now = 2.5
+        reached(777, 1000)
+        assert "looking [red]" in terminal.getvalue()
+    assert "777/1000" in terminal.getvalue()
+    assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the line is erased"
+
+
+def test_counted_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
+    with progress.count_progress("looking") as reached:
+        reached(5, 10)
+    assert stderr.getvalue() == ""
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus" / "a.jsonl"
+    path.parent.mkdir()
+    lines = [json.dumps({"text": f"{number} words", "meta": {}}) for number in range(300)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_indexes_that_a_stream_makes(
+    shard: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a terminal a line; of further ranks none, as all wait for the same; in the log how many there are."""
+    tokenizer, terminal = tiny_tokenizer(tmp_path), terminal_with_haste(monkeypatch)
+    with caplog.at_level(logging.INFO):
+        PileStream(shard, tokenizer=tokenizer, batch_size=1)
+    assert "indexing 1 of 1 shards" in caplog.text
+    assert "indexing" in terminal.getvalue()
+    for index in shard.parent.glob("*"):
+        if index != shard:
+            index.unlink()
+    terminal.truncate(0)
+    PileStream(shard, tokenizer=tokenizer, batch_size=1, rank=1, world_size=2)
+    assert terminal.getvalue() == ""
+    caplog.clear()
+    PileStream(shard, tokenizer=tokenizer, batch_size=1)
+    assert "indexing" not in caplog.text
+
+
+def test_a_step_far_ahead_shows_how_far_it_is(
+    shard: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer, terminal = str(tiny_tokenizer(tmp_path)), terminal_with_haste(monkeypatch)
+    arguments = ["stream", str(shard), "--tokenizer", tokenizer, "--seq-len", "16", "--batch-size", "2", "--json"]
+    pilekit.main([*arguments, "--peek", "4000"], standalone_mode=False)
+    assert "looking for step 4,000" in terminal.getvalue()
+    assert "/2000" in terminal.getvalue(), "of four columns, so a thousand visits of two rows"
+    assert {document["row"] for document in json.loads(capsys.readouterr().out)} == {0, 1}
