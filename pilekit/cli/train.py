@@ -54,10 +54,10 @@ def command(config_file: str, changes: tuple[str, ...], out: str | None, dry_run
     Ctrl-C saves a checkpoint; the same command goes on from the newest one.
     """
     from pilekit.train.config import load_config
-    from pilekit.train.run_folder import RunFolder, check_start
+    from pilekit.train.run_folder import check_start, run_of
 
     config = load_config(config_file, changes)
-    run = RunFolder(Path("runs", Path(config_file).stem) if out is None else Path(out))
+    run = run_of(Path("runs", Path(config_file).stem) if out is None else out, config)
     check_start(run, config)
     if dry_run:
         for topic, text in _plan(config, run):

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from pilekit.cli.train import command
 from pilekit.errors import PilekitError
+from pilekit.train.config import load_config
 from pilekit.train.run_folder import open_run
 from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
 
@@ -147,7 +148,7 @@ def test_a_folder_that_is_something_else_is_refused(made: Path, here: Path) -> N
 
 
 def test_a_run_that_another_holds_is_refused(made: Path, here: Path) -> None:
-    with open_run(here / "runs" / "tiny"):
+    with open_run(here / "runs" / "tiny", load_config(made / "tiny.toml")):
         result = train(made)
     assert isinstance(result.exception, PilekitError)
     assert f"another process (process {os.getpid()}) trains in this folder" in str(result.exception)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 
 from pilekit.corpus import Corpus, read_header, write_header
 from pilekit.errors import PilekitError
+from pilekit.train.checkpoint_files import Progress, own_sums, write_state
 from pilekit.train.config import (
     DataConfig,
     ModelConfig,
@@ -32,6 +35,8 @@ from pilekit.train.run_folder import (
     check_resumable,
     check_start,
     open_run,
+    origin,
+    run_of,
     take_config,
 )
 
@@ -55,23 +60,33 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 def begun(path: Path, config: TrainConfig = CONFIG, *, step: int | None = 10) -> RunFolder:
     """A run as an earlier process left it."""
-    with open_run(path) as run:
-        take_config(run, config, None)
+    with open_run(path, config) as run:
+        take_config(run, config, origin(run, config))
         run.metrics_file.write_text("{}\n")
         if step is not None:
-            (run.checkpoints / f"step-{step}").mkdir(parents=True)
+            checkpoint(run.checkpoints / f"step-{step}", config)
     return run
+
+
+def checkpoint(folder: Path, config: TrainConfig) -> Path:
+    """A checkpoint as a run with this config writes it, but for its tensors."""
+    folder.mkdir(parents=True)
+    for name in ("__0_0.distcp", ".metadata"):
+        (folder / name).write_bytes(b"x")
+    progress = Progress(int(folder.name.removeprefix("step-")), 100, {}, 1)
+    write_state(folder, progress, msgspec.to_builtins(config), own_sums(folder, 0))
+    return folder
 
 
 # The folder
 
 
 def test_a_new_folder_is_made_and_marked(tmp_path: Path) -> None:
-    with open_run(tmp_path / "runs" / "a") as run:
+    with open_run(tmp_path / "runs" / "a", CONFIG) as run:
         assert run == RunFolder(tmp_path / "runs" / "a")
         assert read_header(run.path).kind == "run"
         assert sorted(path.name for path in run.path.iterdir()) == [".lock", "pilekit.json"]
-    with open_run(str(run.path)) as again:
+    with open_run(str(run.path), CONFIG) as again:
         assert again == run
 
 
@@ -89,11 +104,11 @@ def test_a_search_for_shards_does_not_take_metrics_for_text(tmp_path: Path) -> N
 
 
 def test_an_empty_folder_and_what_a_killed_start_left_are_taken(tmp_path: Path) -> None:
-    with open_run(tmp_path) as run:
+    with open_run(tmp_path, CONFIG) as run:
         pass
     (tmp_path / "pilekit.json").rename(tmp_path / "pilekit.json.4711.partial")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "pilekit.json.4711.partial"]
-    with open_run(tmp_path) as again:
+    with open_run(tmp_path, CONFIG) as again:
         assert again == run
         assert read_header(tmp_path).kind == "run"
 
@@ -101,7 +116,7 @@ def test_an_empty_folder_and_what_a_killed_start_left_are_taken(tmp_path: Path) 
 def test_a_link_to_a_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "run").symlink_to("there")
-    with open_run(tmp_path / "run"):
+    with open_run(tmp_path / "run", CONFIG):
         assert (tmp_path / "there" / "pilekit.json").exists()
 
 
@@ -121,7 +136,7 @@ def test_what_is_something_else_is_refused_and_left_alone(tmp_path: Path, made: 
     path = tmp_path / "run"
     made(path)
     before = sorted(tmp_path.rglob("*"))
-    for attempt in (lambda: open_run(path).__enter__(), lambda: check_start(RunFolder(path), CONFIG)):
+    for attempt in (lambda: open_run(path, CONFIG).__enter__(), lambda: check_start(RunFolder(path), CONFIG)):
         with pytest.raises(PilekitError, match=message) as raised:
             attempt()
         assert "\n" not in str(raised.value)
@@ -131,7 +146,7 @@ def test_what_is_something_else_is_refused_and_left_alone(tmp_path: Path, made: 
 @pytest.mark.parametrize("path", ["file/run", "a\0b", "file"])
 def test_what_cannot_be_made_is_one_line(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(PilekitError, match="name another with --out") as raised, open_run(tmp_path / path):
+    with pytest.raises(PilekitError, match="name another with --out") as raised, open_run(tmp_path / path, CONFIG):
         pass
     assert "\n" not in str(raised.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
@@ -144,8 +159,10 @@ def test_what_cannot_be_made_is_one_line(tmp_path: Path, path: str) -> None:
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the run."""
     program = (
-        "import sys\nfrom pilekit.train.run_folder import open_run\n"
-        "with open_run(sys.argv[1]):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+        "import sys\nfrom pilekit.train.config import TrainConfig, TrainSection\n"
+        "from pilekit.train.run_folder import open_run\n"
+        "with open_run(sys.argv[1], TrainConfig(train=TrainSection(steps=1))):\n"
+        "    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", program, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -162,24 +179,24 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         before = contents(tmp_path)
         with (
             pytest.raises(PilekitError, match=rf"run: another process \(process {process.pid}\) trains in this folder"),
-            open_run(tmp_path / "run"),
+            open_run(tmp_path / "run", CONFIG),
         ):
             pass
         assert contents(tmp_path) == before
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with open_run(tmp_path / "run"):
+        with open_run(tmp_path / "run", CONFIG):
             assert (tmp_path / "run" / ".lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_the_lock_is_free_after_the_block_however_it_ends(tmp_path: Path) -> None:
     for end in (lambda: None, lambda: (_ for _ in ()).throw(KeyboardInterrupt)):
         try:
-            with open_run(tmp_path):
+            with open_run(tmp_path, CONFIG):
                 end()
         except KeyboardInterrupt:
             pass
-    with open_run(tmp_path):
+    with open_run(tmp_path, CONFIG):
         pass
 
 
@@ -191,7 +208,7 @@ def test_of_many_at_once_one_gets_it(tmp_path: Path) -> None:
     def attempt() -> None:
         ready.wait()
         try:
-            with open_run(tmp_path / "run") as run:
+            with open_run(tmp_path / "run", CONFIG) as run:
                 got.append(run)
                 done.wait()
         except PilekitError as error:
@@ -211,7 +228,7 @@ def test_of_many_at_once_one_gets_it(tmp_path: Path) -> None:
 
 
 def test_a_new_run_gets_the_config_with_all_defaults(tmp_path: Path) -> None:
-    with open_run(tmp_path) as run:
+    with open_run(tmp_path, CONFIG) as run:
         take_config(run, CONFIG, None)
     assert load_config(run.config_file) == CONFIG
 
@@ -238,7 +255,7 @@ def test_never_resume_refuses_a_run_that_has_something(tmp_path: Path, step: int
 
 
 def test_never_resume_takes_a_run_that_has_nothing_yet(tmp_path: Path) -> None:
-    with open_run(tmp_path) as run:
+    with open_run(tmp_path, CONFIG) as run:
         run.metrics_file.touch()  # as a start leaves it that failed before its first step
         take_config(run, replaced("checkpoint.resume", "never"), None)
     assert load_config(run.config_file).checkpoint.resume == "never"
@@ -388,3 +405,125 @@ def test_a_stored_config_that_is_gone_leaves_the_checkpoint_to_say_what_fits(tmp
     run.config_file.unlink()
     take_config(run, CONFIG, run.checkpoints / "step-10")
     assert load_config(run.config_file) == CONFIG
+
+
+# Checkpoints elsewhere
+
+
+def test_checkpoints_may_lie_elsewhere(tmp_path: Path) -> None:
+    config = replaced("checkpoint.dir", str(tmp_path / "shared" / "a"))
+    run = begun(tmp_path / "run", config)
+    assert run == run_of(tmp_path / "run", config)
+    assert run.checkpoints == tmp_path / "shared" / "a"
+    assert run.newest_step() == 10
+    assert not (run.path / "checkpoints").exists()
+    check_start(run, config)
+
+
+def test_a_folder_of_checkpoints_has_one_run_at_a_time(tmp_path: Path) -> None:
+    config = replaced("checkpoint.dir", str(tmp_path / "shared"))
+    with open_run(tmp_path / "a", config):
+        with (
+            pytest.raises(
+                PilekitError, match=r'^checkpoint.dir = ".*": another process .* trains in this folder'
+            ) as raised,
+            open_run(tmp_path / "b", config),
+        ):
+            pass
+        assert str(raised.value).endswith("or name another with checkpoint.dir")
+    with open_run(tmp_path / "b", config):
+        pass
+    with open_run(tmp_path / "b", replaced("checkpoint.dir", str(tmp_path / "b"))):  # the run's own folder
+        pass
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    config = replaced("checkpoint.dir", str(tmp_path / "file" / "x"))
+    with (
+        pytest.raises(
+            PilekitError, match=r'^checkpoint.dir = ".*": cannot be made the folder of checkpoints: Not a dir'
+        ),
+        open_run(tmp_path / "run", config),
+    ):
+        pass
+
+
+def test_a_run_does_not_lose_its_checkpoints_by_another_dir(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    moved = replaced("checkpoint.dir", str(tmp_path / "new"))
+    with pytest.raises(
+        PilekitError, match=r'^checkpoint.dir = ".*": the run\'s checkpoints are in .*run/checkpoints; move'
+    ):
+        check_start(run_of(run.path, moved), moved)
+    same = replaced("checkpoint.dir", str(run.checkpoints / ".." / "checkpoints"))
+    check_start(run_of(run.path, same), same)
+    run.checkpoints.rename(tmp_path / "new")
+    check_start(run_of(run.path, moved), moved)
+    with pytest.raises(
+        PilekitError, match=r"^checkpoint.dir = \(not given\): the run's checkpoints are in .*new; move"
+    ):
+        begun(tmp_path / "run", moved, step=None)
+        check_start(run, CONFIG)
+
+
+# A run that begins from another's checkpoint
+
+
+def test_a_new_run_begins_from_the_checkpoint_of_another_and_goes_on_from_its_own(tmp_path: Path) -> None:
+    first = begun(tmp_path / "first").checkpoints / "step-10"
+    config = replaced("checkpoint.resume", str(first))
+    run = run_of(tmp_path / "second", config)
+    for _ in range(2):  # the second time after it was killed before it saved
+        check_start(run, config)
+        assert origin(run, config) == first
+        begun(run.path, config, step=None)
+    checkpoint(run.checkpoints / "step-12", config)
+    check_start(run, config)
+    assert origin(run, config) is None
+    check_start(run, CONFIG)  # "auto"
+    assert origin(run, CONFIG) is None
+
+
+def test_only_a_run_that_began_from_it_goes_on_under_the_same_command(tmp_path: Path) -> None:
+    first = begun(tmp_path / "first").checkpoints / "step-10"
+    second = begun(tmp_path / "second")
+    with pytest.raises(
+        PilekitError, match=r'^checkpoint.resume = ".*step-10": .*second has checkpoints already, and did'
+    ):
+        check_start(second, replaced("checkpoint.resume", str(first)))
+
+
+def test_the_checkpoint_of_another_run_meets_only_a_config_that_fits(tmp_path: Path) -> None:
+    first = begun(tmp_path / "first", replaced("train.clip_norm", math.inf)).checkpoints / "step-10"
+    config = replaced("checkpoint.resume", str(first))
+    other = msgspec.structs.replace(config, model=ModelConfig(preset="pythia-70m"))
+    with pytest.raises(PilekitError, match=r'^model.preset = "pythia-70m": .* made with "pythia-14m", and '):
+        check_start(run_of(tmp_path / "second", other), other)
+
+
+def test_what_is_no_checkpoint_is_told_with_one_that_is(tmp_path: Path) -> None:
+    first = begun(tmp_path / "first")
+    for given, told in (
+        (first.path, "give the path of a step-N folder there, such as step-10,"),
+        (first.checkpoints, "give the path of a step-N folder there, such as step-10,"),
+        (tmp_path / "nothing", 'give the path of a step-N folder, "auto" or "never"'),
+        (tmp_path / "a\x1bb", 'give the path of a step-N folder, "auto" or "never"'),
+    ):
+        config = replaced("checkpoint.resume", str(given))
+        with pytest.raises(PilekitError, match=re.escape(told)) as raised:
+            check_start(run_of(tmp_path / "second", config), config)
+        assert str(raised.value).startswith('checkpoint.resume = "')
+        assert str(raised.value).isprintable()
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_damaged_checkpoint_is_not_begun_from(tmp_path: Path) -> None:
+    first = begun(tmp_path / "first").checkpoints / "step-10"
+    content = (first / "state.json").read_bytes()
+    (first / "state.json").write_bytes(content.replace(b"pythia-14m", b"pythia-31m"))
+    config = replaced("checkpoint.resume", str(first))
+    with pytest.raises(
+        PilekitError, match=r'^checkpoint.resume = ".*step-10": is not a good checkpoint: .*; give another'
+    ):
+        check_start(run_of(tmp_path / "second", config), config)
