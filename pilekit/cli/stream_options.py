@@ -36,10 +36,34 @@ class Repeats(click.ParamType[dict[str, float]]):
         return found
 
 
+class Lanes(click.ParamType[tuple[int, int]]):
+    """`32,4`, as (32, 4)."""
+
+    name = "lanes"
+
+    def convert(
+        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Rows and columns; wrong usage for what is no two whole numbers."""
+        if isinstance(value, tuple):
+            return value
+        numbers = value.split(",")
+        if len(numbers) != 2 or not all(n.strip().isascii() and n.strip().isdecimal() and len(n) < 10 for n in numbers):
+            self.fail(f"{visible(value, 80)} is not ROWS,COLUMNS, such as 32,4", param, ctx)
+        return int(numbers[0]), int(numbers[1])
+
+
 def read_state(file: Path) -> Any:
-    """What `state_dict()` gave, or a list of it for all ranks, from a JSON file."""
+    """What `state_dict()` gave, or a list of it for all ranks, from a JSON file, or from a checkpoint of a run.
+
+    A checkpoint is a folder `step-N`, whose state.json holds the stream's state among other things.
+    """
     try:
-        return json.loads(file.read_bytes())
+        state = json.loads((file / "state.json" if file.is_dir() else file).read_bytes())
+        if isinstance(state, dict) and "xxh3" in state and isinstance(whole := state.get("state"), dict):
+            progress = whole.get("progress")
+            return progress.get("stream") if isinstance(progress, dict) else None
+        return state
     except OSError as error:
         raise PilekitError(f"{visible(str(file))}: cannot be read: {error.strerror}; check the path") from error
     except ValueError as error:
