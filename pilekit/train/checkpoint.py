@@ -117,7 +117,10 @@ class Checkpoints:
         try:
             state = verify_together(folder, ranks, hashes=folder != self._verified)
         except Damaged as damage:
-            raise PilekitError(f"{visible(str(folder))}: is not a good checkpoint: {damage}") from damage
+            raise PilekitError(
+                f"{visible(str(folder))}: is not a good checkpoint: {damage}; name one of the folders step-N in the "
+                "checkpoints of a run"
+            ) from damage
         load_tensors(folder, model, optimizer, ranks)
         return state.progress
 

@@ -5,24 +5,47 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.optim import AdamW
 
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint import Progress, find_checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
-from pilekit.train.checkpoint_files import MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, write_state
+from pilekit.train.checkpoint import Progress, find_checkpoint
+from pilekit.train.checkpoint_files import INDEX_FILE, STATE_FILE, own_sums, write_state
+from pilekit.train.checkpoint_tensors import state_tensors, write_tensors
 from tests.tiny import Family, tiny_model
+from tests.train.saving import (
+    adamw,
+    alone,
+    assert_same,
+    checkpoints_in,
+    load,
+    newest,
+    progress_of,
+    save,
+    state_of,
+    steps_in,
+    train,
+    warnings_in,
+)
 
-FILES = [MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]
+SHARD = "__0_0.distcp"
+FILES = [SHARD, INDEX_FILE, STATE_FILE]
+
+
+def stored(folder: Path, into: Path) -> dict[str, Tensor]:
+    """All that a checkpoint holds, read by torch's own converter."""
+    dcp_to_torch_save(folder, into)
+    tensors: dict[str, Tensor] = torch.load(into, weights_only=True)
+    return tensors
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,64 +55,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def adamw(model: nn.Module, *, backwards: bool = False) -> AdamW:
-    """In two groups, in the model's order or from its end."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    if backwards:
-        groups = [{**group, "params": group["params"][::-1]} for group in groups[::-1]]
-    return AdamW(groups, lr=1e-2, fused=True)
-
-
-def train(model: Any, optimizer: AdamW, steps: range) -> None:
-    for step in steps:
-        torch.manual_seed(step)
-        ids = torch.randint(0, 300, (2, 8))
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def state_of(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
-    """Everything that torch itself says the state is, read without the code under test."""
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for name, parameter in model.named_parameters():
-        for kind, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{kind} of {name}"] = value.clone()
-    return tensors
-
-
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        assert one[name].dtype == other[name].dtype, name
-        assert torch.equal(one[name], other[name]), name
-
-
-def save(run: Path, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
-    """A checkpoint of what is given; of a model of a few numbers, all of them `step`, if nothing is."""
-    if model is None:
-        model = nn.Linear(2, 3)
-        nn.init.constant_(model.weight, step)
-    optimizer = AdamW(model.parameters()) if optimizer is None else optimizer
-    progress = Progress(step, 1000 * step, {"shard": "ü/00.jsonl", "document": step}, 2)
-    return save_checkpoint(
-        run / "checkpoints", run / "latest", model, optimizer, progress, config={"a": {"b": 1}}, keep_last=keep_last
-    )
-
-
-def newest(run: Path) -> str | None:
-    folder = newest_checkpoint(run / "checkpoints", run / "latest")
-    return None if folder is None else folder.name
-
-
-def steps_in(run: Path) -> set[str]:
-    return {path.name for path in (run / "checkpoints").iterdir()}
 
 
 # The state
@@ -110,7 +75,7 @@ def test_training_goes_on_bit_for_bit_in_another_model_and_optimizer(tmp_path: P
     other = tiny_model(family, seed=1)
     other_optimizer = adamw(other, backwards=True)
     train(other, other_optimizer, range(7, 8))
-    progress = load_checkpoint(folder, other, other_optimizer)
+    progress = load(folder, other, other_optimizer)
     assert progress == Progress(3, 3000, {"shard": "ü/00.jsonl", "document": 3}, 2)
     assert_same(state_of(other, other_optimizer), at_save)
     if (maps := Path("/proc/self/maps")).exists():  # what was loaded must not live in the files, which will be removed
@@ -126,7 +91,7 @@ def test_going_on_in_the_same_objects_after_more_steps(tmp_path: Path) -> None:
     folder = save(tmp_path, 2, model, optimizer)
     train(model, optimizer, range(2, 4))
     first = state_of(model, optimizer)
-    load_checkpoint(folder, model, optimizer)
+    load(folder, model, optimizer)
     train(model, optimizer, range(2, 4))
     assert_same(state_of(model, optimizer), first)
 
@@ -135,11 +100,11 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
     model = tiny_model("gpt2").eval()
     assert model.lm_head.weight is model.transformer.wte.weight
     folder = save(tmp_path, 1, model)
-    stored = load_file(folder / MODEL_FILE)
-    assert set(stored) == {name for name, _ in model.named_parameters()}
-    assert "lm_head.weight" not in stored
+    keys = set(stored(folder, tmp_path / "stored"))
+    assert keys == {f"model.{name}" for name, _ in model.named_parameters()}
+    assert "model.lm_head.weight" not in keys
     other = tiny_model("gpt2", seed=1).eval()
-    load_checkpoint(folder, other, AdamW(other.parameters()))
+    load(folder, other)
     assert other.lm_head.weight is other.transformer.wte.weight
     ids = torch.arange(8)[None]
     assert torch.equal(other(input_ids=ids).logits, model(input_ids=ids).logits)
@@ -156,6 +121,7 @@ class Odd(nn.Module):
         self.empty = nn.Parameter(torch.randn(0, 3))
         self.short = nn.Parameter(torch.randn(5).bfloat16())
         self.normal = nn.BatchNorm1d(3)
+        self.passing: Tensor
         self.register_buffer("passing", torch.randn(2), persistent=False)
         self.normal(torch.randn(7, 3))
 
@@ -164,22 +130,23 @@ def test_persistent_buffers_and_odd_parameters(tmp_path: Path) -> None:
     model, other = Odd(0), Odd(1)
     folder = save(tmp_path, 1, model)
     passing = other.passing.clone()
-    load_checkpoint(folder, other, AdamW(other.parameters()))
+    load(folder, other)
     assert_same(other.state_dict(), model.state_dict())
     assert not other.transposed.is_contiguous()
-    assert {"normal.running_mean", "normal.num_batches_tracked"} <= set(load_file(folder / MODEL_FILE))
-    assert "passing" not in load_file(folder / MODEL_FILE)
+    keys = set(stored(folder, tmp_path / "stored"))
+    assert {"model.normal.running_mean", "model.normal.num_batches_tracked"} <= keys
+    assert "model.passing" not in keys
     assert torch.equal(other.passing, passing)
 
 
 def test_an_optimizer_that_has_not_stepped(tmp_path: Path) -> None:
     model = tiny_model()
     folder = save(tmp_path, 0, model, adamw(model))
-    assert load_file(folder / OPTIMIZER_FILE) == {}
+    assert not [key for key in stored(folder, tmp_path / "stored") if key.startswith("optimizer.")]
     other = tiny_model(seed=1)
     other_optimizer = adamw(other)
     train(other, other_optimizer, range(2))  # its own state must be gone
-    load_checkpoint(folder, other, other_optimizer)
+    load(folder, other, other_optimizer)
     optimizer = adamw(model)
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
     train(model, optimizer, range(2))
@@ -191,10 +158,11 @@ def test_parameters_that_are_not_trained_have_no_state(tmp_path: Path) -> None:
     model, other = nn.Linear(2, 3), nn.Linear(2, 3)
     for one in (model, other):
         one.bias.requires_grad_(False)
-    optimizer, other_optimizer = AdamW([model.bias, model.weight]), AdamW([other.weight])
+    optimizer = AdamW([("bias", model.bias), ("weight", model.weight)])
+    other_optimizer = AdamW([("weight", other.weight)])
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    load_checkpoint(save(tmp_path, 1, model, optimizer), other, other_optimizer)
+    load(save(tmp_path, 1, model, optimizer), other, other_optimizer)
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
 
@@ -205,22 +173,58 @@ def test_the_learning_rate_is_the_configs_not_the_checkpoints(tmp_path: Path) ->
     folder = save(tmp_path, 1, model, optimizer)
     for group in optimizer.param_groups:
         group["lr"] = 0.5
-    load_checkpoint(folder, model, optimizer)
+    load(folder, model, optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
 
 
-def test_a_checkpoint_is_json_and_safetensors_and_tells_of_its_run(tmp_path: Path) -> None:
+def test_a_checkpoint_tells_of_its_run(tmp_path: Path) -> None:
     model = tiny_model()
-    progress = Progress(4, 7, {}, 1, "shape")
+    progress = Progress(4, 7, {}, 1, "shape", skipped=2, loss_scale={"value": 2.0**16, "good": 3}, world_size=4)
     config = {"train": {"clip_norm": float("inf"), "betas": (0.9, 0.95)}, "data": {"path": None}}
-    folder = save_checkpoint(
-        tmp_path / "checkpoints", tmp_path / "latest", model, adamw(model), progress, config=config, keep_last=1
-    )
+    checkpoints = checkpoints_in(tmp_path)
+    checkpoints.save(model, adamw(model), progress, config)
+    folder = checkpoints.newest()
+    assert folder == tmp_path / "checkpoints" / "step-4"
+    assert checkpoints.load(folder, model, adamw(model)) == progress
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     state = json.loads((folder / STATE_FILE).read_text(), parse_constant=pytest.fail)["state"]
     assert state["config"] == {"train": {"clip_norm": "inf", "betas": [0.9, 0.95]}, "data": {"path": None}}
-    assert state["progress"] == {"step": 4, "tokens": 7, "stream": {}, "threads": 1, "model": "shape"}
+    assert state["progress"] == {
+        "step": 4,
+        "tokens": 7,
+        "stream": {},
+        "threads": 1,
+        "model": "shape",
+        "skipped": 2,
+        "loss_scale": {"value": 65536.0, "good": 3},
+        "world_size": 4,
+    }
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}
+
+
+def test_the_same_state_is_the_same_bytes(tmp_path: Path) -> None:
+    model = tiny_model()
+    optimizer = adamw(model)
+    train(model, optimizer, range(1))
+    one, other = save(tmp_path / "one", 1, model, optimizer), save(tmp_path / "other", 1, model, optimizer)
+    for name in FILES:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+        assert str(tmp_path).encode() not in (one / name).read_bytes()
+
+
+def test_a_checkpoint_of_another_run_loads_too(tmp_path: Path) -> None:
+    model, other = tiny_model(), tiny_model(seed=1)
+    folder = save(tmp_path / "theirs", 7, model)
+    ours = checkpoints_in(tmp_path / "ours")
+    assert ours.newest() is None
+    assert ours.load(folder, other, adamw(other)) == progress_of(7)
+    assert_same(other.state_dict(), model.state_dict())
+    with (folder / SHARD).open("r+b") as file:
+        file.write(b"damage")
+    with pytest.raises(PilekitError, match=r"step-7: is not a good checkpoint: __0_0\.distcp is not as it was written"):
+        ours.load(folder, other, adamw(other))
+    with pytest.raises(PilekitError, match=r"theirs: is not a good checkpoint: it has no state\.json; name one of"):
+        ours.load(tmp_path / "theirs", other, adamw(other))
 
 
 # What does not fit
@@ -236,14 +240,14 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
     folder = save(tmp_path, 1, theirs)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(PilekitError) as caught:
-        load_checkpoint(folder, model, AdamW(model.parameters()))
+        load(folder, model)
     message = str(caught.value)
     assert "\n" not in message
-    assert f"{folder / MODEL_FILE}: does not fit the model" in message
-    assert "it lacks new.bias, new.weight;" in message
-    assert "the model has no old.bias, old.weight;" in message
-    assert "wide.weight ([5, 2] float32, not [4, 2] float32)" in message
-    assert "short.bias ([1] float16, not [1] float32)" in message
+    assert f"{folder}: does not fit the model and its optimizer" in message
+    assert "it lacks model.new.bias, model.new.weight;" in message
+    assert "it alone has model.old.bias, model.old.weight;" in message
+    assert "model.wide.weight ([5, 2] float32, not [4, 2] float32)" in message
+    assert "model.short.bias ([1] float16, not [1] float32)" in message
     assert "shared" not in message
     assert_same(model.state_dict(), before)
 
@@ -251,8 +255,8 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
 def test_of_many_names_a_few_are_listed_and_made_visible(tmp_path: Path) -> None:
     theirs = nn.ModuleDict({f"\x1b[2J{number}": nn.Linear(1, 1) for number in range(100)})
     model = nn.Linear(1, 1)
-    with pytest.raises(PilekitError, match=r"the model has no \\x1b\[2J0\.bias, .* and 195 more") as caught:
-        load_checkpoint(save(tmp_path, 1, theirs), model, AdamW(model.parameters()))
+    with pytest.raises(PilekitError, match=r"it alone has model\.\\x1b\[2J0\.bias, .* and 195 more") as caught:
+        load(save(tmp_path, 1, theirs), model)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 600 + len(str(tmp_path))
 
@@ -260,36 +264,77 @@ def test_of_many_names_a_few_are_listed_and_made_visible(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"exp_avg.weight": None}, "it lacks exp_avg.weight"),
-        ({"exp_avg.gone": torch.zeros(1)}, "the optimizer has no exp_avg.gone"),
-        ({"exp_avg.weight": torch.zeros(2, 3)}, r"exp_avg.weight \(\[2, 3\] float32, not \[3, 2\] float32\)"),
-        ({"step.bias": torch.zeros(1)}, r"step.bias \(\[1\] float32, not \[\] float32\)"),
-        ({"": torch.zeros(1), "step": torch.zeros(1)}, "the optimizer has no , step"),
+        ({"optimizer.weight.exp_avg": None}, "it lacks optimizer.weight.exp_avg;"),
+        ({"optimizer.gone.exp_avg": torch.zeros(1)}, "it alone has optimizer.gone.exp_avg;"),
+        ({"optimizer.weight.exp_avg": torch.zeros(2, 3)}, r"exp_avg \(\[2, 3\] float32, not \[3, 2\] float32\)"),
+        ({"optimizer.bias.step": torch.zeros(1)}, r"optimizer.bias.step \(\[1\] float32, not \[\] float32\)"),
+        ({"": torch.zeros(1), "step": torch.zeros(1)}, "it alone has , step;"),
     ],
 )
-def test_an_optimizers_state_that_does_not_fit(tmp_path: Path, change: dict[str, Tensor | None], told: str) -> None:
+def test_a_state_that_does_not_fit(tmp_path: Path, change: dict[str, Tensor | None], told: str) -> None:
     model = nn.Linear(2, 3)
-    optimizer = AdamW(model.parameters())
+    optimizer = adamw(model)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    folder = save(tmp_path, 1, model, optimizer)
-    tensors = load_file(folder / OPTIMIZER_FILE) | change
-    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, folder / OPTIMIZER_FILE)
+    tensors = state_tensors(model, optimizer, alone()) | change
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    folder = tmp_path / "checkpoints" / "step-1"
+    folder.mkdir(parents=True)
+    write_tensors(folder, kept, kept, alone())
+    write_state(folder, Progress(1, 1, {}, 1), {}, own_sums(folder, 0))
     before = state_of(model, optimizer)
     with pytest.raises(PilekitError, match=told):
-        load_checkpoint(folder, model, optimizer)
+        load(folder, model, optimizer)
     assert_same(state_of(model, optimizer), before)
 
 
-def test_nothing_is_unpickled(tmp_path: Path) -> None:
+class Malicious:
+    """Unpickled, it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.write_text, (self.path, "done")
+
+
+def sealed(folder: Path, step: int = 1) -> None:
+    """Make the sums right, as who wants to mislead would."""
+    (folder / STATE_FILE).unlink()
+    write_state(folder, Progress(step, 1, {}, 1), {}, own_sums(folder, 0))
+
+
+@pytest.mark.parametrize("name", [INDEX_FILE, SHARD])
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path, name: str) -> None:
     folder = save(tmp_path, 1)
     model = nn.Linear(2, 3)
-    torch.save({"weight": nn.Linear(2, 3)}, folder / MODEL_FILE)
-    (folder / STATE_FILE).unlink()
-    write_state(folder, Progress(1, 1, {}, 1), {})
+    bad = Malicious(tmp_path / "executed")
+    with (folder / name).open("wb") as file:
+        if name == SHARD:
+            torch.save(bad, file)
+        else:
+            pickle.dump(bad, file)
+    sealed(folder)
     assert newest(tmp_path) == "step-1"  # its sums are right
-    with pytest.raises(PilekitError, match=r"model\.safetensors: cannot be read"):
-        load_checkpoint(folder, model, AdamW(model.parameters()))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(
+        PilekitError, match=r"\.metadata: is not the index of a|step-1: cannot be read by rank 0"
+    ) as told:
+        load(folder, model)
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "executed").exists()
+    assert_same(model.state_dict(), before)
+
+
+def test_an_index_leads_to_no_other_folder(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1)
+    index = pickle.loads((folder / INDEX_FILE).read_bytes())
+    for stored in index.storage_data.values():
+        stored.relative_path = "../step-1/" + SHARD
+    (folder / INDEX_FILE).write_bytes(pickle.dumps(index))
+    sealed(folder)
+    with pytest.raises(PilekitError, match=r"\.metadata: is not the index of a checkpoint: it leads out of its folder"):
+        load(folder, nn.Linear(2, 3))
 
 
 # Which are kept, which is newest
@@ -332,7 +377,7 @@ def test_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     folder = save(tmp_path, 5, model, keep_last=1)
     assert steps_in(tmp_path) == {"step-5"}
     assert newest(tmp_path) == "step-5"
-    assert bool((load_file(folder / MODEL_FILE)["weight"] == 77).all())
+    assert bool((stored(folder, tmp_path / "stored")["model.weight"] == 77).all())
 
 
 def test_what_people_put_beside_checkpoints_is_left_alone(tmp_path: Path) -> None:
@@ -372,23 +417,28 @@ def files_limited_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("room", [0, 300_000, 400_000])
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, room: int) -> None:
+@pytest.mark.parametrize("room", ["nothing", "a part of the tensors", "the tensors", "all but the state"])
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, room: str) -> None:
     model = tiny_model()
     optimizer = adamw(model)
     train(model, optimizer, range(1))
     folder = save(tmp_path, 1, model, optimizer)
-    sizes = [(folder / name).stat().st_size for name in (MODEL_FILE, OPTIMIZER_FILE)]
-    room = {0: 0, 300_000: sizes[0] + 1, 400_000: sizes[1] + 1}[room]  # nothing, the model, both files of tensors
-    progress = Progress(2, 2, {"long": "x" * sizes[1]}, 1)
-    with files_limited_to(room), pytest.raises(PilekitError, match=r"step-2: the checkpoint cannot be written: .*arge"):
-        save_checkpoint(
-            tmp_path / "checkpoints", tmp_path / "latest", model, optimizer, progress, config={}, keep_last=1
-        )
+    shard, index = (folder / SHARD).stat().st_size, (folder / INDEX_FILE).stat().st_size
+    assert index < shard
+    limit = {"nothing": 0, "a part of the tensors": shard // 2, "the tensors": shard - 1, "all but the state": shard}
+    progress = Progress(2, 2, {"long": "x" * shard}, 1)
+    checkpoints = checkpoints_in(tmp_path, keep_last=1)
+    full = pytest.raises(PilekitError, match=r"step-2: the checkpoint cannot be written: File too large; earlier .*")
+    with files_limited_to(limit[room]), full as told:
+        checkpoints.save(model, optimizer, progress, {})
+    assert "\n" not in str(told.value)
+    assert checkpoints.saved == []
     assert steps_in(tmp_path) == {"step-1"}
     assert newest(tmp_path) == "step-1"
-    load_checkpoint(folder, model, optimizer)
-    save_checkpoint(tmp_path / "checkpoints", tmp_path / "latest", model, optimizer, progress, config={}, keep_last=1)
+    load(folder, model, optimizer)
+    checkpoints.save(model, optimizer, progress, {})
+    assert checkpoints.saved == [2]
+    checkpoints.finish()
     assert newest(tmp_path) == "step-2"
 
 
@@ -403,13 +453,13 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 def test_only_looking_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2)
-    (tmp_path / "checkpoints" / "step-2" / MODEL_FILE).unlink()
+    (tmp_path / "checkpoints" / "step-2" / SHARD).unlink()
     (tmp_path / "checkpoints" / "step-3.partial").mkdir()
     (tmp_path / "latest").unlink()
     before = sorted(os.walk(tmp_path))
     with caplog.at_level(logging.WARNING):
         found, damaged = find_checkpoint(tmp_path / "checkpoints")
     assert found == tmp_path / "checkpoints" / "step-1"
-    assert damaged == {tmp_path / "checkpoints" / "step-2": "it has no model.safetensors"}
+    assert damaged == {tmp_path / "checkpoints" / "step-2": "it has no __0_0.distcp"}
     assert sorted(os.walk(tmp_path)) == before
-    assert not caplog.records
+    assert not warnings_in(caplog)

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,16 +18,17 @@ from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint_files import (
-    MODEL_FILE,
-    OPTIMIZER_FILE,
+    INDEX_FILE,
     STATE_FILE,
     Damaged,
     Progress,
+    own_sums,
     unseal,
     verify,
     write_state,
 )
-from tests.train.test_checkpoint import FILES, newest, save, steps_in
+from tests.train.saving import newest, save, steps_in, warnings_in
+from tests.train.test_checkpoint import FILES, SHARD
 
 
 def flip(path: Path, at: int, mask: int = 1) -> None:
@@ -67,44 +69,79 @@ def as_another_step(folder: Path) -> None:
 def resealed(folder: Path, name: str) -> None:
     """Sums that are right, of a folder that lists a file outside."""
     state = (folder / STATE_FILE).read_bytes()
-    body = bytes(msgspec.json.encode(msgspec.json.decode(state)["state"])).replace(b"model.safetensors", name.encode())
+    body = bytes(msgspec.json.encode(msgspec.json.decode(state)["state"])).replace(SHARD.encode(), name.encode())
     (folder / STATE_FILE).write_bytes(
         b'{"xxh3":"%s","state":%s}' % (xxhash.xxh3_128_hexdigest(body).encode(), body),
     )
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    **{f"first byte of {name}": (lambda f, n=name: flip(f / n, 0), name) for name in FILES},
-    **{f"last byte of {name}": (lambda f, n=name: flip(f / n, -1), name) for name in FILES},
-    **{f"{name} cut short": (lambda f, n=name: os.truncate(f / n, (f / n).stat().st_size - 1), name) for name in FILES},
-    **{f"{name} longer": (lambda f, n=name: replace(f / n, (f / n).read_bytes() + b"x"), name) for name in FILES},
-    **{f"{name} empty": (lambda f, n=name: replace(f / n, b""), name) for name in FILES},
-    **{f"{name} missing": (lambda f, n=name: (f / n).unlink(), f"it has no {name}") for name in FILES},
-    **{f"{name} a pipe": (lambda f, n=name: as_pipe(f / n), f"{name} is not a file") for name in FILES},
-    "empty folder": (lambda f: (shutil.rmtree(f), f.mkdir()), "it has no state.json"),
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def emptied(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+OF_A_FILE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "first byte": (partial(flip, at=0), "{}"),
+    "last byte": (partial(flip, at=-1), "{}"),
+    "cut short": (cut_short, "{}"),
+    "longer": (longer, "{}"),
+    "empty": (partial(replace, content=b""), "{}"),
+    "missing": (Path.unlink, "it has no {}"),
+    "a pipe": (as_pipe, "{} is not a file"),
+}
+OF_A_FOLDER: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty folder": (emptied, "it has no state.json"),
     "a file": (as_file, "it is not a folder"),
     "dangling link": (as_dangling_link, "it has no state.json"),
     "loop of links": (as_loop, "state.json cannot be read"),
     "copy of another": (as_another_step, "it holds step 1"),
-    "no JSON": (lambda f: replace(f / STATE_FILE, b"\x80\x04pickle"), STATE_FILE),
-    "deep JSON": (lambda f: replace(f / STATE_FILE, b"[" * 100_000), STATE_FILE),
-    "other JSON": (lambda f: replace(f / STATE_FILE, b'{"xxh3": 1}'), STATE_FILE),
-    "no UTF-8": (lambda f: replace(f / STATE_FILE, b'{"xxh3": "\xff"}'), STATE_FILE),
-    "a path outside": (lambda f: resealed(f, "../../x"), "does not list the files"),
+    "a path outside": (partial(resealed, name="../../x"), "does not list the files"),
 }
+CONTENTS = {
+    "no JSON": b"\x80\x04pickle",
+    "deep JSON": b"[" * 100_000,
+    "other JSON": b'{"xxh3": 1}',
+    "no UTF-8": b'{"xxh3": "\xff"}',
+}
+KINDS = [
+    *((file, kind) for file in FILES for kind in OF_A_FILE),
+    *((None, kind) for kind in OF_A_FOLDER),
+    *((STATE_FILE, kind) for kind in CONTENTS),
+]
 
 
-@pytest.mark.parametrize("kind", DAMAGES)
+def damage(folder: Path, file: str | None, kind: str) -> str:
+    """Do it; returns what must be told of it."""
+    if file is None:
+        change, told = OF_A_FOLDER[kind]
+        change(folder)
+        return told
+    if kind in CONTENTS:
+        replace(folder / file, CONTENTS[kind])
+        return file
+    change, told = OF_A_FILE[kind]
+    change(folder / file)
+    return told.format(file)
+
+
+@pytest.mark.parametrize(("file", "kind"), KINDS)
 def test_the_newest_good_one_is_taken_and_one_line_names_the_damaged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str | None, kind: str
 ) -> None:
-    damage, told = DAMAGES[kind]
     save(tmp_path, 1)
     damaged = save(tmp_path, 2)
-    damage(damaged)
+    told = damage(damaged, file, kind)
     with caplog.at_level(logging.WARNING):
         assert newest(tmp_path) == "step-1"
-    [record] = caplog.records
+    [record] = warnings_in(caplog)
     message = record.getMessage()
     assert "\n" not in message
     assert f"{damaged} is damaged (" in message
@@ -115,7 +152,7 @@ def test_the_newest_good_one_is_taken_and_one_line_names_the_damaged(
     # It is told once, kept for who wants to look, in nobody's way, and gone with the next save.
     caplog.clear()
     assert newest(tmp_path) == "step-1"
-    assert not caplog.records
+    assert not warnings_in(caplog)
     assert steps_in(tmp_path) == {"step-1", "step-2.damaged"}
     save(tmp_path, 2, keep_last=2)
     assert steps_in(tmp_path) == {"step-1", "step-2"}
@@ -125,38 +162,38 @@ def test_the_newest_good_one_is_taken_and_one_line_names_the_damaged(
 def test_several_damaged_ones_are_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (1, 2, 3, 4):
         save(tmp_path, step, keep_last=9)
-    flip(tmp_path / "checkpoints/step-2" / MODEL_FILE, 0)  # older than the one that is taken: nobody asks
-    flip(tmp_path / "checkpoints/step-4" / MODEL_FILE, 0)
-    flip(tmp_path / "checkpoints/step-3" / OPTIMIZER_FILE, -1)
-    flip(tmp_path / "checkpoints/step-4" / OPTIMIZER_FILE, 0)
-    flip(tmp_path / "checkpoints/step-2" / OPTIMIZER_FILE, 0)
-    (tmp_path / "checkpoints/step-1" / MODEL_FILE).rename(tmp_path / "kept")
+    flip(tmp_path / "checkpoints/step-2" / SHARD, 0)  # older than the one that is taken: nobody asks
+    flip(tmp_path / "checkpoints/step-4" / SHARD, 0)
+    flip(tmp_path / "checkpoints/step-3" / INDEX_FILE, -1)
+    flip(tmp_path / "checkpoints/step-4" / INDEX_FILE, 0)
+    flip(tmp_path / "checkpoints/step-2" / INDEX_FILE, 0)
+    (tmp_path / "checkpoints/step-1" / SHARD).rename(tmp_path / "kept")
     with pytest.raises(PilekitError):
         newest(tmp_path)
-    (tmp_path / "kept").rename(tmp_path / "checkpoints/step-1" / MODEL_FILE)
+    (tmp_path / "kept").rename(tmp_path / "checkpoints/step-1" / SHARD)
     with caplog.at_level(logging.WARNING):
         assert newest(tmp_path) == "step-1"
-    [record] = caplog.records
+    [record] = warnings_in(caplog)
     assert all(f"step-{step} is damaged (" in record.getMessage() for step in (4, 3, 2))
 
 
 def test_if_all_are_damaged_it_says_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for step in (9, 10):
-        (save(tmp_path, step) / MODEL_FILE).unlink()
+        (save(tmp_path, step) / SHARD).unlink()
     for _ in range(2):  # it must not begin anew on the second try
         with pytest.raises(PilekitError) as caught:
             newest(tmp_path)
         message = str(caught.value)
         assert "\n" not in message
-        assert "step-10 for one is damaged (it has no model.safetensors)" in message
+        assert "step-10 for one is damaged (it has no __0_0.distcp)" in message
         assert "put back a good copy, or remove the folder" in message
         assert steps_in(tmp_path) == {"step-9", "step-10"}
-    assert not caplog.records
+    assert not warnings_in(caplog)
 
 
 def test_what_was_set_aside_still_counts_if_the_good_one_goes(tmp_path: Path) -> None:
     save(tmp_path, 1)
-    (save(tmp_path, 2) / MODEL_FILE).unlink()
+    (save(tmp_path, 2) / SHARD).unlink()
     assert newest(tmp_path) == "step-1"
     shutil.rmtree(tmp_path / "checkpoints" / "step-1")
     with pytest.raises(PilekitError, match=r"step-2\.damaged for one is damaged \(set aside\)"):
@@ -165,7 +202,7 @@ def test_what_was_set_aside_still_counts_if_the_good_one_goes(tmp_path: Path) ->
 
 def test_damaged_ones_do_not_count_as_kept(tmp_path: Path) -> None:
     save(tmp_path, 1)
-    (save(tmp_path, 2) / MODEL_FILE).unlink()
+    (save(tmp_path, 2) / SHARD).unlink()
     assert newest(tmp_path) == "step-1"
     save(tmp_path, 3, keep_last=2)
     assert steps_in(tmp_path) == {"step-1", "step-3"}
@@ -192,7 +229,7 @@ def test_latest_is_for_people_and_is_put_right(
     latest.unlink() if content is None else latest.write_bytes(content)
     assert newest(tmp_path) == "step-2"
     assert latest.read_text() == "checkpoints/step-2\n"
-    assert not caplog.records
+    assert not warnings_in(caplog)
 
 
 def test_every_bit_of_the_state_file_is_guarded(tmp_path: Path) -> None:
@@ -237,20 +274,20 @@ def test_a_changed_byte_anywhere_is_found(
 )
 def test_any_state_of_a_stream_comes_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     folder = tmp_path_factory.mktemp("state")
-    for name in (MODEL_FILE, OPTIMIZER_FILE):
+    for name in (SHARD, INDEX_FILE):
         (folder / name).write_bytes(b"")
-    progress = Progress(1, 2**40, {"value": value}, 1)
-    write_state(folder, progress, {})
+    progress = Progress(1, 2**40, {"value": value}, 1, loss_scale={"value": value})
+    write_state(folder, progress, {}, own_sums(folder, 0))
     assert verify(folder).progress == progress
 
 
 def test_a_checkpoint_of_a_later_pilekit_is_not_taken_for_damaged(tmp_path: Path) -> None:
     save(tmp_path, 1)
     folder = save(tmp_path, 2)
-    body = b'{"format": 2, "pilekit": "9.9", "shape": "other"}'
+    body = b'{"format": 3, "pilekit": "9.9", "shape": "other"}'
     seal = msgspec.json.encode({"xxh3": xxhash.xxh3_128_hexdigest(body), "state": msgspec.Raw(body)})
     (folder / STATE_FILE).write_bytes(seal)
-    with pytest.raises(PilekitError, match=r"has format 2, .* reads format 1; resume with pilekit 9\.9"):
+    with pytest.raises(PilekitError, match=r"has format 3, .* reads format 2; resume with pilekit 9\.9"):
         newest(tmp_path)
     assert steps_in(tmp_path) == {"step-1", "step-2"}
 

@@ -1,0 +1,111 @@
+"""What tests of checkpoints share: something small to train, its whole state, and a run that it is saved in."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW
+
+from pilekit.train.checkpoint import Checkpoints, Progress
+from pilekit.train.ranks import Ranks
+
+CONFIG = {"a": {"b": 1}}
+
+
+def alone() -> Ranks:
+    """A world of one process, which needs no process groups."""
+    none = cast("Any", None)
+    return Ranks(0, 1, 0, torch.device("cpu"), mesh=none, control=none, saving=none)
+
+
+def adamw(model: nn.Module, *, backwards: bool = False) -> AdamW:
+    """In two groups, in the model's order or from its end."""
+    parameters = list(model.named_parameters())
+    if backwards:
+        parameters = parameters[::-1]
+    groups: list[dict[str, Any]] = [
+        {"params": [(name, p) for name, p in parameters if p.ndim >= 2], "weight_decay": 0.1},
+        {"params": [(name, p) for name, p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return AdamW(groups[::-1] if backwards else groups, lr=1e-2, fused=True)
+
+
+def train(model: Any, optimizer: AdamW, steps: range, checkpoints: Checkpoints | None = None) -> None:
+    """A few steps, each on rows of its own that all ranks share."""
+    for step in steps:
+        torch.manual_seed(step)
+        ids = torch.randint(0, 300, (2, 8))
+        model(input_ids=ids, labels=ids).loss.backward()
+        if checkpoints is not None:
+            checkpoints.poll()
+            checkpoints.before_update()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A copy of all of it, on every rank."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def state_of(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+    """Everything that torch itself says the state is, whole, read without the code under test."""
+    tensors = {name: whole(tensor) for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{kind} of {name}"] = whole(value)
+    return tensors
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype, name
+        assert torch.equal(one[name], other[name]), name
+
+
+def checkpoints_in(
+    run: Path, ranks: Ranks | None = None, *, keep_last: int = 2, asynchronous: bool = False
+) -> Checkpoints:
+    return Checkpoints(
+        run / "checkpoints", run / "latest", ranks or alone(), keep_last=keep_last, asynchronous=asynchronous
+    )
+
+
+def progress_of(step: int) -> Progress:
+    return Progress(step, 1000 * step, {"shard": "ü/00.jsonl", "document": step}, 2)
+
+
+def save(run: Path, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
+    """A checkpoint of what is given; of a model of a few numbers, all of them `step`, if nothing is."""
+    if model is None:
+        model = nn.Linear(2, 3)
+        nn.init.constant_(model.weight, step)
+    optimizer = adamw(model) if optimizer is None else optimizer
+    checkpoints_in(run, keep_last=keep_last).save(model, optimizer, progress_of(step), CONFIG)
+    return run / "checkpoints" / f"step-{step}"
+
+
+def load(folder: Path, model: nn.Module, optimizer: AdamW | None = None) -> Progress:
+    return checkpoints_in(folder.parent).load(folder, model, optimizer or adamw(model))
+
+
+def newest(run: Path) -> str | None:
+    folder = checkpoints_in(run).newest()
+    return None if folder is None else folder.name
+
+
+def steps_in(run: Path) -> set[str]:
+    return {path.name for path in (run / "checkpoints").iterdir()}
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What pilekit has logged, and not torch, which tells a log of its own of every call."""
+    return [record for record in caplog.records if record.name.startswith("pilekit.")]
