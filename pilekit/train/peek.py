@@ -1,0 +1,44 @@
+"""The command that shows the documents of a step: what a warning about the step ends with.
+
+What a step holds follows from shards, tokenizer, settings and the grid of lanes alone; so the command names these, and
+neither the ranks nor the machine of the run matter. From a checkpoint before the step, it need not look through all
+that was read before that.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from pilekit.errors import visible
+from pilekit.stream import PileStream
+from pilekit.train.config import DataConfig, TrainConfig
+
+
+def peek_command(config: TrainConfig, stream: PileStream, step: int, checkpoint: Path | None = None) -> str:
+    """`pilekit stream ... --peek` for a step as metrics.jsonl counts them, from 1; to be run in the same folder.
+
+    checkpoint   one of the run at or before `step` - 1; None: the command goes from the beginning, which for a late
+                 step costs about what getting there costs
+    """
+    data, default = config.data, DataConfig()
+    paths = [data.path] if isinstance(data.path, str) else data.path or []
+    words = ["pilekit", "stream", *(f"./{path}" if path.startswith("-") else path for path in paths)]
+    words += ["--tokenizer", data.tokenizer or config.model.path or ""]
+    words += ["--seq-len", str(data.seq_len), "--global-batch-size", str(stream.global_batch_size)]
+    if data.manifest is not None:
+        words += ["--manifest", data.manifest]
+    if stream.subsets is not None:
+        words += ["--subsets", ",".join(stream.subsets)]
+    if data.repeats:
+        words += ["--repeats", ",".join(f"{name}={factor!r}" for name, factor in data.repeats.items())]
+    if data.dedup is not None:
+        words += ["--dedup", data.dedup]
+    for field in ("packing", "window", "seed", "on_error"):
+        if (value := getattr(data, field)) != getattr(default, field):
+            words += [f"--{field.replace('_', '-')}", str(value)]
+    if checkpoint is None:
+        words += ["--lanes", f"{stream.grid.rows},{stream.grid.columns}"]
+    else:
+        words += ["--state", str(checkpoint)]
+    return visible(shlex.join([*words, "--peek", str(step - 1)]))

@@ -1,0 +1,159 @@
+"""The command that a warning ends with is run as it stands, and shows the very documents that were trained on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from pilekit.cli.main import pilekit
+from pilekit.stream import PileStream
+from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
+from pilekit.train.data import open_stream
+from pilekit.train.peek import peek_command
+from tests.tiny import tiny_corpus, tiny_tokenizer
+
+Rows = list[list[tuple[str, int]]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("peek")
+    tiny_corpus(folder / "a corpus", shards=3, documents=60)
+    tiny_tokenizer(folder / "tokenizer")
+    return folder
+
+
+def config_of(made: Path, **data: Any) -> TrainConfig:
+    given: dict[str, Any] = {"path": str(made / "a corpus"), "tokenizer": str(made / "tokenizer"), "seq_len": 24}
+    return TrainConfig(
+        data=DataConfig(**(given | data)),
+        model=ModelConfig(preset="pythia-14m"),
+        train=TrainSection(steps=1, global_batch_size=6),
+    )
+
+
+def trained_on(stream: PileStream, steps: int) -> list[Rows]:
+    batches = iter(stream)
+    return [next(batches).documents() for _ in range(steps)]
+
+
+def shown_by(command: str) -> Rows:
+    words = shlex.split(command)
+    assert words[:2] == ["pilekit", "stream"]
+    result = CliRunner().invoke(pilekit, [*words[1:], "--json"])
+    assert result.exit_code == 0, result.output
+    rows: dict[int, list[tuple[str, int]]] = {}
+    for document in json.loads(result.stdout):
+        rows.setdefault(document["row"], []).append((document["shard"], document["number"]))
+    return list(rows.values())
+
+
+def without_empty_rows(rows: Rows) -> Rows:
+    return sorted(row for row in rows if row)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"packing": "concat", "seed": 7},
+        {"packing": "none", "on_error": "skip", "window": 16},
+        {"subsets": ["github", "arxiv"], "lanes": (3, 2)},
+        {"repeats": {"ArXiv": 2.5, "Pile-CC": 0.0}, "lanes": (1, 1)},
+    ],
+)
+def test_it_shows_the_documents_of_a_step(made: Path, data: dict[str, Any]) -> None:
+    config = config_of(made, **data)
+    stream = open_stream(config)
+    steps = trained_on(stream, 9)
+    for step in (1, 2, 9):
+        command = peek_command(config, stream, step)
+        assert without_empty_rows(shown_by(command)) == without_empty_rows(steps[step - 1]), command
+
+
+def test_the_first_world_size_does_not_matter(made: Path) -> None:
+    """A run that was begun on three ranks has other lanes than one process would choose."""
+    config = config_of(made)
+    streams = [
+        PileStream(
+            made / "a corpus",
+            tokenizer=made / "tokenizer",
+            seq_len=24,
+            batch_size=2,
+            rank=rank,
+            world_size=3,
+            lanes=(3, 2),
+        )
+        for rank in range(3)
+    ]
+    parts = [trained_on(stream, 4) for stream in streams]
+    for step in range(4):
+        rows = [row for part in parts for row in part[step]]
+        shown = shown_by(peek_command(config, streams[0], step + 1))
+        assert without_empty_rows(shown) == without_empty_rows(rows)
+
+
+def test_shards_of_another_kind_and_several_paths(made: Path) -> None:
+    """Raw shards without an index, read under the sequential plan, named one by one."""
+    folder = made / "raw"
+    folder.mkdir(exist_ok=True)
+    for number in range(3):
+        lines = [json.dumps({"text": f"document {number} {i} " * (i % 7)}) for i in range(50)]
+        (folder / f"-{number}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        config = config_of(made, path=["-0.jsonl.gz", "-1.jsonl.gz", "-2.jsonl.gz"], manifest="demo")
+        stream = open_stream(config)
+        steps = trained_on(stream, 3)
+        command = peek_command(config, stream, 3)
+        assert without_empty_rows(shown_by(command)) == without_empty_rows(steps[2])
+    finally:
+        os.chdir(here)
+
+
+def test_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
+    config = config_of(made)
+    stream = open_stream(config)
+    batches = iter(stream)
+    for _ in range(5):
+        stream.advance(next(batches))
+    checkpoint = tmp_path / "step-5"
+    checkpoint.mkdir()
+    sealed = {"xxh3": "0", "state": {"format": 2, "progress": {"step": 5, "stream": stream.state_dict()}}}
+    (checkpoint / "state.json").write_bytes(msgspec.json.encode(sealed))
+    ahead = [next(batches).documents() for _ in range(3)]
+    for step in (6, 8):
+        command = peek_command(config, stream, step, checkpoint)
+        assert "--lanes" not in command
+        assert without_empty_rows(shown_by(command)) == without_empty_rows(ahead[step - 6])
+    broken: Any
+    for broken in ({"xxh3": "0", "state": {}}, {"xxh3": "0", "state": {"progress": 5}}, {"state": {}}):
+        (checkpoint / "state.json").write_bytes(msgspec.json.encode(broken))
+        words = shlex.split(peek_command(config, stream, 6, checkpoint))
+        result = CliRunner().invoke(pilekit, words[1:])
+        assert result.exit_code == 1
+        assert "Traceback" not in result.output
+
+
+def test_the_tokenizer_of_a_model(made: Path) -> None:
+    config = config_of(made, tokenizer=None)
+    config = msgspec.structs.replace(config, model=ModelConfig(path="a model"))
+    stream = open_stream(config_of(made))
+    assert shlex.split(peek_command(config, stream, 1))[3:5] == ["--tokenizer", "a model"]
+
+
+@pytest.mark.parametrize("lanes", ["3", "3,", "a,b", "3,4,5", "-1,2", "", "9999999999,1"])
+def test_lanes_that_are_none(made: Path, lanes: str) -> None:
+    words = ["stream", str(made / "a corpus"), "--tokenizer", str(made / "tokenizer"), "--lanes", lanes, "--explain"]
+    result = CliRunner().invoke(pilekit, words)
+    assert result.exit_code == 2
+    assert "such as 32,4" in result.output
