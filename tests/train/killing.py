@@ -19,13 +19,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from pilekit.train.checkpoint import Progress, load_checkpoint, newest_checkpoint, save_checkpoint
+from pilekit.train.checkpoint import Progress
 from pilekit.train.checkpoint_files import verify
+from tests.train.saving import adamw, checkpoints_in
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}
 """What Python tells its audit hooks before it is done; between two of them nothing changes but the inside of a file."""
@@ -33,35 +35,40 @@ CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod",
 
 def save(run: Path, step: int, tokens: int, *, keep_last: int, width: int = 8) -> None:
     model = nn.Linear(width, width)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = adamw(model)
     model(torch.ones(1, width)).sum().backward()
     optimizer.step()
-    for state in optimizer.state.values():
-        for tensor in state.values():
-            tensor.fill_(tokens)
+    checkpoints = checkpoints_in(run, keep_last=keep_last, asynchronous=True)
+    fill(model, optimizer, tokens)
+    checkpoints.save(model, optimizer, Progress(step, tokens, {"place": [1, 2]}, 1), {})
+    checkpoints.before_update()
+    fill(model, optimizer, -1)  # training goes on
+    checkpoints.finish()
+
+
+def fill(model: nn.Module, optimizer: torch.optim.AdamW, tokens: int) -> None:
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(tokens)
-    progress = Progress(step, tokens, {"place": [1, 2]}, 1)
-    save_checkpoint(run / "checkpoints", run / "latest", model, optimizer, progress, config={}, keep_last=keep_last)
+        for tensor in (*model.parameters(), *(t for state in optimizer.state.values() for t in state.values())):
+            tensor.fill_(tokens)
 
 
 def resume(run: Path, *, width: int = 8) -> Progress | None:
     """The state that is found, after proving that it is one that was saved, and that nothing lies about."""
-    folder = newest_checkpoint(run / "checkpoints", run / "latest")
+    checkpoints = checkpoints_in(run)
+    folder = checkpoints.newest()
     if folder is None:
         assert not list((run / "checkpoints").glob("*"))
         return None
     model = nn.Linear(width, width)
-    optimizer = torch.optim.AdamW(model.parameters())
-    progress = load_checkpoint(folder, model, optimizer)
+    optimizer = adamw(model)
+    progress = checkpoints.load(folder, model, optimizer)
     tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
     assert len(tensors) == 2 + 2 * 3
     assert all(bool((tensor == progress.tokens).all()) for tensor in tensors)
     assert folder.name == f"step-{progress.step}"
     assert (run / "latest").read_text() == f"checkpoints/{folder.name}\n"
-    leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "model.", "optimizer."))]
-    assert sorted(set(leftovers)) == ["checkpoints", "latest", "state.json"], leftovers
+    leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "__0_"))]
+    assert sorted(set(leftovers)) == [".metadata", "checkpoints", "latest", "state.json"], leftovers
     for path in (run / "checkpoints").iterdir():
         if path.suffix != ".damaged":
             assert path.suffix == "", path
@@ -106,7 +113,7 @@ def moments(run: Path) -> int:
     for step in (2, 1):
         for moment in itertools.count():
             begin(run)
-            killed = killed_at(moment, lambda step=step: save(run, step, 200, keep_last=1))
+            killed = killed_at(moment, partial(save, run, step, 200, keep_last=1))
             if step == 2:  # for scripts: what it names is there at any moment
                 assert (run / (run / "latest").read_text().strip() / "state.json").exists()
             found = resume(run)
@@ -132,9 +139,9 @@ def moments(run: Path) -> int:
     for moment in itertools.count():
         begin(run)
         save(run, 2, 200, keep_last=2)
-        with (run / "checkpoints" / "step-2" / "model.safetensors").open("r+b") as file:
+        with (run / "checkpoints" / "step-2" / "__0_0.distcp").open("r+b") as file:
             file.write(b"damage")
-        killed = killed_at(moment, lambda: newest_checkpoint(run / "checkpoints", run / "latest"))
+        killed = killed_at(moment, lambda: checkpoints_in(run).newest())
         found = resume(run)
         assert found is not None
         assert found.tokens == 100
@@ -150,8 +157,8 @@ def twice(run: Path) -> int:
         for first in itertools.count():
             for second in itertools.count():
                 begin(run)
-                killed = killed_at(first, lambda step=step: save(run, step, 200, keep_last=1))
-                killed_again = killed_at(second, lambda: newest_checkpoint(run / "checkpoints", run / "latest"))
+                killed = killed_at(first, partial(save, run, step, 200, keep_last=1))
+                killed_again = killed_at(second, lambda: checkpoints_in(run).newest())
                 found = resume(run)
                 assert found is not None
                 assert found.tokens in (100, 200) if killed else found.tokens == 200
