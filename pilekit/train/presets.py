@@ -4,7 +4,9 @@ Pythia (Biderman et al., 2023) was trained on the Pile, so its shapes are the na
 published figures the ones to compare with. All are GPT-NeoX models with a parallel residual, rotary embeddings on a
 quarter of each head, an untied head and a feed-forward layer four times as wide as the model; they differ only in the
 three numbers below. With the 50,304 rows that they were published with, `pythia-14m` has 14,067,712 parameters and
-`pythia-2.8b` 2,775,208,960. This module imports neither torch nor transformers, so that a name can be checked at once.
+`pythia-2.8b` 2,775,208,960. Only the two largest had more rows, because theirs were cut over several GPUs: with 50,432
+of them, `pythia-6.9b` has 6,857,302,016 parameters, and with 50,688, `pythia-12b` has 11,846,072,320. This module
+imports neither torch nor transformers, so that a name can be checked at once.
 """
 
 from __future__ import annotations
@@ -33,5 +35,7 @@ PRESETS: dict[str, Shape] = {
     "pythia-1b": Shape(hidden_size=2048, layers=16, heads=8),
     "pythia-1.4b": Shape(hidden_size=2048, layers=24, heads=16),
     "pythia-2.8b": Shape(hidden_size=2560, layers=32, heads=32),
+    "pythia-6.9b": Shape(hidden_size=4096, layers=32, heads=32),
+    "pythia-12b": Shape(hidden_size=5120, layers=36, heads=40),
 }
 """Name to shape, smallest first; sizes as published, embeddings included (`pythia-1b` has 1,011,781,632 parameters)."""

@@ -22,7 +22,8 @@ from pilekit.train.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
-# What the models' published weights hold (https://huggingface.co/EleutherAI), embeddings of 50,304 rows included.
+# What the models' published weights hold (https://huggingface.co/EleutherAI), embeddings of 50,304 rows included; the
+# embeddings and heads of the two largest were published with 128 and 384 rows more, which no token has.
 PUBLISHED = {
     "pythia-14m": 14_067_712,
     "pythia-31m": 30_494_720,
@@ -32,6 +33,8 @@ PUBLISHED = {
     "pythia-1b": 1_011_781_632,
     "pythia-1.4b": 1_414_647_808,
     "pythia-2.8b": 2_775_208_960,
+    "pythia-6.9b": 6_857_302_016 - 2 * 128 * 4096,
+    "pythia-12b": 11_846_072_320 - 2 * 384 * 5120,
 }
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 

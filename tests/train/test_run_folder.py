@@ -28,6 +28,7 @@ from pilekit.train.config import (
     TrainSection,
     load_config,
     sections,
+    to_toml,
 )
 from pilekit.train.run_folder import (
     FIXED,
@@ -460,10 +461,10 @@ def test_a_run_does_not_lose_its_checkpoints_by_another_dir(tmp_path: Path) -> N
     check_start(run_of(run.path, same), same)
     run.checkpoints.rename(tmp_path / "new")
     check_start(run_of(run.path, moved), moved)
+    run.config_file.write_text(to_toml(moved))
     with pytest.raises(
         PilekitError, match=r"^checkpoint.dir = \(not given\): the run's checkpoints are in .*new; move"
     ):
-        begun(tmp_path / "run", moved, step=None)
         check_start(run, CONFIG)
 
 
