@@ -1,7 +1,8 @@
 """PileStream: raw shards to packed batches.
 
 pile_stream.py       PileStream, made of arguments.py, topology.py (which rank), resuming.py and explanation.py
-loader.py            StreamLoader, a DataLoader that keeps the state; worker_part.py, sharded_twice.py
+loader.py            StreamLoader, a DataLoader that keeps the state
+worker_part.py       what a stock DataLoader's worker makes; sharded_twice.py and repeated_epoch.py say what goes wrong
 grid.py              who reads which lanes; making.py makes their batches, finite.py those of a pass that ends
 lane.py              one lane: documents to windows to rows, from any place on
 plan.py              which plan a corpus gets; lane_sources.py opens it

@@ -54,6 +54,7 @@ from pilekit.stream.loader import StreamLoader
 from pilekit.stream.making import Form, PackedForm, given_to_step, made
 from pilekit.stream.plan import Plan, choose_plan
 from pilekit.stream.raw_documents import RawForm, state_of, taken_state
+from pilekit.stream.repeated_epoch import RepeatedEpoch
 from pilekit.stream.repeats import exact_repeats
 from pilekit.stream.resuming import accumulation_for, changed_fields, grid_for, loaded_state
 from pilekit.stream.sharded_twice import refuse_second_sharding
@@ -226,6 +227,7 @@ class PileStream(IterableDataset[Batch]):
                 "objective": objective,
             }
         self._samples_per_epoch = samples_per_epoch
+        self._repeated = None if samples_per_epoch is None else RepeatedEpoch()
         self._epochs, self._epoch, self._drop_last = epochs, 0, drop_last
         rows, columns = (1, 1) if epochs else self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._wanted.plan.name, finite=epochs is not None)
@@ -396,16 +398,23 @@ class PileStream(IterableDataset[Batch]):
             )
         self._iterated = True
         record = self._current()
+        watched = self._repeated if part.worker == 0 else None
+        if watched is not None:
+            watched.begin(record.batch)
         for batch in self.made_by(part):
             record.take(state_of(batch))
             self._part = part = part.after_one()
             yield batch
+        if watched is not None:
+            watched.given(record.batch)
 
     def begin(self) -> None:
         """An iteration begins: what the one before has handed out counts, whoever recorded it."""
         self._record = self._current()
         self._seen = self._record.copy()
         self._told = self._iterated = False
+        if self._repeated is not None:
+            self._repeated.forget()
 
     def _current(self) -> Record:
         """By what `advance` was told, once it was told anything in this iteration; else by what was seen to go out."""
