@@ -10,39 +10,36 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model_folder import check_folder
 from pilekit.stream import PileStream
 from pilekit.stream.topology import rank_of_world
-from pilekit.tokenize import load_tokenizer
-from pilekit.train.config import TrainConfig
+from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.train.config import TrainConfig, check_world, world_sizes
 
 
-def open_stream(config: TrainConfig) -> PileStream:
+def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileStream:
     """The stream that a config trains on, at its beginning; `.tokenizer` is the config's, or that of `model.path`.
 
-    A batch is an optimizer step. Val and test shards among others are left out, which a warning says. A PilekitError
-    names the field that is wrong.
+    A batch is this rank's share of an optimizer step. Which rank this is torch.distributed knows; with `world_size`
+    given it is the first of so many, of a run that is only planned. Val and test shards among others are left out,
+    which a warning says. A PilekitError names the field that is wrong. Indexes that shards lack are made, so where
+    ranks share a disk one of them should come first.
     """
-    data, model = config.data, config.model
-    _, world_size = rank_of_world(None, None)
-    if world_size > 1:
-        raise PilekitError(
-            f"this job has {world_size} processes, and the trainer is one process so far: each would train a model of "
-            "its own; run one process"
-        )
-    if model.path is not None:
-        with _field("model.path"):
-            check_folder(model.path)
+    data = config.data
+    rank, ranks = rank_of_world(0 if world_size is not None else None, world_size)
+    check_world(config, ranks)
+    tokenizer = open_tokenizer(config)
     with _field("data.manifest"):
         manifest = load_manifest(data.manifest or "pile")
     with _field("data.path" if data.path is not None else ""):
         corpus = Corpus(data.path, manifest).without_held_out()
     with _field("data.subsets"):
         subsets = None if data.subsets is None else resolve_subsets(*data.subsets, manifest=manifest)
-    with _field("data.tokenizer" if data.tokenizer is not None else "model.path"):
-        tokenizer = load_tokenizer(data.tokenizer or model.path or "")
     return PileStream(
         corpus,
         tokenizer=tokenizer,
         seq_len=data.seq_len,
-        batch_size=config.train.global_batch_size,
+        global_batch_size=config.train.global_batch_size,
+        grad_accum=1,
+        rank=rank,
+        world_size=ranks,
         subsets=subsets,
         repeats=data.repeats,
         packing=data.packing,
@@ -53,6 +50,24 @@ def open_stream(config: TrainConfig) -> PileStream:
         on_error=data.on_error,
         outputs=("input_ids", "labels", "position_ids", "doc_ids", "subset_ids"),
     )
+
+
+def open_tokenizer(config: TrainConfig) -> Tokenizer:
+    """The tokenizer of a config, or that of its `model.path`; a PilekitError names the field."""
+    data, model = config.data, config.model
+    if model.path is not None:
+        with _field("model.path"):
+            check_folder(model.path)
+    with _field("data.tokenizer" if data.tokenizer is not None else "model.path"):
+        return load_tokenizer(data.tokenizer or model.path or "")
+
+
+def restart_sizes(config: TrainConfig, stream: PileStream) -> list[int]:
+    """The numbers of ranks that a run of `config` can go on with from where `stream` stands, increasing.
+
+    They share its lanes, which a run keeps, and cut their rows into micro-batches of `train.micro_batch_size`.
+    """
+    return [ranks for ranks in stream.share.grid.world_sizes() if ranks in world_sizes(config)]
 
 
 @contextmanager

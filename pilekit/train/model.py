@@ -44,7 +44,7 @@ def build_on(ranks: Ranks, config: ModelConfig, tokenizer: Tokenizer, *, seq_len
         return built[0].head_is_last
 
     head_is_last = ranks.first(build)
-    lm = ranks.together(lambda: built[0] if built else _unfilled(_checked(config, tokenizer, seq_len), head_is_last))
+    lm = ranks.together(lambda: built[0] if built else _unfilled(model_shape(config, tokenizer, seq_len), head_is_last))
     lm.model.train()
     return lm
 
@@ -55,7 +55,7 @@ def build_model(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed
     A preset has as many positions as a row has tokens: positions that it never saw in training would be worthless. A
     config.json or a model_dir must have as many, and an embedding for every id; else a PilekitError names both numbers.
     """
-    made = _checked(config, tokenizer, seq_len).config
+    made = model_shape(config, tokenizer, seq_len).config
     if config.path is not None:
         model = load_model(config.path, dtype=torch.float32)
     else:
@@ -71,12 +71,42 @@ def build_model(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed
     return lm
 
 
+def model_shape(config: ModelConfig, tokenizer: Tokenizer, seq_len: int) -> PreTrainedModel:
+    """The model that `build_model` will make, without its numbers: float32, on the meta device.
+
+    PilekitError if ids or positions do not fit into it.
+    """
+    if config.preset is not None:
+        what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
+    elif config.config is not None:
+        what, made = f"model.config {visible(config.config)}", read_config(config.config)
+        _take_special_tokens(made, tokenizer)
+    elif config.path is not None:
+        check_folder(config.path)
+        what, made = f"model.path {visible(config.path)}", read_config(config.path)
+    else:
+        raise PilekitError("[model] names no model; give one of preset, config and path")
+    model = model_on_meta(made, what)
+    head: nn.Linear | None = cast("Any", model).get_output_embeddings()
+    if head is None:
+        raise PilekitError(f"{what}: a {type(model).__name__} has no language-model head; it cannot predict tokens")
+    positions = max_length_of(model)
+    shape = CausalLM(model=model, trunk=model.base_model, head=head, max_length=positions, head_is_last=False)
+    check_vocabulary(shape, tokenizer, what)
+    if positions is not None and positions < seq_len:
+        raise PilekitError(
+            f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
+            "less"
+        )
+    return model
+
+
 def count_parameters(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int) -> int:
     """How many parameters `build_model` will make, tied ones counted once; allocates none of them.
 
     What `build_model` says of a shape that does not fit, this says too.
     """
-    return sum(parameter.numel() for parameter in _checked(config, tokenizer, seq_len).parameters())
+    return sum(parameter.numel() for parameter in model_shape(config, tokenizer, seq_len).parameters())
 
 
 def fingerprint(model: PreTrainedModel) -> str:
@@ -111,33 +141,6 @@ def _unfilled(shape: PreTrainedModel, head_is_last: bool) -> CausalLM:
         max_length=max_length_of(model),
         head_is_last=head_is_last,
     )
-
-
-def _checked(config: ModelConfig, tokenizer: Tokenizer, seq_len: int) -> PreTrainedModel:
-    """The model's shape, without its numbers; PilekitError if ids or positions do not fit into it."""
-    if config.preset is not None:
-        what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
-    elif config.config is not None:
-        what, made = f"model.config {visible(config.config)}", read_config(config.config)
-        _take_special_tokens(made, tokenizer)
-    elif config.path is not None:
-        check_folder(config.path)
-        what, made = f"model.path {visible(config.path)}", read_config(config.path)
-    else:
-        raise PilekitError("[model] names no model; give one of preset, config and path")
-    model = model_on_meta(made, what)
-    head: nn.Linear | None = cast("Any", model).get_output_embeddings()
-    if head is None:
-        raise PilekitError(f"{what}: a {type(model).__name__} has no language-model head; it cannot predict tokens")
-    positions = max_length_of(model)
-    shape = CausalLM(model=model, trunk=model.base_model, head=head, max_length=positions, head_is_last=False)
-    check_vocabulary(shape, tokenizer, what)
-    if positions is not None and positions < seq_len:
-        raise PilekitError(
-            f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
-            "less"
-        )
-    return model
 
 
 def _preset(name: str, tokenizer: Tokenizer, seq_len: int) -> PreTrainedConfig:
