@@ -1,0 +1,194 @@
+"""Warnings are those that a slow look at the whole run would give, and their commands work."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import statistics
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.stream import PileStream
+from pilekit.train.metrics import StepMetrics
+from pilekit.train.watch import Watch, against_waiting
+from tests.tiny import tiny_corpus, tiny_tokenizer
+
+
+def step_of(
+    step: int, *, loss: float | None = 3.0, norm: float | None = 1.0, wait: float = 0.0, seconds: float = 1.0
+) -> StepMetrics:
+    return StepMetrics(
+        step=step,
+        loss=loss,
+        loss_by_subset={},
+        lr=1e-3,
+        grad_norm=norm,
+        tokens=step,
+        tokens_per_second=1.0,
+        data_wait=wait,
+        step_seconds=seconds,
+    )
+
+
+def watched(steps: list[StepMetrics], history: list[StepMetrics] | None = None) -> list[tuple[int, str]]:
+    """(step, message) of every warning."""
+    told: list[tuple[int, str]] = []
+    now = [0]
+    watch = Watch(lambda step: f"PEEK {step}", "REMEDY", history or [])
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append((now[0], record.getMessage()))  # type: ignore[method-assign]
+    logging.getLogger("pilekit.train.watch").addHandler(handler)
+    try:
+        for metrics in steps:
+            now[0] = metrics.step
+            watch.write(metrics)
+    finally:
+        logging.getLogger("pilekit.train.watch").removeHandler(handler)
+    return told
+
+
+# ---- slow references
+
+
+def divergences(losses: list[float | None]) -> list[int]:
+    """Steps (from 1) at which the mean of 50 losses has been far above the lowest before it for the 50th time."""
+    seen: list[float] = []
+    means: list[float] = []
+    above: list[bool] = []
+    found = []
+    for step, loss in enumerate(losses, 1):
+        if loss is None:
+            continue
+        seen.append(loss)
+        if len(seen) >= 50:
+            mean = sum(seen[-50:]) / 50
+            lowest = min(means, default=math.inf)
+            above.append(mean > lowest + 0.5 and mean > 1.25 * lowest)
+            means.append(mean)
+            if all(above[-50:]) and len(above) >= 50 and (len(above) == 50 or not above[-51]):
+                found.append(step)
+    return found
+
+
+def spikes(norms: list[float | None]) -> list[int]:
+    """Steps whose norm is above ten times the median of the up to 100 norms before it; 100 steps apart."""
+    found: list[int] = []
+    for step, norm in enumerate(norms, 1):
+        before = [other for other in norms[: step - 1] if other is not None][-100:]
+        if norm is None or len(before) < 20 or (found and step - found[-1] <= 100):
+            continue
+        if norm > 10 * statistics.median(before):
+            found.append(step)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 120), st.sampled_from([0.1, 1.0, 2.0, 2.6, 3.0, 3.7, 3.8, 5.0, 11.0]), st.floats(0, 0.6)
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_divergence_is_what_a_slow_look_finds(pieces: list[tuple[int, float, float]], rng: random.Random) -> None:
+    losses: list[float | None] = []
+    for length, level, noise in pieces:
+        losses += [None if rng.random() < 0.03 else level + rng.uniform(0, noise) for _ in range(length)]
+    told = watched([step_of(step, loss=loss) for step, loss in enumerate(losses, 1)])
+    assert [step for step, _ in told] == divergences(losses)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.sampled_from([0.1, 1.0, 3.0, 9.0, 12.0, 200.0])), min_size=1, max_size=12
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_spikes_are_what_a_slow_look_finds(pieces: list[tuple[int, float]], rng: random.Random) -> None:
+    norms: list[float | None] = []
+    for length, level in pieces:
+        norms += [None if rng.random() < 0.03 else level * rng.uniform(0.5, 2) for _ in range(length)]
+    told = watched([step_of(step, norm=norm) for step, norm in enumerate(norms, 1)])
+    assert [step for step, _ in told] == spikes(norms)
+
+
+# ---- what is said
+
+
+def test_a_healthy_run_is_silent() -> None:
+    rng = random.Random(0)
+    steps = [
+        step_of(step, loss=3 + 8 / step + rng.uniform(0, 1), norm=rng.uniform(0.5, 3), wait=rng.uniform(0, 0.3))
+        for step in range(1, 2000)
+    ]
+    assert watched(steps) == []
+
+
+def test_a_run_that_diverges_is_told_once_with_the_step() -> None:
+    losses = [4.0] * 100 + [3.0] * 100 + [6.0] * 300
+    ((step, message),) = watched([step_of(step, loss=loss) for step, loss in enumerate(losses, 1)])
+    assert 250 <= step <= 270
+    assert message.startswith(
+        f"step {step}: the loss stays far above its lowest: 6.000 over the last 50 steps, once 3.000"
+    )
+    assert "high since step 201." in message
+    assert message.endswith("PEEK 201")
+
+
+def test_a_run_that_recovers_and_diverges_again_is_told_again() -> None:
+    losses = [3.0] * 100 + [6.0] * 120 + [3.0] * 100 + [6.0] * 120
+    assert len(watched([step_of(step, loss=loss) for step, loss in enumerate(losses, 1)])) == 2
+
+
+def test_a_spike_names_its_step() -> None:
+    steps = [step_of(step, norm=30.0 if step in (60, 61, 100, 161) else 2.0) for step in range(1, 200)]
+    told = watched(steps)
+    assert [step for step, _ in told] == [60, 161]
+    assert told[0][1].startswith("step 60: the gradient's norm is 30, far above what it was before (median 2)")
+    assert told[0][1].endswith("PEEK 60")
+
+
+def test_waiting_for_data_is_told_once_with_the_longest_step() -> None:
+    steps = [step_of(step, wait=0.5 if step == 1234 else 0.3) for step in range(1185, 1400)]
+    ((step, message),) = watched(steps)
+    assert step == 1185 + 10 + 50 - 1
+    assert message.startswith("steps 1,195 to 1,244 spent 30% of their time waiting for data, step 1,234 the longest")
+    assert "(0.5 s); REMEDY; its documents are shown by: PEEK 1234" in message
+
+
+def test_it_is_time_that_counts_and_not_the_number_of_steps() -> None:
+    """One slow step among quick ones that never wait; and the first steps, which fill windows, do not count."""
+    steps = [
+        step_of(step, wait=0.9 if step == 80 else 0.0, seconds=20.0 if step == 80 else 1.0) for step in range(1, 99)
+    ]
+    ((step, message),) = watched(steps)
+    assert step == 80
+    assert "26% of their time" in message
+    assert watched([step_of(step, wait=0.9 if step <= 10 else 0.0, seconds=100.0) for step in range(1, 200)]) == []
+    assert watched([step_of(step, wait=0.2) for step in range(1, 200)]) == []
+
+
+def test_a_resumed_run_looks_back() -> None:
+    history = [step_of(step, loss=3.0, norm=2.0, wait=0.9) for step in range(1, 101)]
+    told = watched([step_of(step, loss=6.0, norm=30.0 if step == 101 else 2.0) for step in range(101, 230)], history)
+    assert [message.split(":")[1][:36] for _, message in told] == [
+        " the gradient's norm is 30, far abov",
+        " the loss stays far above its lowest",
+    ]
+
+
+def test_the_remedy_fits_the_stream(tmp_path: Path) -> None:
+    corpus = tiny_corpus(tmp_path / "corpus", shards=1)
+    tokenizer = tiny_tokenizer(tmp_path / "tokenizer")
+    stream = PileStream(corpus, tokenizer=tokenizer, seq_len=16, batch_size=1)
+    assert stream.grid.plan in ("random", "sequential")
+    remedy = against_waiting(stream)
+    assert ("pilekit reframe" in remedy) == (stream.grid.plan == "sequential")
+    assert "\n" not in remedy
