@@ -5,7 +5,7 @@ checkpoint N keeps the lines up to N and drops the rest, which will be written a
 run had never been stopped. A line is written by one call, so only a full disk or a cut of power can tear the last one.
 
 Every number is finite: JSON has no others, and a loss or gradient that is not a number means that the run is lost. The
-one exception is a step that fp16 skips because its gradient overflowed: `grad_norm` is null there.
+one exception is a step that fp16 skips because its gradient overflowed: `grad_norm` is null there, and `loss` may be.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     """Steps done, this one included."""
-    loss: float
-    """Mean negative log-likelihood of the step's target tokens, in nats."""
+    loss: float | None
+    """Mean negative log-likelihood of the step's target tokens, in nats; null if it overflowed in fp16."""
     loss_by_subset: dict[str, float]
     """The same by subset, for those that have a target in this step."""
     lr: float
