@@ -59,7 +59,7 @@ from pilekit.stream.repeats import exact_repeats
 from pilekit.stream.resuming import accumulation_for, changed_fields, grid_for, loaded_state
 from pilekit.stream.sharded_twice import refuse_second_sharding
 from pilekit.stream.state import Record
-from pilekit.stream.topology import rank_of_world
+from pilekit.stream.topology import rank_of_world, refuse_differing_backends
 from pilekit.stream.window import PACKINGS, Packing
 from pilekit.stream.worker_part import WorkerPart
 from pilekit.tokenize import Tokenizer
@@ -216,11 +216,14 @@ class PileStream(IterableDataset[Batch]):
             masking = masking_of(self._tokenizer) if objective == "mlm" else None
             layout = Layout(self._tokenizer, seq_len, packing, window, append_eod, seed, ids, ids[OTHER], names)
             self._form = PackedForm(layout, outputs, pad_id, eos_id, masking, len(ids))
+            backend = f"{self._tokenizer.backend} {importlib.metadata.version(self._tokenizer.backend)}"
+            if self.world_size > 1:
+                refuse_differing_backends(self._tokenizer, backend, self.rank)
             self._fingerprint = {
                 **self._wanted.fingerprint(),
                 "tokenizer": self._tokenizer.fingerprint,
                 "special_tokens": {"treated_as": self._tokenizer.special_tokens, "eos_id": eos_id, "pad_id": pad_id},
-                "backend": f"{self._tokenizer.backend} {importlib.metadata.version(self._tokenizer.backend)}",
+                "backend": backend,
                 "seq_len": seq_len,
                 "packing": packing,
                 "append_eod": append_eod,
