@@ -43,8 +43,9 @@ from pilekit.train.checkpoint_folders import (
     set_aside,
     settle,
 )
-from pilekit.train.checkpoint_tensors import load_tensors, local, state_tensors, write_tensors
+from pilekit.train.checkpoint_tensors import load_tensors, state_tensors, write_tensors
 from pilekit.train.ranks import Ranks, lost_rank
+from pilekit.train.sharding import own_part
 
 __all__ = ["Checkpoints", "Progress", "find_checkpoint"]
 
@@ -63,6 +64,7 @@ class Checkpoints:
 
     blocked_seconds  how long training has waited for its checkpoints so far
     saved            the steps that have been saved, in order
+    last             the newest checkpoint that was saved or begun from
     """
 
     def __init__(self, folder: Path, latest: Path, ranks: Ranks, *, keep_last: int, asynchronous: bool) -> None:
@@ -70,6 +72,7 @@ class Checkpoints:
             raise PilekitError(f"keep_last is {keep_last}, and at least the newest checkpoint must be kept; give 1")
         self.blocked_seconds = 0.0
         self.saved: list[int] = []
+        self.last: Path | None = None
         self._folder, self._latest, self._ranks = folder, latest, ranks
         self._keep_last, self._asynchronous = keep_last, asynchronous
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -122,6 +125,7 @@ class Checkpoints:
                 "checkpoints of a run"
             ) from damage
         load_tensors(folder, model, optimizer, ranks)
+        self.last = folder
         return state.progress
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress, config: Mapping[str, Any]) -> None:
@@ -134,7 +138,7 @@ class Checkpoints:
             self._wait()
             self._verified = None
             save = _Save(progress, dict(config), state_tensors(model, optimizer, self._ranks))
-            values = {key: local(tensor) for key, tensor in save.tensors.items()}
+            values = {key: own_part(tensor) for key, tensor in save.tensors.items()}
             if not self._asynchronous:
                 save.copied.set()
                 self._end(save, self._thread.submit(self._write, save, values), warn=False)
@@ -184,6 +188,7 @@ class Checkpoints:
         else:
             self._unwritten = None
             self.saved.append(save.progress.step)
+            self.last = self._folder / f"step-{save.progress.step}"
 
     @contextmanager
     def _blocking(self) -> Iterator[None]:

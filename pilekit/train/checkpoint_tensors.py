@@ -36,13 +36,13 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from torch.optim import Optimizer
 
 from pilekit.errors import PilekitError, visible
 from pilekit.train.checkpoint_files import INDEX_FILE
 from pilekit.train.ranks import Ranks
+from pilekit.train.sharding import is_sharded
 
 NAMED = 5
 """How many names a message lists."""
@@ -83,7 +83,7 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
     for name, parameter in parameters.items():
         for kind, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{kind}"] = name, value
-    return {key: tensor for key, (name, tensor) in found.items() if _is_sharded(tensor) or owner[name] == ranks.rank}
+    return {key: tensor for key, (name, tensor) in found.items() if is_sharded(tensor) or owner[name] == ranks.rank}
 
 
 def _owners(tensors: Mapping[str, Tensor], count: int) -> dict[str, int]:
@@ -96,19 +96,10 @@ def _owners(tensors: Mapping[str, Tensor], count: int) -> dict[str, int]:
     return owner
 
 
-def _is_sharded(tensor: Tensor) -> bool:
-    return isinstance(tensor, DTensor) and any(placement.is_shard() for placement in tensor.placements)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Write what this rank saves into `folder`, which exists, and flush it to disk; all ranks call it, over `saving`.
 
-    `tensors` say which part of what they are, `values` hold the numbers (what `local` gives, or a copy). Raises OSError
+    `tensors` say which part of what they are, `values` hold the numbers (`own_part` of them, or a copy). Raises OSError
     where any rank cannot write.
     """
     try:
