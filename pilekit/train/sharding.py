@@ -133,7 +133,8 @@ def own_part(tensor: Tensor) -> Tensor:
 def whole_parameters(model: nn.Module, ranks: Ranks) -> Iterator[tuple[str, Tensor]]:
     """(name, float32 on the CPU) of each parameter, then of each stored buffer, whole on rank 0 and empty elsewhere.
 
-    One at a time; all ranks must go through to the end. A tied parameter comes once.
+    One at a time; all ranks must go through to the end. A tied parameter comes once. What every rank has whole anyway
+    is no copy, but the model's own memory.
     """
     nothing = torch.empty(0)
     for name, parameter in model.named_parameters():
