@@ -14,6 +14,7 @@ Torch's random state is not part of a checkpoint, because every step seeds torch
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -233,13 +234,13 @@ class Checkpoints:
         if self._ranks.device.type == "cuda":
             torch.cuda.set_device(self._ranks.device)
         try:
-            self._everywhere(prepare)
             try:
+                self._everywhere(prepare)
                 write_tensors(partial, save.tensors, values, self._ranks)
                 sums = self._everywhere(lambda: own_sums(partial, self._ranks.rank))
                 self._everywhere(lambda: seal(sums))
             except BaseException:
-                if self._ranks.is_first:
+                if self._ranks.is_first and os.path.lexists(partial):
                     remove(partial)
                 raise
         except OSError as error:

@@ -199,7 +199,7 @@ def verify_together(folder: Path, ranks: Ranks, *, hashes: bool = True) -> State
         raise Damaged(state)
     if not hashes:
         return state
-    mine = _shares(state.files, ranks.world_size)[ranks.rank]
+    mine = deal({name: file.bytes for name, file in state.files.items()}, ranks.world_size)[ranks.rank]
     difference = ranks.together(lambda: _hashes_differ(folder, state, mine))
     for reason in ranks.gather(difference):
         if reason is not None:
@@ -207,14 +207,14 @@ def verify_together(folder: Path, ranks: Ranks, *, hashes: bool = True) -> State
     return state
 
 
-def _shares(files: Mapping[str, FileSum], count: int) -> list[list[str]]:
-    """The names dealt out to `count`, the largest first, always to who has the fewest bytes."""
+def deal(sizes: Mapping[str, int], count: int) -> list[list[str]]:
+    """The names dealt out to `count`, the largest first, always to who has least: the same on every rank."""
     shares: list[list[str]] = [[] for _ in range(count)]
-    sizes = [0] * count
-    for name in sorted(files, key=lambda name: (-files[name].bytes, name)):
-        least = sizes.index(min(sizes))
+    loads = [0] * count
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        least = loads.index(min(loads))
         shares[least].append(name)
-        sizes[least] += files[name].bytes
+        loads[least] += sizes[name]
     return shares
 
 

@@ -40,7 +40,7 @@ from torch.futures import Future
 from torch.optim import Optimizer
 
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint_files import INDEX_FILE
+from pilekit.train.checkpoint_files import INDEX_FILE, deal
 from pilekit.train.ranks import Ranks
 from pilekit.train.sharding import is_sharded
 
@@ -78,22 +78,12 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
     """
     parameters = optimized(optimizer)
     tensors = model_tensors(model, optimizer)
-    owner = _owners(tensors, ranks.world_size)
+    mine = set(deal({name: tensor.numel() for name, tensor in tensors.items()}, ranks.world_size)[ranks.rank])
     found = {f"model.{name}": (name, tensor) for name, tensor in tensors.items()}
     for name, parameter in parameters.items():
         for kind, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{kind}"] = name, value
-    return {key: tensor for key, (name, tensor) in found.items() if is_sharded(tensor) or owner[name] == ranks.rank}
-
-
-def _owners(tensors: Mapping[str, Tensor], count: int) -> dict[str, int]:
-    """Which rank writes what belongs to a name if all ranks hold it whole: always the one with the least so far."""
-    sizes = [0] * count
-    owner = {}
-    for name in sorted(tensors):
-        owner[name] = sizes.index(min(sizes))
-        sizes[owner[name]] += tensors[name].numel()
-    return owner
+    return {key: tensor for key, (name, tensor) in found.items() if is_sharded(tensor) or name in mine}
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], ranks: Ranks) -> None:

@@ -1,0 +1,459 @@
+"""Checkpoints of several ranks: any world size and stage loads what any other saved, and what one finds all hear."""
+
+from __future__ import annotations
+
+import logging
+import re
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from pilekit.errors import PilekitError
+from pilekit.train import checkpoint as module
+from pilekit.train.checkpoint import Checkpoints
+from pilekit.train.checkpoint_files import deal, verify
+from pilekit.train.checkpoint_tensors import state_tensors, write_tensors
+from pilekit.train.ranks import Ranks, join
+from pilekit.train.sharding import own_part
+from tests.process_groups import ProcessGroups
+from tests.train.saving import CONFIG, adamw, alone, checkpoints_in, progress_of, state_of, steps_in, train
+from tests.train.test_checkpoint import files_limited_to
+from tests.train.test_checkpoint_damage import flip
+from tests.train.test_engine import batches, engine_of, model_of, settings, step
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def arrays_of(model: nn.Module, optimizer: Any) -> Arrays:
+    return {name: tensor.numpy() for name, tensor in state_of(model, optimizer).items()}
+
+
+def assert_equal(one: Arrays, other: Arrays) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype, name
+        assert np.array_equal(one[name], other[name]), name
+
+
+def checkpoints_of(run: Path, ranks: Ranks, *, asynchronous: bool = True, keep_last: int = 2) -> Checkpoints:
+    return checkpoints_in(run, ranks, asynchronous=asynchronous, keep_last=keep_last)
+
+
+# The state, over world sizes, stages and precisions
+
+
+def train_and_save(run: Path, family: str, zero: int, dtype: str) -> Arrays:
+    ranks = join()
+    config = settings(zero, dtype)
+    engine = engine_of(family, config, ranks)
+    for batch in batches(config)[:2]:
+        step(engine, ranks, batch, micro_batches=2)
+    checkpoints = checkpoints_of(run, ranks)
+    checkpoints.save(engine.lm.model, engine.optimizer, progress_of(2), CONFIG)
+    state = arrays_of(engine.lm.model, engine.optimizer)
+    checkpoints.finish()
+    assert checkpoints.saved == [2]
+    return state
+
+
+def find_and_load(run: Path, family: str, zero: int, dtype: str) -> Arrays:
+    ranks = join()
+    engine = engine_of(family, settings(zero, dtype), ranks)
+    with torch.no_grad():
+        for parameter in engine.lm.model.parameters():
+            own_part(parameter).fill_(7)
+    checkpoints = checkpoints_of(run, ranks)
+    folder = checkpoints.newest()
+    assert folder == run / "checkpoints" / "step-2"
+    assert checkpoints.load(folder, engine.lm.model, engine.optimizer) == progress_of(2)
+    return arrays_of(engine.lm.model, engine.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("family", "world_size", "zero", "dtype", "targets"),
+    [
+        # "narrow" has parameters whose first dimension is smaller than, or not a multiple of, the number of ranks
+        ("narrow", 4, 3, "fp32", [(1, 0, "fp32"), (2, 2, "fp32"), (3, 3, "bf16"), (4, 3, "fp32")]),
+        ("gpt2", 2, 0, "bf16", [(1, 3, "bf16"), (2, 0, "fp32"), (4, 1, "bf16")]),  # tied embeddings
+        ("llama", 1, 0, "fp32", [(1, 0, "fp32"), (2, 3, "bf16")]),
+        ("gpt_neox", 2, 1, "fp32", [(4, 0, "fp32"), (1, 1, "bf16")]),
+    ],
+)
+def test_any_world_size_and_stage_loads_the_same_state(
+    tmp_path: Path,
+    process_group: ProcessGroups,
+    family: str,
+    world_size: int,
+    zero: int,
+    dtype: str,
+    targets: list[tuple[int, int, str]],
+) -> None:
+    saved, *others = process_group(world_size).run(train_and_save, tmp_path, family, zero, dtype)
+    for other in others:
+        assert_equal(other, saved)
+    for world_size, zero, dtype in targets:
+        for loaded in process_group(world_size).run(find_and_load, tmp_path, family, zero, dtype):
+            assert_equal(loaded, saved)
+    # and a plain model in this process, without any process group
+    model = model_of(family)
+    optimizer = adamw(model)
+    checkpoints_in(tmp_path).load(tmp_path / "checkpoints" / "step-2", model, optimizer)
+    assert_equal(arrays_of(model, optimizer), saved)
+
+
+def go_on(run: Path, stop: int | None) -> list[Any]:
+    """Losses, norms and the last state of 4 steps; stopped and resumed after `stop` of them."""
+    ranks = join()
+    config = settings(3)
+    figures = []
+    engine = engine_of("narrow", config, ranks)
+    for number, batch in enumerate(batches(config)):
+        if number == stop:
+            checkpoints = checkpoints_of(run, ranks)
+            checkpoints.save(engine.lm.model, engine.optimizer, progress_of(number), CONFIG)
+            checkpoints.finish()
+            engine = engine_of("narrow", config, ranks)
+            folder = checkpoints.newest()
+            assert folder is not None
+            checkpoints.load(folder, engine.lm.model, engine.optimizer)
+        loss, update = step(engine, ranks, batch, micro_batches=1)
+        figures.append((loss, update.grad_norm))
+    return [figures, arrays_of(engine.lm.model, engine.optimizer)]
+
+
+@pytest.mark.parametrize("stop", [0, 2])
+def test_the_same_world_size_goes_on_bit_for_bit(tmp_path: Path, process_group: ProcessGroups, stop: int) -> None:
+    straight, straight_state = process_group(2).run(go_on, tmp_path, None)[0]
+    resumed, resumed_state = process_group(2).run(go_on, tmp_path, stop)[0]
+    assert resumed == straight
+    assert_equal(resumed_state, straight_state)
+
+
+# Saves beside training
+
+
+def twenty_steps(run: Path | None, zero: int) -> list[Arrays]:
+    """The state after each of 20 steps of a small model, saved after each of them if there is a run."""
+    ranks = join()
+    config = settings(zero)
+    engine = engine_of("gpt_neox", config, ranks)
+    checkpoints = None if run is None else checkpoints_of(run, ranks, keep_last=20)
+    states = []
+    for number in range(20):
+        batch = batches(config)[number % 4]
+        rows = {name: column[ranks.rank :: ranks.world_size] for name, column in batch.items()}
+        engine.forward_backward(rows, scale=1 / 64, last=True)
+        if checkpoints is not None:
+            checkpoints.poll()
+            checkpoints.before_update()
+        engine.update(1e-2)
+        states.append(arrays_of(engine.lm.model, engine.optimizer))
+        if checkpoints is not None:
+            for _ in range(2 if number == 10 else 1):  # two requests in a row, of the same step even
+                checkpoints.save(engine.lm.model, engine.optimizer, progress_of(number + 1), CONFIG)
+    if checkpoints is not None:
+        checkpoints.finish()
+        assert checkpoints.saved == sorted([*range(1, 21), 11])
+    return states
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_saves_beside_twenty_steps_are_right_and_change_nothing(
+    tmp_path: Path, process_group: ProcessGroups, zero: int
+) -> None:
+    undisturbed = process_group(2).run(twenty_steps, None, zero)[0]
+    states = process_group(2).run(twenty_steps, tmp_path, zero)[0]
+    model = model_of("gpt_neox")
+    optimizer = adamw(model)
+    for number, (state, expected) in enumerate(zip(states, undisturbed, strict=True), 1):
+        assert_equal(state, expected)
+        folder = tmp_path / "checkpoints" / f"step-{number}"
+        assert checkpoints_in(tmp_path).load(folder, model, optimizer) == progress_of(number)
+        assert_equal(arrays_of(model, optimizer), expected)
+
+
+# Who writes what
+
+
+def keys_and_bytes(zero: int) -> dict[str, int]:
+    """What this rank writes: the bytes of it, by key."""
+    ranks = join()
+    engine = engine_of("gpt_neox", settings(zero), ranks)
+    step(engine, ranks, batches(settings(zero))[0], micro_batches=1)
+    mine = state_tensors(engine.lm.model, engine.optimizer, ranks)
+    return {key: own_part(tensor).nbytes for key, tensor in mine.items()}
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_each_rank_writes_its_part_and_nothing_twice(process_group: ProcessGroups, zero: int) -> None:
+    one, other = process_group(2).run(keys_and_bytes, zero)
+    model = model_of("gpt_neox")
+    optimizer = adamw(model)
+    train(model, optimizer, range(1))
+    whole = {key: tensor.nbytes for key, tensor in state_tensors(model, optimizer, alone()).items()}
+    assert one.keys() | other.keys() == whole.keys()
+    assert {key: one.get(key, 0) + other.get(key, 0) for key in whole} == whole
+    largest = 3 * max(whole.values())  # a parameter with its state goes to one rank
+    assert abs(sum(one.values()) - sum(other.values())) <= largest
+    if zero == 0:
+        assert not one.keys() & other.keys()
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 1000)), st.integers(1, 9))
+def test_files_and_tensors_are_dealt_out_evenly(sizes: dict[str, int], count: int) -> None:
+    shares = deal(sizes, count)
+    assert len(shares) == count
+    assert sorted(name for share in shares for name in share) == sorted(sizes)
+    loads = [sum(sizes[name] for name in share) for share in shares]
+    assert max(loads) - min(loads) <= max(sizes.values(), default=0)
+
+
+# What one rank finds
+
+
+def small(ranks: Ranks, value: float) -> tuple[nn.Module, Any]:
+    model = nn.Linear(5, 7)
+    nn.init.constant_(model.weight, value)
+    fully_shard(model, mesh=ranks.mesh)
+    return model, adamw(model)
+
+
+def save_small(run: Path, *steps: int, asynchronous: bool = False) -> None:
+    ranks = join()
+    for number in steps:
+        checkpoints = checkpoints_of(run, ranks, asynchronous=asynchronous, keep_last=9)
+        checkpoints.save(*small(ranks, number), progress_of(number), CONFIG)
+        checkpoints.finish()
+
+
+def load_newest(run: Path) -> tuple[float, list[str]]:
+    """(the number that the weights are filled with, what was warned of); PilekitError goes on to who asked."""
+    ranks = join()
+    warned = Warned()
+    logging.getLogger("pilekit").addHandler(warned)
+    try:
+        checkpoints = checkpoints_of(run, ranks)
+        folder = checkpoints.newest()
+        assert folder is not None
+        model, optimizer = small(ranks, -1)
+        progress = checkpoints.load(folder, model, optimizer)
+        value = state_of(model, optimizer)["weight"]
+        assert bool((value == progress.step).all())
+        return float(value[0, 0]), warned.lines
+    finally:
+        logging.getLogger("pilekit").removeHandler(warned)
+
+
+class Warned(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def error_of(function: Callable[..., Any], *arguments: Any) -> str | None:
+    """The message of the PilekitError that the function raises."""
+    try:
+        function(*arguments)
+    except PilekitError as error:
+        return str(error)
+    return None
+
+
+FILES = [".metadata", "__0_0.distcp", "__1_0.distcp", "state.json"]
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("kind", ["flipped", "cut", "missing"])
+def test_all_ranks_go_on_from_the_newest_good_one(
+    tmp_path: Path, process_group: ProcessGroups, file: str, kind: str
+) -> None:
+    group = process_group(2)
+    group.run(save_small, tmp_path, 1, 2)
+    folder = tmp_path / "checkpoints" / "step-2"
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    path = folder / file
+    if kind == "flipped":
+        flip(path, path.stat().st_size // 2)
+    elif kind == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.unlink()
+    (one, warned), (other, silent) = group.run(load_newest, tmp_path)
+    assert one == other == 1
+    assert silent == []
+    [line] = warned
+    assert re.search(rf"step-2 is damaged \([^)]*{re.escape(file)}.*going on from step-1", line)
+    assert steps_in(tmp_path) == {"step-1", "step-2.damaged"}
+
+
+def test_if_none_is_good_all_ranks_say_so(tmp_path: Path, process_group: ProcessGroups) -> None:
+    group = process_group(2)
+    group.run(save_small, tmp_path, 1)
+    flip(tmp_path / "checkpoints/step-1/__1_0.distcp", -1)
+    one, other = group.run(error_of, load_newest, tmp_path)
+    assert one == other
+    assert one is not None
+    assert "step-1 for one is damaged (__1_0.distcp is not as it was written)" in one
+
+
+def load_other(folder: Path, model: str) -> None:
+    ranks = join()
+    given = nn.Linear(5, 8) if model == "larger" else nn.Linear(5, 7)
+    checkpoints_of(folder.parent, ranks).load(folder, given, adamw(given))
+
+
+def test_what_does_not_fit_is_told_by_all_ranks(tmp_path: Path, process_group: ProcessGroups) -> None:
+    group = process_group(2)
+    group.run(save_small, tmp_path, 1)
+    one, other = group.run(error_of, load_other, tmp_path / "checkpoints" / "step-1", "larger")
+    assert one == other
+    assert one is not None
+    assert "model.weight ([7, 5] float32, not [8, 5] float32)" in one
+    one, other = group.run(error_of, load_other, tmp_path / "checkpoints" / "step-9", "same")
+    assert one == other
+    assert one is not None
+    assert "step-9: is not a good checkpoint: it has no state.json" in one
+
+
+def save_on_a_full_disk(run: Path, full: int, *, asynchronous: bool) -> tuple[str | None, list[str]]:
+    """(error of the save of step 2 with the disk of one rank full, what was warned of); then step 3 is saved well."""
+    ranks = join()
+    warned = Warned()
+    logging.getLogger("pilekit").addHandler(warned)
+    checkpoints = checkpoints_of(run, ranks, asynchronous=asynchronous)
+    error = None
+    try:
+        limit = 500 if ranks.rank == full else resource.RLIM_INFINITY
+        with files_limited_to(limit):
+            error = error_of(checkpoints.save, *small(ranks, 2), progress_of(2), CONFIG)
+            error = error_of(checkpoints.finish) if asynchronous and full == 0 else error
+            if checkpoints._under_way is not None:
+                checkpoints._under_way[1].exception(60)
+        checkpoints.poll()
+        assert checkpoints.saved == []
+        ranks.gather(None)
+        if ranks.is_first:
+            assert steps_in(run) == {"step-1"}
+        ranks.gather(None)
+        checkpoints.save(*small(ranks, 3), progress_of(3), CONFIG)
+        checkpoints.finish()
+        assert checkpoints.saved == [3]
+    finally:
+        logging.getLogger("pilekit").removeHandler(warned)
+    return error, warned.lines
+
+
+@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_disk_of_one_rank_is_heard_by_all(
+    tmp_path: Path, process_group: ProcessGroups, full: int, asynchronous: bool
+) -> None:
+    group = process_group(2)
+    group.run(save_small, tmp_path, 1)
+    (one, warned), (other, silent) = group.run(
+        save_on_a_full_disk_asynchronously if asynchronous else save_on_a_full_disk_synchronously, tmp_path, full
+    )
+    assert one == other
+    assert silent == []
+    told = warned[0] if asynchronous and full == 1 else one
+    assert told is not None
+    assert f"{tmp_path / 'checkpoints' / 'step-2'}: the checkpoint cannot be written: File too large" in told
+    assert len(warned) == (asynchronous and full == 1)
+    assert steps_in(tmp_path) == {"step-1", "step-3"}
+    verify(tmp_path / "checkpoints" / "step-3")
+
+
+def save_on_a_full_disk_synchronously(run: Path, full: int) -> tuple[str | None, list[str]]:
+    return save_on_a_full_disk(run, full, asynchronous=False)
+
+
+def save_on_a_full_disk_asynchronously(run: Path, full: int) -> tuple[str | None, list[str]]:
+    return save_on_a_full_disk(run, full, asynchronous=True)
+
+
+def save_in_a_folder_of_ones_own(run: Path) -> str | None:
+    ranks = join()
+    checkpoints = checkpoints_of(run / f"machine-{ranks.rank}", ranks, asynchronous=False)
+    return error_of(checkpoints.save, *small(ranks, 1), progress_of(1), CONFIG)
+
+
+def test_a_folder_that_machines_do_not_share_is_told(tmp_path: Path, process_group: ProcessGroups) -> None:
+    one, other = process_group(2).run(save_in_a_folder_of_ones_own, tmp_path)
+    assert one == other
+    assert one is not None
+    assert re.search(r"step-1(\.partial)?: .*put the run into a folder that all machines share", one)
+    assert not steps_in(tmp_path / "machine-0")
+
+
+def fail_on_one_rank(run: Path, failing: int, where: str) -> str:
+    ranks = join()
+    checkpoints = checkpoints_of(run, ranks)
+    right = getattr(module, where)
+
+    def broken(*_: object) -> None:
+        raise ValueError("unforeseen")
+
+    try:
+        if ranks.rank == failing:
+            setattr(module, where, broken)
+        checkpoints.save(*small(ranks, 2), progress_of(2), CONFIG)
+        checkpoints.before_update()
+        checkpoints.finish()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        setattr(module, where, right)
+    return "nothing"
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("where", ["_copied", "own_sums"])
+def test_an_unforeseen_error_of_one_rank_stops_all(
+    tmp_path: Path, process_group: ProcessGroups, failing: int, where: str
+) -> None:
+    group = process_group(2)
+    group.run(save_small, tmp_path, 1)
+    for told in group.run(fail_on_one_rank, tmp_path, failing, where):
+        assert told == f"RuntimeError: rank {failing}: ValueError: unforeseen"
+    assert steps_in(tmp_path) == {"step-1"}
+
+
+def failing_write(run: Path) -> str:
+    """An error of torch's own, that is not of the disk, on rank 1."""
+    ranks = join()
+    checkpoints = checkpoints_of(run, ranks, asynchronous=False)
+    model, optimizer = small(ranks, 2)
+
+    def odd(folder: Path, tensors: Any, values: Any, ranks: Ranks) -> None:
+        write_tensors(folder, tensors, {} if ranks.rank == 1 else values, ranks)
+
+    module.write_tensors = odd  # type: ignore[attr-defined]
+    try:
+        checkpoints.save(model, optimizer, progress_of(2), CONFIG)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        module.write_tensors = write_tensors  # type: ignore[attr-defined]
+    return "nothing"
+
+
+def test_an_error_inside_torch_of_one_rank_stops_all(tmp_path: Path, process_group: ProcessGroups) -> None:
+    group = process_group(2)
+    group.run(save_small, tmp_path, 1)
+    for told in group.run(failing_write, tmp_path):
+        assert told.startswith("RuntimeError: CheckpointException ranks:dict_keys([1])")
+        assert "KeyError" in told
+    assert steps_in(tmp_path) == {"step-1"}
