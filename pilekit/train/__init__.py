@@ -1,6 +1,8 @@
 """Training from raw shards: one config in, one run folder out.
 
 ranks.py               which process of the job this is, and what it tells the others
+launch.py              a run in several processes of this machine, and its restarts
+notebook.py            a function in several processes, from a notebook
 config/                the TOML file, typed; everything that can be wrong with it
 run_folder.py          what a run leaves behind, and that only one process writes it
 data.py                the tokenizer and the shards, as a stream
@@ -17,6 +19,6 @@ checkpoint_tensors.py  its tensors, by the names of parameters
 metrics.py             metrics.jsonl
 export.py              model/ in Hugging Face format
 failed_step.py         what is told of a loss that is no number
-interrupt.py           Ctrl-C between two steps
+interrupt.py           Ctrl-C and SIGTERM between two steps
 trainer.py             the loop
 """

@@ -21,7 +21,7 @@ _newest: signal.Signals | None = None
 
 
 def interrupted_by() -> signal.Signals | None:
-    """The signal that last asked a loop of this process to stop; None if there was none, or only another rank had it."""
+    """The signal that last asked a loop of this process to stop; None if only another rank had one, or none."""
     return _newest
 
 

@@ -199,6 +199,7 @@ def _line(error: BaseException) -> str:
 
 
 _joined: tuple[dist.ProcessGroup, Ranks] | None = None
+_made: dist.ProcessGroup | None = None  # the default process group, if it was made here
 
 
 def join() -> Ranks:
@@ -209,6 +210,8 @@ def join() -> Ranks:
     is incomplete, there are more ranks than GPUs, or the others are not there.
     """
     global _joined
+    atexit.unregister(_leave)  # once, however often it joins
+    atexit.register(_leave)
     try:
         if not dist.is_initialized():
             _start()
@@ -265,7 +268,8 @@ def _start() -> None:
             )
         backend = "cpu:gloo,cuda:nccl"  # both: parameters that are kept on the CPU are summed there
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
-    atexit.register(_leave, dist.group.WORLD)
+    global _made
+    _made = dist.group.WORLD
 
 
 def _meeting_place(world_size: int) -> tuple[int, Store]:
@@ -300,10 +304,21 @@ def _number(name: str) -> int | None:
     return int(value) if value else None
 
 
-def _leave(group: dist.ProcessGroup | None) -> None:
-    """At the end of the process: close the connections of what was made here."""
-    global _joined
-    if group is not None and dist.is_initialized() and dist.group.WORLD is group:
-        _joined = None
-        with suppress(Exception):  # the others may be gone already
+def _leave() -> None:
+    """At the end of the process: end the threads of the process groups while Python, whose objects they hold, is there.
+
+    A thread that gives one back later would abort the process, long after all was done.
+    """
+    global _joined, _made
+    joined, made, _joined, _made = _joined, _made, None, None
+    groups = []
+    if joined is not None:  # whoever still holds the Ranks must not hold these
+        groups = [vars(joined[1]).pop(name) for name in ("control", "saving", "mesh")][:2]
+    if not dist.is_initialized():
+        return
+    with suppress(Exception):  # the others may be gone already
+        if dist.group.WORLD is made:
             dist.destroy_process_group()
+        elif joined is not None and dist.group.WORLD is joined[0]:
+            for group in groups:
+                dist.destroy_process_group(group)

@@ -1,0 +1,89 @@
+"""What `launch` starts in its tests in place of a training run: a rank that does as its arguments say.
+
+    python -m tests.train.launched FOLDER KIND [more arguments]
+
+Every rank leaves `FOLDER/<rank>.<attempt>.json`, and waits there until all have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from pilekit.errors import PilekitError
+from pilekit.train.interrupt import ended_by_sigterm, first_interrupt
+from pilekit.train.launch import end_with_launcher
+from pilekit.train.ranks import Ranks, join
+
+
+def main(folder: Path, kind: str, *more: str) -> None:
+    end_with_launcher()
+    with ended_by_sigterm():
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        if kind == "starting":
+            (folder / f"{os.environ['RANK']}.starting").touch()
+            time.sleep(120)
+        ranks = join()
+        about = {"pid": os.getpid(), "threads": torch.get_num_threads(), "more": more}
+        (folder / f"{ranks.rank}.{attempt}.json").write_text(json.dumps(about))
+        ranks.gather(None)
+        if kind == "counts":
+            count(ranks, folder, attempt, *more)
+        elif kind == "killed":
+            if ranks.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ranks.gather(None)
+        elif kind == "fails":
+            ranks.together(lambda: refuse(ranks))
+        elif kind == "loops":
+            loop(ranks, folder)
+        else:
+            assert kind == "ends"
+
+
+def refuse(ranks: Ranks) -> None:
+    if ranks.rank == 1:
+        raise PilekitError("rank 1 does not like it")
+
+
+def count(ranks: Ranks, folder: Path, attempt: int, killed_at: str, last_attempt: str) -> None:
+    """Add up, saving at each step as a run does; rank 1 is killed in the middle of a step of the first attempts."""
+    saved = folder / "saved.json"
+    step, total = json.loads(saved.read_text()) if saved.exists() else (0, 0.0)
+    ranks.gather(None)  # all have read it
+    while step < 20:
+        if ranks.rank == 1 and step == int(killed_at) + attempt and attempt < int(last_attempt):
+            os.kill(os.getpid(), signal.SIGKILL)
+        total += ranks.sum(torch.tensor([float(ranks.rank + step)], dtype=torch.float64)).item()
+        step += 1
+        if ranks.is_first:
+            partial = saved.with_suffix(".partial")
+            partial.write_text(json.dumps((step, total)))
+            partial.rename(saved)
+
+
+def loop(ranks: Ranks, folder: Path) -> None:
+    with first_interrupt() as asked:
+        step = 0
+        while not ranks.any(asked()):
+            step += 1
+            time.sleep(0.02)
+            (folder / f"{ranks.rank}.loops").touch()
+        time.sleep(0.5)  # it saves
+        (folder / f"{ranks.rank}.saved").write_text(str(step))
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), *sys.argv[2:])
+    except PilekitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

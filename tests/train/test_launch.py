@@ -1,0 +1,208 @@
+"""`launch`: ranks of one machine, what is said when one fails, restarts, and signals that reach them all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from pilekit.errors import PilekitError
+from pilekit.train import launch as launching
+from tests.process_groups import ROOT
+
+PROGRAM = """
+import sys
+from pilekit.errors import PilekitError
+from pilekit.train import launch
+launch.MODULE = "tests.train.launched"
+try: sys.exit(launch.launch(int(sys.argv[1]), sys.argv[3:], int(sys.argv[2])))
+except PilekitError as error: sys.exit(f"error: {error}")
+"""
+SECONDS = 90.0
+
+
+@contextmanager
+def launched(folder: Path, nproc: int, kind: str, *more: str, restarts: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """The launcher, in a session of its own; with what is left of it, its ranks end too."""
+    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in launchers}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(nproc), str(restarts), str(folder), kind, *more],
+        cwd=ROOT,
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pid in pids(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def run(folder: Path, nproc: int, kind: str, *more: str, restarts: int = 0) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr)"""
+    with launched(folder, nproc, kind, *more, restarts=restarts) as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        return process.returncode, stdout, stderr
+
+
+def pids(folder: Path) -> list[int]:
+    return [json.loads(file.read_text())["pid"] for file in folder.glob("*.json") if file.name != "saved.json"]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def is_there(pid: int) -> bool:
+    """Whether the process runs; one that has ended, but whose end nobody has asked for, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_ranks_start_with_their_arguments_and_share_the_cores(tmp_path: Path) -> None:
+    odd = ["--set", 'data.subsets=["a b"]', "$HOME ${local_rank} $$", "", "--debug", "ü"]
+    assert run(tmp_path, 2, "ends", *odd) == (0, "", "")
+    told = [json.loads((tmp_path / f"{rank}.0.json").read_text()) for rank in range(2)]
+    cores = len(os.sched_getaffinity(0))
+    assert [(one["threads"], one["more"]) for one in told] == [(max(1, cores // 2), odd)] * 2
+
+
+def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
+    code, stdout, stderr = run(tmp_path, 2, "killed")
+    assert (code, stdout) == (1, "")
+    lost, told = stderr.splitlines()
+    assert lost.startswith("error: rank 0: another rank is gone, ")
+    assert told == (
+        "error: rank 1 of the run was killed by SIGKILL (signal 9), as the system does when memory runs out; the same "
+        "command goes on from the newest checkpoint"
+    )
+
+
+def test_what_a_rank_says_stands_above_the_line(tmp_path: Path) -> None:
+    code, stdout, stderr = run(tmp_path, 2, "fails", restarts=1)
+    assert (code, stdout) == (1, "")
+    said = stderr.splitlines()
+    assert set(said[:-1]) == {"error: rank 1 does not like it"}
+    assert said[-1] == (
+        "error: rank 0 of the run ended with exit code 1; what it said stands above, after 1 restart; the same command "
+        "goes on from the newest checkpoint"
+    )
+
+
+@pytest.mark.slow
+def test_ranks_that_are_killed_start_again_and_end_as_if_nothing_had_been(tmp_path: Path) -> None:
+    code, stdout, stderr = run(tmp_path, 3, "counts", "5", "2", restarts=3)
+    assert (code, stdout) == (0, ""), stderr
+    assert json.loads((tmp_path / "saved.json").read_text()) == [20, sum(3.0 * step + 3.0 for step in range(20))]
+    assert {file.name for file in tmp_path.glob("*.*.json")} == {f"{r}.{a}.json" for r in range(3) for a in range(3)}
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_reaches_all_ranks_and_they_save(tmp_path: Path, number: signal.Signals, expected: int) -> None:
+    with launched(tmp_path, 2, "loops", restarts=2) as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        assert (process.returncode, stdout, stderr) == (expected, "", "")
+    first, second = (int((tmp_path / f"{rank}.saved").read_text()) for rank in range(2))
+    assert first == second > 0
+    assert not list(tmp_path.glob("*.1.json"))
+
+
+@pytest.mark.slow
+def test_a_sigterm_to_launcher_and_ranks_at_once_is_one(tmp_path: Path) -> None:
+    with launched(tmp_path, 2, "loops") as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
+        for pid in [*pids(tmp_path), process.pid]:
+            os.kill(pid, signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        assert (process.returncode, stdout, stderr) == (0, "", "")
+    assert len(list(tmp_path.glob("*.saved"))) == 2
+
+
+@pytest.mark.slow
+def test_a_sigterm_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
+    with launched(tmp_path, 2, "loops") as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
+        os.kill(json.loads((tmp_path / "1.0.json").read_text())["pid"], signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        assert (process.returncode, stdout, stderr) == (0, "", "")
+    assert (tmp_path / "0.saved").read_text() == (tmp_path / "1.saved").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel must tell")
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with launched(tmp_path, 2, "loops") as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
+        process.kill()
+        wait_for(lambda: not any(map(is_there, pids(tmp_path))))
+    assert len(list(tmp_path.glob("*.saved"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_before_there_is_anything_to_save(tmp_path: Path, number: signal.Signals, expected: int) -> None:
+    with launched(tmp_path, 2, "starting", restarts=2) as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.starting"))) == 2)
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        assert (process.returncode, stdout, stderr) == (expected, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_moment_leaves_nothing_running(tmp_path: Path, number: signal.Signals, seconds: float) -> None:
+    with launched(tmp_path, 2, "loops", restarts=2) as process:
+        time.sleep(seconds)
+        process.send_signal(number)
+        process.communicate(timeout=SECONDS)
+        wait_for(lambda: not any(map(is_there, pids(tmp_path))))
+        of_this_run = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in read(path)]
+        assert [path for path in of_this_run if is_there(int(path.parent.name))] == []
+
+
+def read(path: Path) -> bytes:
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def test_more_ranks_than_gpus_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(PilekitError, match=r"^--nproc-per-node 3: this machine has 2 GPUs, and each rank needs one;"):
+        launching.launch(3, [])
+
+
+@pytest.mark.parametrize(
+    ("codes", "line"),
+    [
+        ({0: 1, 1: -9}, "rank 1 of the run was killed by SIGKILL"),
+        ({0: 1, 1: -11, 2: 1}, "rank 1 of the run was killed by SIGSEGV (signal 11); the same"),
+        ({2: 3}, "rank 2 of the run ended with exit code 3; what"),
+        ({0: -15, 1: 1}, "rank 1 of the run ended with exit code 1; what"),
+    ],
+)
+def test_the_rank_that_failed_first_is_named(codes: dict[int, int], line: str) -> None:
+    assert launching._failure(codes, 0).startswith(line)
