@@ -55,7 +55,7 @@ def line_of(metrics: StepMetrics, steps: int, seconds: float) -> str:
     return "  ".join(
         (
             f"step {metrics.step}/{steps}",
-            f"loss {metrics.loss:.3f}",
+            "overflow" if metrics.loss is None else f"loss {metrics.loss:.3f}",
             f"lr {metrics.lr:.1e}",
             f"{short_count(metrics.tokens_per_second)} tokens/s",
             f"wait {metrics.data_wait:.0%}",

@@ -15,12 +15,14 @@ import hashlib
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import orjson
 import tokenizers
+import torch
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, GenerationConfig
 
@@ -35,8 +37,12 @@ logger = logging.getLogger(__name__)
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 
 
-def export_model(folder: str | Path, lm: CausalLM, tokenizer: Tokenizer) -> None:
+def export_model(
+    folder: str | Path, lm: CausalLM, tokenizer: Tokenizer, weights: Mapping[str, torch.Tensor] | None = None
+) -> None:
     """Write model and tokenizer into `folder`, in place of what an earlier export left there; all or nothing.
+
+    weights   of the model, by name, where it does not hold them whole itself; None: it does
 
     Raises PilekitError where it cannot be written, a full disk included, and if tokenizer.json has changed meanwhile.
     """
@@ -50,7 +56,7 @@ def export_model(folder: str | Path, lm: CausalLM, tokenizer: Tokenizer) -> None
         _remove(replaced)
         partial.mkdir()
         _write_tokenizer(partial, tokenizer, lm.max_length)
-        _write_model(partial, lm)
+        _write_model(partial, lm, weights)
         for file in partial.iterdir():
             # safetensors lets nobody but the owner read; the folder was made with the permissions that the user wants.
             file.chmod(partial.stat().st_mode & 0o666)
@@ -67,14 +73,14 @@ def export_model(folder: str | Path, lm: CausalLM, tokenizer: Tokenizer) -> None
         raise
 
 
-def _write_model(folder: Path, lm: CausalLM) -> None:
+def _write_model(folder: Path, lm: CausalLM, weights: Mapping[str, torch.Tensor] | None) -> None:
     model: Any = lm.model
     generation = model.generation_config
     # It plays no part in training, and one that came with a model_dir may be refused when it is saved.
     model.generation_config = GenerationConfig.from_model_config(model.config)
     try:
         with quiet():
-            model.save_pretrained(folder, max_shard_size="10TB")
+            model.save_pretrained(folder, state_dict=weights, max_shard_size="10TB")
     finally:
         model.generation_config = generation
 

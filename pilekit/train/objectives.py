@@ -10,7 +10,7 @@ made by default, a document sees those before it in its row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -63,27 +63,14 @@ def _targets(batch: Mapping[str, Tensor]) -> Tensor:
     return batch["labels"][:, 1:]
 
 
-class SubsetLosses:
-    """The mean loss of each subset in one step; a target belongs to the subset of the token that is predicted.
+def subset_sums(nll: Tensor, batch: Mapping[str, Tensor], subsets: int) -> tuple[Tensor, Tensor]:
+    """(sum of losses, number of targets) of each subset, float64 [subsets] each.
 
-    `add` waits for no device, so that micro-batches queue up behind each other; `by_name` does.
+    nll   of the batch's rows, as `clm_loss` gives it, on the CPU
+
+    A target belongs to the subset of the token that is predicted; the sums' sums are those of the batch.
     """
-
-    def __init__(self) -> None:
-        self._added: list[tuple[Tensor, Tensor]] = []
-
-    def add(self, nll: Tensor, batch: Mapping[str, Tensor]) -> None:
-        """Count in a batch and its losses, as `clm_loss` gives them."""
-        subsets = batch["subset_ids"][:, 1:]
-        self._added.append((nll.flatten(), subsets.where(_targets(batch) != IGNORED, -1).flatten()))
-
-    def by_name(self, subset_names: Sequence[str]) -> dict[str, float]:
-        """Mean loss per target of each subset that has one, in the order of `subset_names`; sums are in float64."""
-        if not self._added:
-            return {}
-        losses, subsets = (torch.cat(column).cpu() for column in zip(*self._added, strict=True))
-        is_target = subsets >= 0
-        subsets = subsets[is_target]
-        counts = subsets.bincount(minlength=len(subset_names)).tolist()
-        sums = subsets.bincount(losses[is_target].double(), minlength=len(subset_names)).tolist()
-        return {name: total / count for name, total, count in zip(subset_names, sums, counts, strict=True) if count > 0}
+    is_target = _targets(batch) != IGNORED
+    subset = batch["subset_ids"][:, 1:][is_target]
+    sums = subset.bincount(nll[is_target].double(), minlength=subsets).double()  # of nothing, torch counts in int64
+    return sums, subset.bincount(minlength=subsets).double()

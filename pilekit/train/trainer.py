@@ -1,11 +1,12 @@
-"""The trainer: raw shards in, a trained model out.
+"""The trainer: raw shards in, a trained model out, on one process or many.
 
-`Trainer.fit` is the whole loop, to be read from top to bottom. It rests on three rules. A step is one batch of the
-stream, and its loss the mean over its target tokens, so how it is cut into micro-batches changes nothing. Whatever is
-random in a step is drawn from (train.seed, step), so no state of a generator needs saving. And the stream is told of
-each batch that is trained on, so its state after a step is where the next step's batch begins. Together they make
-a run that was stopped and continued the same, bit for bit, as one that was not (with as many threads, which a
-checkpoint records).
+`Trainer.fit` is the whole loop, to be read from top to bottom. It rests on four rules. A step is one batch of the
+stream on each rank, and its loss the mean over all of their target tokens, so how it is cut into micro-batches and
+shared out among ranks changes nothing but rounding. Whatever is random in a step is drawn from (train.seed, step,
+rank), so no state of a generator needs saving. The stream's state is taken behind each batch that was trained on, so
+it is where the next step's batch begins. And what one rank finds wrong, or is asked to stop for, all of them hear in
+that step. Together they make a run that was stopped and continued the same, bit for bit, as one that was not (with as
+many ranks and threads, which a checkpoint records).
 """
 
 from __future__ import annotations
@@ -13,35 +14,41 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import torch
 import xxhash
-from torch.nn.utils import clip_grad_norm_
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import isolates_documents
-from pilekit.stream import Batch
+from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint import Checkpoints, Progress
-from pilekit.train.config import TrainConfig, check
+from pilekit.train.config import TrainConfig, check, check_world
 from pilekit.train.data import open_stream
+from pilekit.train.engine import Engine, Update
+from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.export import export_model
 from pilekit.train.failed_step import failed_step, is_out_of_memory
 from pilekit.train.interrupt import first_interrupt
-from pilekit.train.metrics import MetricsLog, StepMetrics
-from pilekit.train.model import build_model, fingerprint
-from pilekit.train.objectives import SubsetLosses, clm_loss, count_targets
-from pilekit.train.optimizer import build_optimizer
-from pilekit.train.precision import autocast
-from pilekit.train.ranks import join
-from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
+from pilekit.train.metrics import MetricsLog, StepBitsPerByte, StepMetrics, step_memory
+from pilekit.train.model import build_on, fingerprint
+from pilekit.train.objectives import count_targets
+from pilekit.train.peek import peek_command
+from pilekit.train.ranks import join, lost_rank
+from pilekit.train.run_folder import RunFolder, check_start, open_run, run_of, take_config
 from pilekit.train.schedule import learning_rate
+from pilekit.train.sharding import own_part
+from pilekit.train.step_sums import StepSums
+from pilekit.train.tensorboard import TensorBoardLog
 
 logger = logging.getLogger(__name__)
+
+NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
+"""Of a step whose loss is no number, which fp16 alone may go on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Finished:
 
     step          optimizer steps done, those of earlier runs counted
     tokens        tokens trained on in them, padding not counted
-    interrupted   whether Ctrl-C ended it; the same command goes on
+    interrupted   whether Ctrl-C or SIGTERM ended it; the same command goes on
     model         the model_dir, or None where steps are left
     last          the figures of the last step, or None if this call did none
     """
@@ -62,178 +69,277 @@ class Finished:
     last: StepMetrics | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepLosses:
-    """The losses of one step: their mean, by subset, and one by one (float32 [rows, seq_len - 1])."""
-
-    mean: float
-    by_subset: SubsetLosses
-    nll: torch.Tensor
-
-
 class Trainer:
-    """Trains the model of a config on the shards of the config, in one process, into the run folder `out`.
+    """Trains the model of a config on the shards of the config into the run folder `out`, as one rank of all.
 
-    The constructor reads the config, finds the shards, loads the tokenizer and builds the model; what is wrong with any
-    of them is a PilekitError, and nothing has been written. `fit` trains. A GPU is used where there is one.
+    Which rank it is, `ranks.join` tells: alone, under torchrun, or in a process group that stands already; all ranks
+    make the same calls. The constructor finds the shards, loads the tokenizer, builds the model and shares it out; what
+    is wrong with any of them is a PilekitError on all ranks, and nothing has been written. `fit` trains.
     """
 
     def __init__(self, config: TrainConfig, out: str | Path) -> None:
         check(config)
-        data = config.data
+        self.ranks = ranks = join()
+        check_world(config, ranks.world_size)
         self.config = config
         self.out = Path(out)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.stream = open_stream(config)
+        self.stream = ranks.together(lambda: open_stream(config))
         self.tokenizer = self.stream.tokenizer
-        self.lm = build_model(config.model, self.tokenizer, seq_len=data.seq_len, seed=config.train.seed)
-        torch.nn.Module.to(self.lm.model, self.device)  # transformers' own `to` has lost its types
-        if data.attention == "document" and not isolates_documents(self.lm):
+        self.held_out = ranks.together(lambda: open_held_out(config))
+        lm = build_on(ranks, config.model, self.tokenizer, seq_len=config.data.seq_len, seed=config.train.seed)
+        if config.data.attention == "document" and not ranks.first(lambda: isolates_documents(lm)):
             raise PilekitError(
-                f"a {visible(self.lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
+                f"a {visible(lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
                 'set data.attention = "causal"'
             )
-        self.optimizer = build_optimizer(self.lm.model, config.optimizer)
-        self._place = self.stream.state_dict()
-        if config.precision.dtype == "fp16":
-            raise PilekitError('precision.dtype = "fp16": this trainer cannot scale a loss yet; use "bf16"')
+        self.engine = Engine(lm, config, ranks)
+        self._model = fingerprint(lm.model)
+        self._has_trained = False
 
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
-        """Train up to `train.steps`, from the run's newest checkpoint if there is one, and write `model/`.
+        """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
 
-        `on_step` is called after every step. Ctrl-C ends the step, saves it and returns. A loss or a gradient that is
-        not a number is a PilekitError that names the step and its documents.
+        `on_step` is called after every step. Ctrl-C and SIGTERM end the step, save it and return. A loss or a gradient
+        that is not a number is a PilekitError that names the step and its documents.
         """
-        train, steps, optimizer = self.config.train, self.config.steps, self.optimizer
-        metrics = None
-        with open_run(self.out) as run, first_interrupt() as interrupted, closing(iter(self.stream)) as batches:
-            step, tokens = self._begin(run)
-            saved = step
-            with MetricsLog(run.metrics_file, resume_step=step) as log:
+        config, ranks, engine, steps = self.config, self.ranks, self.engine, self.config.steps
+        with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:
+            done = self._begin(run, checkpoints)
+            saved, metrics = done.step, None
+            with self._logs(run, done.step) as write:
                 try:
-                    while step < steps and not interrupted():
+                    while done.step < steps and not ranks.any(interrupted()):
                         started = time.perf_counter()
-                        batch = next(batches)
-                        self.stream.advance(batch)
+                        batch, targets, tokens = self._next(batches)
                         waited = time.perf_counter() - started
 
-                        lr = self._learning_rate(step)
-                        for group in optimizer.param_groups:
-                            group["lr"] = lr * group["lr_scale"]
-                        torch.manual_seed(seed_of_step(train.seed, step))
-                        losses = self._accumulate_gradients(batch)
-                        grad_norm = float(clip_grad_norm_(self.lm.model.parameters(), train.clip_norm))
-                        if not math.isfinite(losses.mean) or not math.isfinite(grad_norm):
-                            raise failed_step(run, step + 1, losses.mean, grad_norm, lr, batch, losses.nll)
-                        optimizer.step()
-                        optimizer.zero_grad()
+                        lr = self._learning_rate(done)
+                        torch.manual_seed(seed_of_step(config.train.seed, done.step, ranks.rank))
+                        nll = self._accumulate_gradients(batch, targets)
+                        sums = self._sums(nll, batch, waited)
+                        scale = engine.loss_scale.value if engine.loss_scale else None
+                        checkpoints.before_update()
+                        update = engine.update(lr) if scale or math.isfinite(sums.loss) else NO_UPDATE
+                        if update.skipped and not scale:
+                            peek = self._peek(checkpoints, done.step + 1)
+                            raise failed_step(
+                                run, ranks, done.step + 1, sums.loss, update.grad_norm, lr, batch, nll, peek
+                            )
 
-                        seen = int((batch["doc_ids"] >= 0).sum())
-                        step, tokens, self._place = step + 1, tokens + seen, self.stream.state_dict()
+                        done = replace(
+                            done,
+                            step=done.step + 1,
+                            skipped=done.skipped + update.skipped,
+                            tokens=done.tokens + tokens,
+                            stream=self.stream.state_dict(),
+                        )
                         seconds = time.perf_counter() - started
                         metrics = StepMetrics(
-                            step=step,
-                            loss=losses.mean,
-                            loss_by_subset=losses.by_subset.by_name(self.stream.subset_names),
+                            step=done.step,
+                            loss=sums.loss if math.isfinite(sums.loss) else None,
+                            loss_by_subset=sums.by_subset,
                             lr=lr,
-                            grad_norm=grad_norm,
-                            tokens=tokens,
-                            tokens_per_second=seen / seconds,
-                            data_wait=waited / seconds,
+                            grad_norm=None if update.skipped else update.grad_norm,
+                            tokens=done.tokens,
+                            tokens_per_second=tokens / seconds,
+                            data_wait=min(1.0, sums.waited / seconds),
                             step_seconds=seconds,
+                            memory_bytes=sums.memory,
+                            loss_scale=scale,
+                            skipped=done.skipped,
+                            bpb=self._evaluated(done.step),
                         )
-                        if step % self.config.log.every == 0 or step == steps:
-                            log.write(metrics)
+                        write(metrics)
                         if on_step is not None:
                             on_step(metrics)
-                        if step % self.config.checkpoint.every == 0:
-                            self._save(run, step, tokens)
-                            saved = step
+                        checkpoints.poll()
+                        if done.step % config.checkpoint.every == 0:
+                            self._save(checkpoints, done)
+                            saved = done.step
                 except PilekitError:
                     with suppress(PilekitError):  # the step that failed has changed nothing; what it says counts
-                        if step > saved:
-                            self._save(run, step, tokens)
+                        if done.step > saved:
+                            self._save(checkpoints, done)
+                        checkpoints.finish()
                     raise
-                except (RuntimeError, MemoryError) as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    raise PilekitError(
-                        f"step {step + 1}: out of memory; lower train.micro_batch_size or data.seq_len"
-                    ) from error
-            if step > saved:
-                self._save(run, step, tokens)
-            if step < steps:
-                return Finished(step, tokens, interrupted=True, model=None, last=metrics)
-            if metrics is not None or not run.model.exists():
-                export_model(run.model, self.lm, self.tokenizer)
-            return Finished(step, tokens, interrupted=False, model=run.model, last=metrics)
+            if done.step > saved:
+                self._save(checkpoints, done)
+            checkpoints.finish()
+            if done.step < steps:
+                return Finished(done.step, done.tokens, interrupted=True, model=None, last=metrics)
+            if metrics is not None or not ranks.first(run.model.exists):
+                weights = dict(engine.full_parameters())
+                ranks.first(lambda: export_model(run.model, engine.lm, self.tokenizer, weights))
+            return Finished(done.step, done.tokens, interrupted=False, model=run.model, last=metrics)
 
-    def _learning_rate(self, step: int) -> float:
-        config = self.config
-        return learning_rate(step, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule)
-
-    def _accumulate_gradients(self, batch: Batch) -> StepLosses:
-        """Add up, micro-batch by micro-batch, the gradients of the mean loss over all target tokens of the batch."""
-        targets = count_targets(batch)
+    def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
+        """This rank's batch of the next step, and how many targets and tokens all ranks' batches have."""
+        batch, error = None, None
+        try:
+            batch = next(batches)
+            own = [count_targets(batch), int((batch["doc_ids"] >= 0).sum()), 0]
+        except PilekitError as raised:
+            error, own = raised, [0, 0, 1]
+        targets, tokens, failed = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
+        if failed:
+            self.ranks.together(lambda: _raise(error))
         if targets == 0:
             raise PilekitError("none of the step's rows has a token to predict; are there only empty documents?")
-        by_subset, nlls = SubsetLosses(), []
-        size = self.config.train.micro_batch_size
-        for first in range(0, len(batch["input_ids"]), size):
-            rows = {name: column[first : first + size].to(self.device) for name, column in batch.items()}
-            with autocast("bf16" if self.config.precision.dtype == "bf16" else "fp32", self.device):
-                loss, nll = clm_loss(self.lm, rows, attention=self.config.data.attention, scale=1 / targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            by_subset.add(nll, rows)
-            nlls.append(nll)
-        nll = torch.cat(nlls)
-        return StepLosses(float(nll.double().sum()) / targets, by_subset, nll)
+        assert batch is not None
+        return batch, targets, tokens
 
-    def _begin(self, run: RunFolder) -> tuple[int, int]:
-        """(steps, tokens) done so far; weights, optimizer and stream are put where they were then."""
-        self.optimizer.zero_grad()
-        checkpoints = self._checkpoints(run)
-        checkpoint = checkpoints.newest()
-        check_start(run, self.config)
-        if checkpoint is None:
-            if self.optimizer.state:
+    def _learning_rate(self, done: Progress) -> float:
+        """Of the next step; one that overflowed has not counted."""
+        config = self.config
+        return learning_rate(
+            done.step - done.skipped, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule
+        )
+
+    def _accumulate_gradients(self, batch: Batch, targets: int) -> torch.Tensor:
+        """Add up, micro-batch by micro-batch, the gradient of the mean loss over all targets of the step.
+
+        Returns the losses of this rank's targets, float32 [rows, seq_len - 1], as `clm_loss` gives them.
+        """
+        rows, size = len(batch["input_ids"]), self.config.train.micro_batch_size
+        nlls = []
+        for first in range(0, rows, size):
+            part = {name: column[first : first + size] for name, column in batch.items()}
+            last = first + size >= rows
+            nlls.append(self.engine.forward_backward(part, scale=self.ranks.world_size / targets, last=last))
+        return torch.cat(nlls).cpu()
+
+    def _sums(self, nll: torch.Tensor, batch: Batch, waited: float) -> StepSums:
+        """What the step came to on all ranks."""
+        memory = step_memory(self.ranks.device)
+        names = self.stream.subset_names
+        return StepSums.over(self.ranks, nll, batch, names, waited=waited, memory=memory)
+
+    def _peek(self, checkpoints: Checkpoints, step: int) -> str:
+        """The command that shows the documents of a step, counted from 1."""
+        return peek_command(self.config, self.stream, step, checkpoints.last)
+
+    def _evaluated(self, step: int) -> StepBitsPerByte | msgspec.UnsetType:
+        """Bits per byte of the held-out documents, where this step is one of those that are measured."""
+        train = self.config.train
+        if self.held_out is None or (step % train.eval_every and step != self.config.steps):
+            return msgspec.UNSET
+        result = evaluate(
+            *(self.engine, self.tokenizer, self.held_out, self.ranks),
+            limit=train.eval_limit,
+            on_error=self.config.data.on_error,
+        )
+        return StepBitsPerByte.of(result)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[RunFolder, Checkpoints, Iterator[Batch]]]:
+        """The run's folder, which rank 0 holds, its checkpoints, and this rank's batches; until the block ends."""
+        config, ranks = self.config, self.ranks
+        with ExitStack() as opened:
+            ranks.first(lambda: _nothing(opened.enter_context(open_run(self.out, config))))
+            run = run_of(self.out, config)
+            checkpoints = Checkpoints(
+                *(run.checkpoints, run.latest_file, ranks),
+                keep_last=config.checkpoint.keep_last,
+                asynchronous=config.checkpoint.asynchronous,
+            )
+            batches = opened.enter_context(closing(iter(self.stream)))
+            try:
+                yield run, checkpoints, batches
+            except (RuntimeError, MemoryError) as error:
+                if lost := lost_rank(error, ranks):
+                    raise lost from error
+                if is_out_of_memory(error):
+                    raise PilekitError(
+                        f"rank {ranks.rank} is out of memory; lower train.micro_batch_size or data.seq_len, set "
+                        'parallel.activation_checkpoint = "full", or share more with parallel.zero'
+                    ) from error
+                raise
+
+    @contextmanager
+    def _logs(self, run: RunFolder, step: int) -> Iterator[Callable[[StepMetrics], None]]:
+        """On rank 0: what to call with every step's figures."""
+        config = self.config
+        with ExitStack() as opened:
+            logs: list[MetricsLog | TensorBoardLog] = []
+
+            def begin() -> None:
+                logs.append(opened.enter_context(MetricsLog(run.metrics_file, resume_step=step)))
+                if config.log.tensorboard:
+                    logs.append(opened.enter_context(TensorBoardLog(run.path / "tensorboard", resume_step=step)))
+
+            def write(metrics: StepMetrics) -> None:
+                told = metrics.bpb is not msgspec.UNSET
+                if metrics.step % config.log.every == 0 or metrics.step == config.steps or told:
+                    for log in logs:
+                        log.write(metrics)
+
+            self.ranks.first(begin)
+            yield write
+
+    def _begin(self, run: RunFolder, checkpoints: Checkpoints) -> Progress:
+        """What is done so far; weights, optimizer and stream are put where they were then."""
+        config, ranks, engine = self.config, self.ranks, self.engine
+        folder, name = checkpoints.newest(), visible(str(run.path))
+        engine.optimizer.zero_grad()
+        ranks.first(lambda: check_start(run, config))
+        if folder is None and config.checkpoint.resume not in ("auto", "never"):
+            folder = Path(config.checkpoint.resume)
+        if folder is None:
+            if self._has_trained:
                 raise PilekitError("this Trainer has trained already, and nothing of it was saved; make a new one")
-            take_config(run, self.config, None)
-            return 0, 0
-        done = checkpoints.load(checkpoint, self.lm.model, self.optimizer)
-        if done.model != fingerprint(self.lm.model):
+            ranks.first(lambda: take_config(run, config, None))
+            self._has_trained = True
+            return Progress(0, 0, self.stream.state_dict(), torch.get_num_threads(), self._model)
+        self._has_trained = True
+        done = checkpoints.load(folder, engine.lm.model, engine.optimizer)
+        if done.model != self._model:
             raise PilekitError(
-                f"{visible(str(run.path))}: its checkpoint is of a model of another configuration; put the "
-                "config.json back that it was begun with, or name another folder with --out"
+                f"{name}: its checkpoint is of a model of another configuration; put the config.json back that it was "
+                "begun with, or name another folder with --out"
             )
         try:
-            self.stream.load_state_dict(done.stream)
+            ranks.together(lambda: self.stream.load_state_dict(done.stream))
         except PilekitError as error:
             raise PilekitError(
-                f"{visible(str(run.path))}: cannot go on with other data ({error}); give [data] as it was, or name "
-                "another folder with --out"
+                f"{name}: cannot go on with other data ({error}); give [data] as it was, or name another folder with "
+                "--out"
             ) from error
-        self._place = done.stream
-        take_config(run, self.config, checkpoint)
-        if done.threads != torch.get_num_threads():
-            logger.warning("computing with %d threads, as the checkpoint was made with, to go on exactly", done.threads)
+        if engine.loss_scale is not None and done.loss_scale is not None:
+            engine.loss_scale.load_state_dict(done.loss_scale)
+        ranks.first(lambda: take_config(run, config, folder))
+        if done.world_size == ranks.world_size and done.threads != torch.get_num_threads():
+            if ranks.is_first:
+                logger.warning("computing with %d threads, as the checkpoint was made with", done.threads)
             torch.set_num_threads(done.threads)
-        return done.step, done.tokens
+        return replace(done, stream=self.stream.state_dict())
 
-    def _save(self, run: RunFolder, step: int, tokens: int) -> None:
-        if not all(bool(parameter.isfinite().all()) for parameter in self.lm.model.parameters()):
+    def _save(self, checkpoints: Checkpoints, done: Progress) -> None:
+        lm, ranks = self.engine.lm, self.ranks
+        if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in lm.model.parameters())):
             raise PilekitError(
-                f"step {step}: the weights are no longer numbers and are not saved; lower optimizer.lr or lengthen "
-                "schedule.warmup, and run again"
+                f"step {done.step}: the weights are no longer numbers and are not saved; lower optimizer.lr or "
+                "lengthen schedule.warmup, and run again"
             )
-        progress = Progress(step, tokens, self._place, torch.get_num_threads(), fingerprint(self.lm.model))
-        self._checkpoints(run).save(self.lm.model, self.optimizer, progress, msgspec.to_builtins(self.config))
+        scale = self.engine.loss_scale
+        progress = replace(
+            done,
+            stream=PileStream.merge_state_dicts(ranks.gather(done.stream)),
+            threads=torch.get_num_threads(),
+            loss_scale=None if scale is None else scale.state_dict(),
+            world_size=ranks.world_size,
+        )
+        checkpoints.save(lm.model, self.engine.optimizer, progress, msgspec.to_builtins(self.config))
 
-    def _checkpoints(self, run: RunFolder) -> Checkpoints:
-        keep_last = self.config.checkpoint.keep_last
-        return Checkpoints(run.checkpoints, run.latest_file, join(), keep_last=keep_last, asynchronous=False)
+
+def seed_of_step(seed: int, step: int, rank: int = 0) -> int:
+    """What torch's generators are seeded with for `step` (from 0) on a rank: any two are unrelated."""
+    return xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode() if rank else f"{seed} {step}".encode())
 
 
-def seed_of_step(seed: int, step: int) -> int:
-    """What torch's generators are seeded with for `step` (from 0): any two steps and seeds are unrelated."""
-    return xxhash.xxh3_64_intdigest(f"{seed} {step}".encode())
+def _nothing(opened: object) -> None:
+    """What cannot be sent to the other ranks stays here."""
+
+
+def _raise(error: PilekitError | None) -> None:
+    if error is not None:
+        raise error

@@ -129,7 +129,7 @@ def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_
         no_dropout.write_text(json.dumps({**config, "hidden_dropout": 0.0}))
     ours = trainer(made, tmp_path / "run", *changes, f"model.config={no_dropout}")
     model = AutoModelForCausalLM.from_config(GPTNeoXConfig.from_pretrained(no_dropout), attn_implementation="sdpa")
-    model.load_state_dict(ours.lm.model.state_dict())
+    model.load_state_dict(ours.engine.lm.model.state_dict())
     stream = PileStream(
         Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6, outputs=OUTPUTS
     )
@@ -274,7 +274,7 @@ def test_loss_falls_and_the_model_is_what_transformers_loads(made: Path, tmp_pat
     assert finished.model is not None
     theirs = AutoModelForCausalLM.from_pretrained(finished.model)
     ids = torch.randint(0, 300, (2, 20))
-    assert torch.equal(theirs(input_ids=ids).logits, ours.lm.model.eval()(input_ids=ids).logits)
+    assert torch.equal(theirs(input_ids=ids).logits, ours.engine.lm.model.eval()(input_ids=ids).logits)
     text = "the quick brown fox läuft"
     assert AutoTokenizer.from_pretrained(finished.model)(text)["input_ids"] == (
         ours.tokenizer.encode_batch([text])[0].tolist()
@@ -304,7 +304,7 @@ def test_a_loss_that_is_no_number_names_its_step_and_its_documents(made: Path, t
     poison = int(ours.tokenizer.encode_batch(["Ω"])[0][-1])
     step, batch = next((i, batch) for i, batch in enumerate(stream, 1) if (batch["input_ids"] == poison).any())
     with torch.no_grad():
-        ours.lm.model.get_input_embeddings().weight[poison] = math.nan
+        ours.engine.lm.model.get_input_embeddings().weight[poison] = math.nan
     bad_row = int((batch["input_ids"] == poison).any(dim=1).nonzero()[0])
     with pytest.raises(PilekitError, match=f"step {step}: the loss is nan") as raised:
         ours.fit()
