@@ -1,0 +1,235 @@
+"""The profile's parts are those of a slow look at every moment, and real steps show what was really done in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.evaluate.causal_lm import as_causal_lm
+from pilekit.train.config import (
+    CheckpointConfig,
+    LogConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    TrainConfig,
+    TrainSection,
+)
+from pilekit.train.engine import Engine
+from pilekit.train.profile import BY_CPU, BY_GPU, TITLES, Part, Profile, advice, part, shared_time, spans_of
+from pilekit.train.ranks import Ranks, join
+from tests.process_groups import ProcessGroups
+from tests.tiny import tiny_model
+
+spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1])))
+
+
+@settings(max_examples=200)
+@given(spans, st.fixed_dictionaries(dict.fromkeys(BY_CPU, spans)), st.permutations(BY_CPU))
+def test_each_moment_counts_once(whole: Any, parts: Any, order: list[Part]) -> None:
+    expected = dict.fromkeys(TITLES, 0)
+    for moment in range(60):
+        if any(begin <= moment < end for begin, end in whole):
+            having = [name for name in order if any(begin <= moment < end for begin, end in parts[name])]
+            expected[having[0] if having else "rest"] += 1
+    assert shared_time(whole, parts, order) == expected
+
+
+def event(name: str, begin: float, end: float, device: str = "CPU", annotation: bool = False) -> Any:
+    return SimpleNamespace(
+        name=name,
+        device_type=SimpleNamespace(name=device),
+        time_range=SimpleNamespace(start=begin, end=end),
+        is_user_annotation=annotation,
+    )
+
+
+def test_events_of_a_cpu() -> None:
+    found = spans_of(
+        [
+            event("pilekit::step", 0, 100, annotation=True),
+            event("pilekit::data", 0, 10, annotation=True),
+            event("aten::mm", 10, 30),
+            event("autograd::engine::evaluate_function: MmBackward0", 30, 60),  # collectives are waited for in here
+            event("FSDP::all_gather", 30, 50, annotation=True),
+            event("c10d::_allgather_base_", 30, 32),
+            event("gloo:all_gather", 31, 50),
+            event("pilekit::checkpoint", 90, 100, annotation=True),
+        ],
+        gpu=False,
+    )
+    assert found["step"] == [(0, 100)]
+    assert found["communication"] == [(30, 32), (31, 50)]
+    assert shared_time(found["step"], found, BY_CPU) == {
+        "compute": 20,
+        "communication": 20,
+        "data": 10,
+        "checkpoint": 10,
+        "rest": 40,
+    }
+
+
+def test_events_of_a_gpu() -> None:
+    """What it computes while the program waits for data is no waiting, and only its kernels count."""
+    found = spans_of(
+        [
+            event("pilekit::step", 0, 100, annotation=True),
+            event("pilekit::step", 5, 100, "CUDA", annotation=True),
+            event("pilekit::data", 0, 20, annotation=True),
+            event("aten::mm", 20, 30),
+            event("ampere_gemm", 10, 50, "CUDA"),
+            event("FSDP::all_gather", 40, 90, "CUDA", annotation=True),
+            event("c10d::_allgather_base_", 30, 32),
+            event("ncclDevKernel_AllGather_RING", 40, 70, "CUDA"),
+            event("gloo:all_reduce", 80, 90),
+        ],
+        gpu=True,
+    )
+    assert shared_time(found["step"], found, BY_GPU) == {
+        "compute": 40,
+        "communication": 30,
+        "data": 10,
+        "checkpoint": 0,
+        "rest": 20,
+    }
+
+
+# ---- real steps
+
+
+def config_of(stage: Any = 0, profile: tuple[int, int] | None = (3, 5)) -> TrainConfig:
+    return TrainConfig(
+        train=TrainSection(steps=1, global_batch_size=8, micro_batch_size=4),
+        parallel=ParallelConfig(zero=stage),
+        precision=PrecisionConfig(dtype="bf16"),
+        log=LogConfig(profile=profile),
+    )
+
+
+def profiled(folder: str, stage: int) -> None:
+    """Seven steps, of which three are profiled; in each, rank 0 waits 20 ms for data, 10 to save, 300 for rank 1."""
+    ranks, config = join(), config_of(stage)
+    engine = Engine(as_causal_lm(tiny_model()), config, ranks)
+    ids = torch.randint(2, 320, (4, 16))
+    rows = {"input_ids": ids, "labels": ids, "position_ids": torch.arange(16).expand(4, 16)}
+    with Profile(Path(folder), config, ranks, "REMEDY") as profile:
+        for number in range(1, 8):
+            ranks.any(False)
+            with profile.step(number):
+                with part("data"):
+                    time.sleep(0.02)
+                if ranks.rank == 1 and 3 <= number <= 5:
+                    time.sleep(0.3)
+                engine.forward_backward(rows, scale=0.01, last=True)
+                engine.update(1e-3)
+                with part("checkpoint"):
+                    time.sleep(0.01)
+            assert Path(folder, "breakdown.txt").exists() or not ranks.is_first or number < 5
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_what_real_steps_spent_their_time_on(process_group: ProcessGroups, tmp_path: Path, stage: int) -> None:
+    process_group(2).run(profiled, str(tmp_path / "profile"), stage)
+    assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == ["breakdown.txt", "trace-rank0.json.gz"]
+    page = (tmp_path / "profile" / "breakdown.txt").read_text()
+    assert page.startswith("Where the time of steps 3 to 5 went: rank 0 of 2, on cpu, bf16, parallel.zero = ")
+    assert page.count("\n") <= 30
+    assert max(map(len, page.splitlines())) <= 200
+    rows = re.findall(r"^(\w+(?: wait)?) +([\d.]+)% +([\d.]+)$", page, re.MULTILINE)
+    assert [name for name, *_ in rows] == [*TITLES.values(), "all"]
+    ms = {name: float(number) for name, _, number in rows}
+    assert sum(list(ms.values())[:-1]) == pytest.approx(ms["all"], abs=0.05)
+    assert sum(float(share) for _, share, _ in rows[:-1]) == pytest.approx(100, abs=0.3)
+    assert ms["data wait"] >= 19.9
+    assert ms["checkpoint"] >= 9.9
+    assert ms["communication"] >= 50  # rank 1 comes 300 ms later, less what rank 0 has to compute until then
+    assert ms["compute"] > 0
+    assert ms["all"] >= 300
+    operations = re.findall(r"^(\S.*?) +([\d.]+) +(\d+)$", page, re.MULTILINE)
+    assert len(operations) == 5
+    assert [float(own) for _, own, _ in operations] == sorted((float(own) for _, own, _ in operations), reverse=True)
+    assert re.search(r"^Most useful: (data wait|communication|checkpoint|rest) takes \d+%: ", page, re.MULTILINE)
+    trace = json.loads(gzip.decompress((tmp_path / "profile" / "trace-rank0.json.gz").read_bytes()))
+    assert sum(one.get("name") == "pilekit::step" for one in trace["traceEvents"]) == 3
+
+
+def idle_steps(folder: Path, config: TrainConfig, count: int) -> None:
+    with Profile(folder, config, join(), "REMEDY") as profile:
+        for number in range(1, count + 1):
+            with profile.step(number):
+                torch.ones(10).sum()
+
+
+def test_no_profile_was_asked_for(tmp_path: Path) -> None:
+    idle_steps(tmp_path / "profile", config_of(profile=None), 3)
+    idle_steps(tmp_path / "profile", config_of(profile=(7, 9)), 3)
+    assert not (tmp_path / "profile").exists()
+
+
+def test_a_run_that_ends_in_between_and_one_that_goes_on_there(tmp_path: Path) -> None:
+    idle_steps(tmp_path / "short", config_of(profile=(2, 9)), 3)
+    assert (tmp_path / "short" / "breakdown.txt").read_text().startswith("Where the time of steps 2 to 3 went")
+    with Profile(tmp_path / "later", config_of(profile=(2, 9)), join(), "REMEDY") as profile, profile.step(9):
+        pass
+    assert (tmp_path / "later" / "breakdown.txt").read_text().startswith("Where the time of step 9 went")
+
+
+def test_a_step_that_fails_ends_the_profile(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        Profile(tmp_path, config_of(profile=(1, 9)), join(), "REMEDY") as profile,
+    ):
+        with profile.step(1):
+            pass
+        with profile.step(2):
+            raise ZeroDivisionError
+    assert (tmp_path / "breakdown.txt").read_text().startswith("Where the time of step 1 went")
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "profile").write_text("")
+    idle_steps(tmp_path / "profile", config_of(profile=(1, 2)), 3)
+    assert "the profile cannot be written" in caplog.text
+
+
+def test_nothing_is_said_on_stderr_but_where_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    idle_steps(tmp_path / "profile", config_of(profile=(1, 2)), 3)
+    assert "USDT" not in capfd.readouterr().err
+
+
+# ---- advice
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares", "expected"),
+    [
+        ({}, {"data": 0.1}, "data wait takes 10%: REMEDY"),
+        ({}, {"data": 0.1, "communication": 0.4}, "communication takes 40%: more rows per step"),
+        ({"parallel": ParallelConfig(zero=3)}, {"communication": 0.4}, "parallel.zero = 2 gathers parameters once"),
+        ({"parallel": ParallelConfig(zero=2)}, {"communication": 0.4}, "parallel.zero = 1 sends gradients once"),
+        ({}, {"checkpoint": 0.3}, "save less often than every 1,000 steps"),
+        ({"checkpoint": CheckpointConfig(asynchronous=False)}, {"checkpoint": 0.3}, "checkpoint.asynchronous = true"),
+        ({}, {"rest": 0.6}, "rest takes 60%: train.micro_batch_size above 4"),
+        ({"parallel": ParallelConfig(compile=True)}, {"rest": 0.2, "data": 0.01}, "nothing but the model itself"),
+        ({"precision": PrecisionConfig(dtype="fp32")}, {}, 'precision.dtype = "bf16"'),
+        ({"parallel": ParallelConfig(activation_checkpoint="full")}, {}, 'activation_checkpoint = "none"'),
+        ({}, {}, "parallel.compile = true"),
+    ],
+)
+def test_the_advice_is_about_what_stands_out(changes: dict[str, Any], shares: dict[str, float], expected: str) -> None:
+    ranks: Ranks = join()
+    whole: dict[Part, float] = {**dict.fromkeys(TITLES, 0.0), **shares}  # type: ignore[dict-item]
+    config = msgspec.structs.replace(config_of(), **changes)
+    text = advice(whole, config, ranks, "REMEDY")
+    assert expected in text
+    assert "\n" not in text
