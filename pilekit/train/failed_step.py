@@ -6,7 +6,10 @@ before, and are saved: the next run goes on right there. All documents of the st
 
 from __future__ import annotations
 
+import logging
 import math
+from pathlib import Path
+from typing import Any
 
 import orjson
 import torch
@@ -14,21 +17,38 @@ import torch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.stream import Batch
+from pilekit.train.ranks import Ranks
 from pilekit.train.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
 
 SHOWN_DOCUMENTS = 5
 
 
 def failed_step(
-    run: RunFolder, step: int, loss: float, grad_norm: float, lr: float, batch: Batch, nll: torch.Tensor
+    run: RunFolder,
+    ranks: Ranks,
+    step: int,
+    loss: float,
+    grad_norm: float,
+    lr: float,
+    batch: Batch,
+    nll: torch.Tensor,
+    peek: str,
 ) -> PilekitError:
-    """Write RUN/failed-step-N.json and return the error to raise; `step` counts from 1, as in metrics.jsonl.
+    """Write RUN/failed-step-N.json and return the error to raise, the same on all ranks, which call this together.
 
-    `nll` holds the losses of the batch's targets, float32 [rows, seq_len - 1]. Named are the documents of the rows in
-    which a loss is not finite; where all losses are finite and only the gradient is not, those of all rows.
+    step        from 1, as in metrics.jsonl
+    loss        of the whole step, and so `grad_norm`: the same on all ranks
+    batch, nll  this rank's rows, and the losses of their targets, float32 [rows, seq_len - 1]
+    peek        the command that shows the step's documents
+
+    Named are the documents of the rows in which a loss is not finite; where all losses are finite and only the gradient
+    is not, those of all rows. A file that cannot be written (a full disk) is a warning: the step counts.
     """
     bad = (~nll.isfinite()).any(dim=1).tolist()
-    rows = list(zip(batch.documents(), bad, strict=True))
+    parts = ranks.gather(list(zip(batch.documents(), bad, strict=True)))
+    rows = [row for part in parts for row in part]
     suspect = [documents for documents, bad in rows if bad] or [documents for documents, _ in rows]
     named = list(dict.fromkeys(document for documents in suspect for document in documents))
     file = run.path / f"failed-step-{step}.json"
@@ -38,22 +58,37 @@ def failed_step(
         "grad_norm": repr(grad_norm),
         "lr": lr,
         "rows": [
-            {"documents": [{"shard": shard, "number": number} for shard, number in documents], "finite": not bad}
-            for documents, bad in rows
+            {
+                "rank": rank,
+                "documents": [{"shard": shard, "number": number} for shard, number in documents],
+                "finite": not bad,
+            }
+            for rank, part in enumerate(parts)
+            for documents, bad in part
         ],
+        "peek": peek,
     }
-    with write_atomically(file) as out:
-        out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+    where = f" (all of them: {visible(str(file))})" if ranks.first(lambda: _written(file, content)) else ""
     what = f"the gradient's norm is {grad_norm}" if math.isfinite(loss) else f"the loss is {loss}"
     shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
     more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""
     again = f"it goes on after step {step - 1}, or from an earlier checkpoint once that one is removed"
     return PilekitError(
-        f"step {step}: {what}, in rows with {shown}{more} (all of them: {visible(str(file))}); lower optimizer.lr or "
-        f"lengthen schedule.warmup and run again: {again if step > 1 else 'it begins anew'}"
+        f"step {step}: {what}, in rows with {shown}{more}{where}; lower optimizer.lr or lengthen schedule.warmup and "
+        f"run again: {again if step > 1 else 'it begins anew'}; the step's documents are shown by: {peek}"
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out; on a CPU torch has no class for that."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _written(file: Path, content: dict[str, Any]) -> bool:
+    try:
+        with write_atomically(file) as out:
+            out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+    except PilekitError as error:
+        logger.warning("%s", error)
+        return False
+    return True
