@@ -17,6 +17,7 @@ between steps goes on with other ranks, workers and accumulation, from the windo
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +28,49 @@ from pilekit.stream.grid import Share
 from pilekit.stream.lane import Place
 from pilekit.stream.lane_documents import LaneSource
 from pilekit.stream.making import Form, passed_over
+from pilekit.stream.worker_part import WorkerPart
+
+_ENDLESS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What an iteration goes through: `epochs` epochs of the shared sequence, from number `epoch` on.
+
+    drop_last   leave out a last step that samples do not fill, rather than pad it
+    """
+
+    epochs: int
+    drop_last: bool
+    epoch: int = 0
+
+    def borders(self, positions: int) -> tuple[int, int]:
+        """The first position, and the one behind the last, where an epoch has so many."""
+        return self.epoch * positions, (self.epoch + self.epochs) * positions
+
+
+def part_of(
+    source: LaneSource,
+    form: Form,
+    share: Share,
+    begin: Place,
+    place: Place,
+    first: int,
+    part: WorkerPart,
+    passes: Passes,
+    again: bool,
+) -> Generator[Any, None, None]:
+    """What is left of this part of the rank's batches from number `first` on, which begins at `place`.
+
+    begin   of the whole, in lane 0 of the source
+    again   if nothing is left, of whichever rank and worker, give this part of the whole, from batch 0 on
+    """
+    behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
+    numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
+    found = yield from made(source, form, share, begin, place, behind, numbers, passes.drop_last)
+    if not found and again and behind >= 0:
+        numbers = range(part.worker, _ENDLESS, part.workers)
+        yield from made(source, form, share, begin, begin, -1, numbers, passes.drop_last)
 
 
 def samples_behind(share: Share, number: int) -> int:
@@ -99,7 +143,7 @@ def _all(source: LaneSource, form: Form, begin: Place) -> int:
     """How many samples the pass has."""
     lane = form.lane(source, 0, begin)
     try:
-        return passed_over(lane, 1 << 62)
+        return passed_over(lane, _ENDLESS)
     finally:
         lane.close()
 

@@ -16,7 +16,7 @@ import copy
 import importlib.metadata
 import logging
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,7 @@ from pilekit.stream.arguments import (
 )
 from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
 from pilekit.stream.explanation import Explanation, explain
-from pilekit.stream.finite import check_epochs
+from pilekit.stream.finite import Passes, check_epochs
 from pilekit.stream.grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.hashes import Int64
 from pilekit.stream.lane import Layout, Place
@@ -231,7 +231,7 @@ class PileStream(IterableDataset[Batch]):
             }
         self._samples_per_epoch = samples_per_epoch
         self._repeated = None if samples_per_epoch is None else RepeatedEpoch()
-        self._epochs, self._epoch, self._drop_last = epochs, 0, drop_last
+        self._passes = None if epochs is None else Passes(epochs, drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._wanted.plan.name, finite=epochs is not None)
         self._settle(grid, self._wanted.default_unit(grid.lanes), accumulation)
@@ -270,14 +270,14 @@ class PileStream(IterableDataset[Batch]):
                 f"{least + grid.global_batch_size}"
             )
         self.share, self._unit = share, unit
-        end = None if self._epochs is None else (self._epoch + self._epochs) * self._wanted.positions(unit)
+        end = None if self._passes is None else self._passes.borders(self._wanted.positions(unit))[1]
         self._source = self._wanted.source(grid.lanes, unit, end, records=self._tokenizer is None)
 
     def _first(self) -> Int64:
         """Where all lanes begin, int64 [L, 3]."""
         places = self._wanted.first(self.grid.lanes)
-        if self._epochs is not None:
-            places[0, 0] = self._epoch * self._wanted.positions(self._unit)
+        if self._passes is not None:
+            places[0, 0] = self._passes.borders(self._wanted.positions(self._unit))[0]
         return places
 
     @property
@@ -343,36 +343,24 @@ class PileStream(IterableDataset[Batch]):
 
     def made_by(self, part: WorkerPart) -> Generator[Batch, None, None]:
         """What is left of this part of the batches from what is recorded on; nothing is recorded."""
-        if self._epochs is not None:
-            return self._of_pass(part)
         record = self._current()
+        if self._passes is not None:
+            begin, place = (Place(*places[0].tolist()) for places in (self._first(), record.places))
+            of_pass = (self._source, self._form, self.share, begin, place, record.batch, part, self._passes)
+            return finite.part_of(*of_pass, again=not self._loaded)  # not if that nothing is left is what a state says
         first, end = record.batch, _ENDLESS
         if (each := self.batches_per_epoch) is not None:
             end = (first // each + 1) * each
         numbers = range(first + part.worker, end, part.workers)[part.made :]
         return made(self._source, self._form, self.share, record.places, numbers)
 
-    def _of_pass(self, part: WorkerPart) -> Generator[Batch, None, None]:
-        """The same of a finite pass; of a whole one, if nothing is left and that is not what a state says."""
-        first, place = self._current().batch, Place(*self._current().places[0].tolist())
-        behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
-        for again in (False, True):
-            numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
-            begin = Place(*self._first()[0].tolist())
-            of_pass = (self._source, self._form, self.share, begin, place, behind, numbers, self._drop_last)
-            found = yield from finite.made(*of_pass)
-            if found or again or self._loaded or behind < 0:
-                break
-            part = replace(part, made=0)
-            first, place, behind = 0, begin, -1
-
     def pass_ended(self) -> None:
         """An iteration has given its last batch: that of finite passes begins anew."""
-        if self._epochs is not None:
-            self._begin_pass(self._epoch)
+        if self._passes is not None:
+            self._begin_pass(self._passes)
 
-    def _begin_pass(self, epoch: int) -> None:
-        record, self._epoch = self._current(), epoch
+    def _begin_pass(self, passes: Passes) -> None:
+        record, self._passes = self._current(), passes
         self._settle(self.grid, self._unit, self.grad_accum)
         self._start(Record(self._first(), 0, record.documents, record.tokens, record.rows, record.skipped))
 
@@ -380,7 +368,7 @@ class PileStream(IterableDataset[Batch]):
         self.begin()
         record = self._seen
         for batch in self.made_by(WorkerPart(0, 1)):
-            if self._epochs is not None and record.batch and not int(state_of(batch)[0]):
+            if self._passes is not None and record.batch and not int(state_of(batch)[0]):
                 record.places, record.batch = self._first(), 0  # a whole pass, as nothing was left of the last one
             record.add(state_of(batch))
             self._loaded = False
@@ -432,7 +420,7 @@ class PileStream(IterableDataset[Batch]):
         state = taken_state(batch)
         if not self._told and int(state[0]) == self._seen.batch:  # it comes from another iterator than the last one
             self._record = self._seen.copy()
-        if self._epochs is not None and self._record.batch and not int(state[0]):
+        if self._passes is not None and self._record.batch and not int(state[0]):
             self._record.places, self._record.batch = self._first(), 0
         self._record.add(state)
         self._told = True
@@ -460,14 +448,13 @@ class PileStream(IterableDataset[Batch]):
         refuse_second_sharding()
         if type(epoch) is not int or epoch < 0:
             raise PilekitError(f"epoch is a whole number from 0 on, not {visible(repr(epoch), 80)}")
-        if self._epochs is not None and not (self._loaded and epoch == self._epoch):
-            self._begin_pass(epoch)
+        if self._passes is not None and not (self._loaded and epoch == self._passes.epoch):
+            self._begin_pass(replace(self._passes, epoch=epoch))
 
     def _plan(self) -> dict[str, Any]:
         grid = self.grid
-        passes = {"epochs": self._epochs, "epoch": self._epoch, "drop_last": self._drop_last}
         return {
-            **({} if self._epochs is None else passes),
+            **({} if self._passes is None else asdict(self._passes)),
             "name": grid.plan,
             "rows": grid.rows,
             "columns": grid.columns,
@@ -523,9 +510,9 @@ class PileStream(IterableDataset[Batch]):
             state = {name: value for name, value in state.items() if name != "worker"}
         loaded, counts = loaded_state(state, self.rank, self.world_size)
         was = changed_fields(loaded, self._fingerprint, strict)
-        wanted: dict[str, Any] = {"name": self.grid.plan, "window": self.window, "epochs": self._epochs}
-        if self._epochs is not None:
-            wanted["drop_last"] = self._drop_last
+        wanted: dict[str, Any] = {"name": self.grid.plan, "window": self.window, "epochs": None}
+        if self._passes is not None:
+            wanted |= {"epochs": self._passes.epochs, "drop_last": self._passes.drop_last}
         if self._given_lanes is not None:
             wanted |= dict(zip(("rows", "columns"), self._given_lanes, strict=True))
         batch_size, grad_accum, whole = self._given_sizes
@@ -534,7 +521,8 @@ class PileStream(IterableDataset[Batch]):
         grid = grid_for(loaded, wanted)
         accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
         grid.share(self.rank, self.world_size, accumulation)  # whatever is refused is refused before anything changes
-        self._epoch = loaded.plan.get("epoch", 0)
+        if self._passes is not None:
+            self._passes = replace(self._passes, epoch=loaded.plan["epoch"])
         self._settle(grid, loaded.plan["unit"], accumulation)
         places, self._changes = loaded.places, list(loaded.changes)
         if was:
