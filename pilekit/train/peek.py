@@ -18,8 +18,8 @@ from pilekit.train.config import DataConfig, TrainConfig
 def peek_command(config: TrainConfig, stream: PileStream, step: int, checkpoint: Path | None = None) -> str:
     """`pilekit stream ... --peek` for a step as metrics.jsonl counts them, from 1; to be run in the same folder.
 
-    checkpoint   one of the run at or before `step` - 1; None: the command goes from the beginning, which for a late
-                 step costs about what getting there costs
+    checkpoint   a `step-N` folder of the run, to go from if N is below `step`; else, and with None, the command goes
+                 from the beginning, which for a late step costs about what getting there costs
     """
     data, default = config.data, DataConfig()
     paths = [data.path] if isinstance(data.path, str) else data.path or []
@@ -37,7 +37,7 @@ def peek_command(config: TrainConfig, stream: PileStream, step: int, checkpoint:
     for field in ("packing", "window", "seed", "on_error"):
         if (value := getattr(data, field)) != getattr(default, field):
             words += [f"--{field.replace('_', '-')}", str(value)]
-    if checkpoint is None:
+    if checkpoint is None or int(checkpoint.name.removeprefix("step-")) >= step:
         words += ["--lanes", f"{stream.grid.rows},{stream.grid.columns}"]
     else:
         words += ["--state", str(checkpoint)]

@@ -36,7 +36,7 @@ def config_of(made: Path, **data: Any) -> TrainConfig:
     return TrainConfig(
         data=DataConfig(**(given | data)),
         model=ModelConfig(preset="pythia-14m"),
-        train=TrainSection(steps=1, global_batch_size=6),
+        train=TrainSection(steps=1, global_batch_size=6, micro_batch_size=6),
     )
 
 
@@ -124,8 +124,10 @@ def test_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
     config = config_of(made)
     stream = open_stream(config)
     batches = iter(stream)
+    before = []
     for _ in range(5):
-        stream.advance(next(batches))
+        before.append((batch := next(batches)).documents())
+        stream.advance(batch)
     checkpoint = tmp_path / "step-5"
     checkpoint.mkdir()
     sealed = {"xxh3": "0", "state": {"format": 2, "progress": {"step": 5, "stream": stream.state_dict()}}}
@@ -135,6 +137,10 @@ def test_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
         command = peek_command(config, stream, step, checkpoint)
         assert "--lanes" not in command
         assert without_empty_rows(shown_by(command)) == without_empty_rows(ahead[step - 6])
+    for step in (5, 1):  # lies before the checkpoint
+        command = peek_command(config, stream, step, checkpoint)
+        assert "--state" not in command
+        assert without_empty_rows(shown_by(command)) == without_empty_rows(before[step - 1])
     broken: Any
     for broken in ({"xxh3": "0", "state": {}}, {"xxh3": "0", "state": {"progress": 5}}, {"state": {}}):
         (checkpoint / "state.json").write_bytes(msgspec.json.encode(broken))
