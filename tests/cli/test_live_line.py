@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +16,14 @@ from pilekit.cli.live_line import duration, line_of, short_count
 from pilekit.train.metrics import StepMetrics
 
 
-def metrics(step: int, **others: float) -> StepMetrics:
-    figures = {"loss": 3.21456, "lr": 2.5e-4, "grad_norm": 1.5, "tokens_per_second": 12345.6, "data_wait": 0.0123}
+def metrics(step: int, **others: Any) -> StepMetrics:
+    figures: dict[str, Any] = {
+        "loss": 3.21456,
+        "lr": 2.5e-4,
+        "grad_norm": 1.5,
+        "tokens_per_second": 12345.6,
+        "data_wait": 0.0123,
+    }
     figures |= {"step_seconds": 2.0, **others}
     return StepMetrics(step=step, tokens=step * 100, loss_by_subset={"ArXiv": 3.0}, **figures)
 
@@ -25,7 +32,16 @@ def test_the_line() -> None:
     line = line_of(metrics(900), 1000, 2.0)
     assert line == "step 900/1000  loss 3.215  lr 2.5e-04  12.3k tokens/s  wait 1%  3 min left"
     assert line_of(metrics(1000), 1000, 2.0).endswith("  0 s left")
+    assert line_of(metrics(900), 1000, 2.0, 9.0, 1.23456) == line
+    assert line_of(metrics(900), 1000, 2.0, 9.0, 1.23456, 90) == f"{line}  bpb 1.2346"
     assert line_of(metrics(1001), 1000, 2.0).endswith("  0 s left")
+
+
+def test_a_step_that_was_skipped() -> None:
+    skipped = metrics(90, loss=None, grad_norm=None, skipped=3)
+    assert line_of(skipped, 100, 2.0, 4.5).startswith("step 90/100  loss 4.500  lr 2.5e-04  ")
+    assert line_of(skipped, 100, 2.0).startswith("step 90/100  no loss  lr 2.5e-04  ")
+    assert line_of(skipped, 100, 2.0).endswith("  20 s left  skipped 3")
 
 
 @pytest.mark.parametrize(
@@ -61,12 +77,14 @@ def test_a_duration_is_right_but_for_rounding(seconds: float) -> None:
     rate=st.floats(min_value=0, max_value=9e11),
     wait=st.floats(min_value=0, max_value=0.99),
     seconds=st.floats(min_value=0, max_value=50),
+    skipped=st.integers(min_value=0, max_value=99_999),
+    bpb=st.none() | st.floats(min_value=0, max_value=99),
 )
 def test_the_line_fits_the_terminal(
-    step: int, loss: float, lr: float, rate: float, wait: float, seconds: float
+    step: int, loss: float, lr: float, rate: float, wait: float, seconds: float, skipped: int, bpb: float | None
 ) -> None:
-    figures = metrics(step, loss=loss, lr=lr, tokens_per_second=rate, data_wait=wait)
-    assert len(line_of(figures, 99_999, seconds)) <= 80
+    figures = metrics(step, loss=loss, lr=lr, tokens_per_second=rate, data_wait=wait, skipped=skipped)
+    assert len(line_of(figures, 99_999, seconds, bpb=bpb)) <= 80
 
 
 @given(number=st.floats(min_value=0, max_value=9e11))
@@ -80,11 +98,13 @@ def test_a_short_count_is_right_to_three_digits(number: float) -> None:
 PROGRAM = """\
 import sys
 from pilekit.cli.live_line import live_line
-from pilekit.train.metrics import StepMetrics
+from msgspec import UNSET
+from pilekit.train.metrics import StepBitsPerByte, StepMetrics
 with live_line(3) as show:
     for step in (1, 2, 3):
-        show(StepMetrics(step=step, loss=2.5, loss_by_subset={}, lr=0.1, grad_norm=1.0, tokens=step,
-                         tokens_per_second=1e6, data_wait=0.5, step_seconds=float(step)))
+        show(StepMetrics(step=step, loss=None if step == 3 else 2.5, loss_by_subset={}, lr=0.1, grad_norm=1.0,
+                         tokens=step, tokens_per_second=1e6, data_wait=0.5, step_seconds=float(step),
+                         bpb=StepBitsPerByte(overall=1.5, subsets={}) if step == 1 else UNSET))
 print("done")
 """
 
@@ -109,5 +129,5 @@ def test_on_a_terminal_it_shows_the_last_step_and_vanishes() -> None:
         os.close(theirs)
         os.close(ours)
     assert done.stdout == b"done\n"
-    assert "step 3/3  loss 2.500  lr 1.0e-01  1.00M tokens/s  wait 50%  0 s left" in shown
+    assert "step 3/3  loss 2.500  lr 1.0e-01  1.00M tokens/s  wait 50%  0 s left  bpb 1.5000" in shown
     assert shown.rstrip().endswith("\x1b[2K")  # its last act is to clear the line
