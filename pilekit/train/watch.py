@@ -137,6 +137,6 @@ def against_waiting(stream: PileStream) -> str:
     if stream.tokenizer.backend == "tokenizers":
         return (
             f"{visible(str(stream.tokenizer.path))} needs the package tokenizers, which is many times slower than what "
-            "reads a byte-level BPE: train with such a tokenizer, or on fewer documents at a time (data.window)"
+            "reads a byte-level BPE: train with such a tokenizer, or set data.workers, or more of them"
         )
-    return "the processor is busy with other work, or the disk is slow: give the run cores and a disk of its own"
+    return "set data.workers, or more of them, so that other processes make batches while this one computes"

@@ -85,7 +85,7 @@ def spikes(norms: list[float | None]) -> list[int]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -104,7 +104,7 @@ def test_divergence_is_what_a_slow_look_finds(pieces: list[tuple[int, float, flo
     assert [step for step, _ in told] == divergences(losses)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 60), st.sampled_from([0.1, 1.0, 3.0, 9.0, 12.0, 200.0])), min_size=1, max_size=12
