@@ -9,7 +9,7 @@ parameters stays outside. Random numbers are drawn again as they were, so no res
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
@@ -40,8 +40,10 @@ def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", 
     settings: dict[str, Any] = {"use_reentrant": False}
     if what == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    given: Any = model  # untyped, and of another name in older versions
+    enable = getattr(given, "activation_checkpointing_enable", None) or given.gradient_checkpointing_enable
     try:
-        cast("Any", model).gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+        enable(settings)
     except ValueError as error:
         raise PilekitError(
             f"a {visible(str(model.config.model_type), 60)} model cannot compute its activations again; set "

@@ -1,0 +1,324 @@
+"""What ranks hold and send under each stage, counted; and what is recomputed or kept elsewhere changes no figure."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import weakref
+from collections import Counter
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, GPTNeoXConfig
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate.causal_lm import as_causal_lm
+from pilekit.train.blocks import blocks_of
+from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.engine import Engine
+from pilekit.train.ranks import join
+from pilekit.train.recompute import recompute_activations
+from tests.process_groups import ProcessGroups
+from tests.tiny import tiny_model
+from tests.train.plain_loop import cut, random_rows, targets
+
+STAGES = [0, 1, 2, 3]
+LAYERS = 4
+
+
+def settings(dtype: Any = "fp32", **parallel: Any) -> TrainConfig:
+    return TrainConfig(
+        train=TrainSection(steps=1),
+        optimizer=OptimizerConfig(lr=1.0),
+        parallel=ParallelConfig(**parallel),
+        precision=PrecisionConfig(dtype=dtype),
+    )
+
+
+def larger_model(dropout: float = 0.0) -> Any:
+    """So large that what a step holds besides parameters is little; every dimension can be divided by 4."""
+    config = GPTNeoXConfig(
+        vocab_size=1024,
+        hidden_size=128,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        intermediate_size=512,
+        max_position_embeddings=64,
+        hidden_dropout=dropout,
+    )
+    torch.manual_seed(0)
+    fresh: Any = AutoModelForCausalLM
+    return fresh.from_config(config, attn_implementation="sdpa")
+
+
+# --- bytes ---
+
+REST_SHARE = (2 * 1024 * 128 + 2 * 128) / sum(parameter.numel() for parameter in larger_model().parameters())
+"""Of the embeddings, the final norm and the head among all parameters."""
+
+
+def bytes_alive() -> int:
+    """Of all tensors that anything refers to, each piece of memory once."""
+    gc.collect()
+    sizes: dict[int, int] = {}
+    tensors = [found for found in gc.get_objects() if issubclass(type(found), Tensor)]
+    for tensor in tensors + [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]:
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        if type(local) in (Tensor, nn.Parameter) and local.device.type == "cpu":
+            storage = local.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def bytes_per_parameter(zero: int, dtype: str) -> dict[str, float]:
+    """What this rank holds per parameter of the model, at four moments of a step of two micro-batches."""
+    ranks = join()
+    lm = as_causal_lm(larger_model())
+    count = sum(parameter.numel() for parameter in lm.model.parameters())
+    engine = Engine(lm, settings(dtype, zero=zero), ranks)
+    batch = random_rows(0, 2 * ranks.world_size, 16, vocabulary=1024)
+    first, second = cut(cut(batch, ranks.world_size)[ranks.rank], 2)
+    del batch
+    own = [parameter.grad for parameter in lm.model.parameters()]
+    assert own == [None] * len(own)
+
+    def held() -> float:
+        return bytes_alive() / count
+
+    start = held()
+    engine.forward_backward(first, scale=1.0, last=False)
+    between = held()
+    engine.forward_backward(second, scale=1.0, last=True)
+    before_update = held()
+    engine.update(1e-3)
+    return {"start": start, "between": between, "before update": before_update, "after update": held()}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("zero", STAGES)
+def test_bytes_per_rank(process_group: ProcessGroups, zero: int, dtype: str) -> None:
+    world_size = 4
+    compute = 4 if dtype == "fp32" else 2
+    at_rest = 4 if zero == 0 else 4 / world_size
+    whole_gradient, own_gradient = 4, 4 if zero == 0 else 4 / world_size
+    expected = {
+        "start": at_rest,
+        "between": at_rest
+        + (compute if zero <= 2 else 0)  # gathered parameters
+        + (whole_gradient if zero <= 1 else own_gradient)
+        + (4 * REST_SHARE if zero >= 2 else 0),  # what was summed last, until the next sum
+        "before update": at_rest + own_gradient,
+        "after update": at_rest * 3,
+    }
+    for measured in process_group(world_size).run(bytes_per_parameter, zero, dtype):
+        assert measured == pytest.approx(expected, rel=0.02)
+
+
+# --- collectives ---
+
+
+class Gather(AllGather):
+    """What FSDP sends by itself, counted."""
+
+    def __init__(self, counted: Counter[str]) -> None:
+        self.counted = counted
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> Any:
+        self.counted["gather"] += 1
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class Scatter(ReduceScatter):
+    """What FSDP sums by itself, counted; in float32 always."""
+
+    def __init__(self, counted: Counter[str]) -> None:
+        self.counted = counted
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> Any:
+        assert input_tensor.dtype == torch.float32
+        self.counted["scatter"] += 1
+        return dist.reduce_scatter_tensor(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+
+
+def collectives_of_a_step(zero: int, micro_batches: int) -> dict[str, int]:
+    ranks = join()
+    engine = Engine(as_causal_lm(larger_model()), settings("bf16", zero=zero), ranks)
+    batch = random_rows(0, micro_batches * ranks.world_size, 16, vocabulary=1024)
+    counted: Counter[str] = Counter()
+    root = engine._step_loss
+    if zero:
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_all_gather(Gather(counted))
+                module.set_custom_reduce_scatter(Scatter(counted))
+    with pytest.MonkeyPatch.context() as patch:
+        all_reduce = dist.all_reduce
+
+        def counting(tensor: Tensor, *arguments: Any, **named: Any) -> Any:
+            counted["control" if named.get("group") is ranks.control else "reduce"] += 1
+            return all_reduce(tensor, *arguments, **named)
+
+        patch.setattr(dist, "all_reduce", counting)
+        for number, rows in enumerate(cut(cut(batch, ranks.world_size)[ranks.rank], micro_batches)):
+            engine.forward_backward(rows, scale=1.0, last=number == micro_batches - 1)
+        engine.update(1e-3)
+    return dict(counted)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4])
+@pytest.mark.parametrize("zero", STAGES)
+def test_collectives_per_step(process_group: ProcessGroups, zero: int, micro_batches: int) -> None:
+    groups = LAYERS + 1
+    gathers = {
+        0: 0,
+        1: groups,
+        2: groups,
+        3: micro_batches * (2 * LAYERS + 1),  # blocks for forward and for backward, the rest for both at once
+    }[zero]
+    reductions = groups * (micro_batches if zero >= 2 else 1)
+    expected = {"reduce": groups} if zero == 0 else {"gather": gathers, "scatter": reductions}
+    expected["control"] = 1  # the gradient's norm
+    assert process_group(2).run(collectives_of_a_step, zero, micro_batches) == [expected] * 2
+
+
+# --- computed again, kept elsewhere, compiled ---
+
+
+class Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The most bytes of results that were alive at once while it was on."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive = self.peak = 0
+        self.known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self.known:
+                    self.known.add(storage._cdata)
+                    size = storage.nbytes()
+                    self.alive += size
+                    self.peak = max(self.peak, self.alive)
+                    weakref.finalize(storage, self._gone, storage._cdata, size)
+        return made
+
+    def _gone(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.alive -= size
+
+
+def steps_with(dtype: str, parallel: dict[str, Any], dropout: float = 0.0) -> tuple[list[tuple[float, float]], int]:
+    """(gradient norm and loss of each of three steps, the most bytes alive in the second)."""
+    ranks = join()
+    engine = Engine(as_causal_lm(larger_model(dropout)), settings(dtype, **parallel), ranks)
+    figures, peak = [], 0
+    for step in range(3):
+        torch.manual_seed(step)
+        batch = random_rows(step, 8 * ranks.world_size, 128, seq_len=64, vocabulary=1024)
+        scale = ranks.world_size / targets(batch)
+        mine = cut(batch, ranks.world_size)[ranks.rank]
+        if step == 1:
+            with Peak() as watched:
+                nll = engine.forward_backward(mine, scale=scale, last=True)
+            peak = watched.peak
+        else:
+            nll = engine.forward_backward(mine, scale=scale, last=True)
+        figures.append((ranks.sum(nll.double().sum()[None]).item(), engine.update(1e-3).grad_norm))
+    return figures, peak
+
+
+@pytest.mark.parametrize(("zero", "world_size"), [(0, 1), (0, 2), (3, 2)])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_activation_checkpointing_has_the_same_losses_and_less_memory(
+    process_group: ProcessGroups, dtype: str, zero: int, world_size: int
+) -> None:
+    kinds = ["none", "selective", "full"]
+    group = process_group(world_size)
+    results = [group.run(steps_with, dtype, {"zero": zero, "activation_checkpoint": kind}, 0.1)[0] for kind in kinds]
+    (kept, most), (selective, less), (full, least) = results
+    assert selective == kept
+    assert full == kept
+    assert least < 0.9 * less
+    assert less < 0.9 * most
+
+
+@pytest.mark.parametrize("zero", STAGES)
+def test_offload_has_the_same_losses(process_group: ProcessGroups, zero: int) -> None:
+    group = process_group(2)
+    here, _ = group.run(steps_with, "bf16", {"zero": zero})[0]
+    offloaded, _ = group.run(steps_with, "bf16", {"zero": zero, "offload": True})[0]
+    assert offloaded == here
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+@pytest.mark.parametrize("parallel", [{"zero": 0}, {"zero": 3}, {"zero": 2, "activation_checkpoint": "full"}])
+def test_compiled_blocks_have_the_same_losses(process_group: ProcessGroups, parallel: dict[str, Any]) -> None:
+    group = process_group(2)
+    plain, _ = group.run(steps_with, "fp32", parallel)[0]
+    compiled, _ = group.run(steps_with, "fp32", {**parallel, "compile": True}, timeout=400)[0]
+    assert compiled != plain
+    np.testing.assert_allclose(compiled, plain, rtol=1e-5)
+
+
+def test_a_model_that_cannot_compute_again_is_one_line() -> None:
+    model = tiny_model()
+    type(model).supports_gradient_checkpointing, before = False, type(model).supports_gradient_checkpointing
+    try:
+        with pytest.raises(PilekitError, match=r"gpt_neox model cannot .*activation_checkpoint = .none."):
+            recompute_activations(model, "full")
+    finally:
+        type(model).supports_gradient_checkpointing = before
+    recompute_activations(model, "none")
+
+
+# --- blocks ---
+
+
+class Parts(nn.Module):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "llama"])
+def test_blocks_are_the_layers(family: Any) -> None:
+    model = tiny_model(family)
+    inner = model.base_model
+    assert blocks_of(model) == list(inner.h if family == "gpt2" else inner.layers)
+
+
+def test_blocks_of_odd_models() -> None:
+    small = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    large = nn.ModuleList([nn.Linear(4, 4), Parts(experts=nn.ModuleList([nn.Linear(9, 9), nn.Linear(9, 9)]))])
+    assert blocks_of(Parts(first=small, second=large)) == list(large)
+    assert blocks_of(nn.Linear(2, 2)) == []
+    shared = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+    head = nn.Linear(4, 4)
+    head.weight = cast("nn.Linear", shared[1]).weight
+    assert blocks_of(Parts(blocks=shared, head=head)) == [shared[0]]
+    twins = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)])
+    cast("nn.Linear", twins[2]).weight = cast("nn.Linear", twins[0]).weight
+    assert blocks_of(Parts(blocks=twins)) == [twins[1]]
