@@ -3,6 +3,7 @@
     python -m tests.train.killing moments FOLDER      at every file operation of a save, of a resume
     python -m tests.train.killing twice FOLDER        at every file operation of a save, then of the resume after it
     python -m tests.train.killing random FOLDER N     N times, at random moments of a loop of saves
+    python -m tests.train.killing ranks FOLDER N      one of two ranks, at every Nth file operation of a save
 
 It fails with a traceback if ever the newest good state is not found, is not what was saved, or is not tidy; and prints
 how many processes it has killed. A state is known by its tokens: all its tensors are filled with their number.
@@ -23,22 +24,25 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import distributed as dist
 from torch import nn
 
+from pilekit.errors import PilekitError
 from pilekit.train.checkpoint import Progress
 from pilekit.train.checkpoint_files import verify
+from pilekit.train.ranks import Ranks, join
 from tests.train.saving import adamw, checkpoints_in
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}
 """What Python tells its audit hooks before it is done; between two of them nothing changes but the inside of a file."""
 
 
-def save(run: Path, step: int, tokens: int, *, keep_last: int, width: int = 8) -> None:
+def save(run: Path, step: int, tokens: int, *, keep_last: int, width: int = 8, ranks: Ranks | None = None) -> None:
     model = nn.Linear(width, width)
     optimizer = adamw(model)
     model(torch.ones(1, width)).sum().backward()
     optimizer.step()
-    checkpoints = checkpoints_in(run, keep_last=keep_last, asynchronous=True)
+    checkpoints = checkpoints_in(run, ranks, keep_last=keep_last, asynchronous=True)
     fill(model, optimizer, tokens)
     checkpoints.save(model, optimizer, Progress(step, tokens, {"place": [1, 2]}, 1), {})
     checkpoints.before_update()
@@ -67,7 +71,7 @@ def resume(run: Path, *, width: int = 8) -> Progress | None:
     assert all(bool((tensor == progress.tokens).all()) for tensor in tensors)
     assert folder.name == f"step-{progress.step}"
     assert (run / "latest").read_text() == f"checkpoints/{folder.name}\n"
-    leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "__0_"))]
+    leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "__0_", "__1_"))]
     assert sorted(set(leftovers)) == [".metadata", "checkpoints", "latest", "state.json"], leftovers
     for path in (run / "checkpoints").iterdir():
         if path.suffix != ".damaged":
@@ -76,22 +80,24 @@ def resume(run: Path, *, width: int = 8) -> Progress | None:
     return progress
 
 
+def kill_at(moment: int) -> None:
+    """Have this process killed before its file operation number `moment`, in whatever thread."""
+    counter = itertools.count()
+
+    def hook(event: str, _: object) -> None:
+        if event in CHANGES and next(counter) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
 def killed_at(moment: int, action: Callable[[], object]) -> bool:
     """Do `action` in a process that is killed before its file operation number `moment`; false if it has fewer."""
     child = os.fork()
     if child == 0:
-        count = 0
-
-        def hook(event: str, _: object) -> None:
-            nonlocal count
-            if event in CHANGES:
-                if count == moment:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                count += 1
-
         code = 1
         try:
-            sys.addaudithook(hook)
+            kill_at(moment)
             action()
             code = 0
         finally:
@@ -199,6 +205,56 @@ def at_random(run: Path, times: int) -> int:
     return times
 
 
+def one_of_two(run: Path, every: int) -> int:
+    """Kill one rank of two at every so many of its file operations: the other ends by itself, and nothing is lost."""
+    kills = 0
+    for step in (2, 1):
+        for victim in (0, 1):
+            for moment in itertools.count(0, every):
+                begin(run)
+                killed = rank_killed_at(run, step, victim, moment)
+                found = resume(run)
+                assert found is not None
+                assert found.tokens in (100, 200) if killed else found.tokens == 200
+                if not killed:
+                    break
+                kills += 1
+    return kills
+
+
+def rank_killed_at(run: Path, step: int, victim: int, moment: int) -> bool:
+    """Save in two ranks, one of which is killed before its file operation number `moment`; false if it has fewer."""
+    store = run / "store"
+    children = []
+    for rank in (0, 1):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(60)  # no rank waits for ever
+                dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+                ranks = join()
+                if rank == victim:
+                    kill_at(moment)
+                save(run, step, 200, keep_last=1, ranks=ranks)
+                code = 0
+            except PilekitError as error:
+                code = 3 if "another rank is gone" in str(error) else 1
+            finally:
+                os._exit(code)
+        children.append(child)
+    status = [os.waitpid(child, 0)[1] for child in children]
+    store.unlink(missing_ok=True)
+    other = status[1 - victim]
+    if not os.WIFSIGNALED(status[victim]):
+        assert status == [0, 0], status
+        return False
+    assert os.WTERMSIG(status[victim]) == signal.SIGKILL
+    assert os.WIFEXITED(other), other
+    assert os.WEXITSTATUS(other) in (0, 3), other  # 0: its part was done
+    return True
+
+
 def main() -> None:
     what, run, *times = sys.argv[1:]
     logging.disable()
@@ -209,6 +265,8 @@ def main() -> None:
     folder.mkdir()
     if what == "random":
         print(at_random(folder, int(times[0])))
+    elif what == "ranks":
+        print(one_of_two(folder, int(times[0])))
     else:
         print({"moments": moments, "twice": twice}[what](folder))
 

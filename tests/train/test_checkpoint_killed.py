@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,8 @@ def folder() -> Iterator[str]:
 
 def kills(*arguments: str) -> int:
     command = [sys.executable, "-m", "tests.train.killing", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
@@ -34,6 +36,15 @@ def test_killed_at_every_file_operation(folder: str) -> None:
 
 def test_killed_at_random_moments(folder: str) -> None:
     assert kills("random", folder, "12") == 12
+
+
+def test_one_of_two_ranks_killed(folder: str) -> None:
+    assert kills("ranks", folder, "6") > 8
+
+
+@pytest.mark.slow
+def test_one_of_two_ranks_killed_at_every_file_operation(folder: str) -> None:
+    assert kills("ranks", folder, "1") > 50
 
 
 @pytest.mark.slow
