@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pilekit.stream import Pack, PileStream
     from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, train_tokenizer
     from pilekit.train.config import load_config
+    from pilekit.train.notebook import notebook_launch
     from pilekit.train.trainer import Trainer
 
 _HOME = {
@@ -79,6 +80,7 @@ _HOME = {
     "load_tokenizer": "pilekit.tokenize",
     "train_tokenizer": "pilekit.tokenize",
     "load_config": "pilekit.train.config",
+    "notebook_launch": "pilekit.train.notebook",
     "Trainer": "pilekit.train.trainer",
 }
 
@@ -119,6 +121,7 @@ __all__ = [
     "load_manifest",
     "load_tokenizer",
     "map_shards",
+    "notebook_launch",
     "read",
     "read_corpus",
     "read_documents",

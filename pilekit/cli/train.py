@@ -1,19 +1,27 @@
-"""`pilekit train`: one TOML file in, one run folder out.
+"""`pilekit train`: one TOML file in, one run folder out, by one process or many.
 
-What the config and the run folder can tell is checked before torch is imported, so a typing error is answered at once.
-`--dry-run` checks all that can be checked without allocating the model or reading a document, and says what would
-happen.
+What the config and the run folder can tell is checked before torch is imported, so a typing error is answered at once,
+and before any rank is started. `--dry-run` checks all that can be checked without allocating the model or reading a
+document, and says what would happen.
+
+With `--nproc-per-node` this process only launches and watches (`pilekit.train.launch`); each of those that train runs
+this same command as one rank, as it does under torchrun. Of many ranks the first speaks for all; another one speaks of
+itself only, and by its number.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
+import signal
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.errors import visible
+from pilekit.errors import PilekitError, visible
 
 if TYPE_CHECKING:
     from pilekit.train.config import TrainConfig
@@ -31,8 +39,38 @@ if TYPE_CHECKING:
     help="Another value than the file's; as often as needed: --set train.steps=50 --set optimizer.lr=1e-3.",
 )
 @click.option("--out", metavar="RUN", help="Folder of the run.  [default: runs/<name of the file>]")
+@click.option(
+    "--nproc-per-node",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Processes on this machine, each with a GPU of its own where there are any.  [default: 1]",
+)
+@click.option(
+    "--max-restarts",
+    metavar="K",
+    type=click.IntRange(min=0),
+    default=0,
+    help="How often to go on from the newest checkpoint when a process has failed.  [default: 0]",
+)
+@click.option(
+    "--resume",
+    metavar="auto|never|STEP_FOLDER",
+    help="Go on from the run's newest checkpoint, from none, or begin from another run's: as checkpoint.resume.",
+)
+@click.option("--estimate", is_flag=True, help="Print each process's memory under ZeRO stages 0 to 3; train nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --estimate: as JSON, in bytes.")
 @click.option("--dry-run", is_flag=True, help="Check the config and what it names; write nothing.")
-def command(config_file: str, changes: tuple[str, ...], out: str | None, dry_run: bool) -> None:
+def command(
+    config_file: str,
+    changes: tuple[str, ...],
+    out: str | None,
+    nproc_per_node: int | None,
+    max_restarts: int,
+    resume: str | None,
+    estimate: bool,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
     """Train a language model straight from raw shards.
 
     \b
@@ -44,34 +82,116 @@ def command(config_file: str, changes: tuple[str, ...], out: str | None, dry_run
       preset = "pythia-14m"
       [train]
       steps = 1000
-    Further sections are [optimizer], [schedule], [precision], [checkpoint] and [log].
+    Further sections are [optimizer], [schedule], [parallel], [precision], [checkpoint] and [log].
 
     \b
     Example:
       pilekit train run.toml --dry-run
       pilekit train run.toml --set train.steps=50 --out runs/short
+      pilekit train run.toml --nproc-per-node 8 --set parallel.zero=3 --max-restarts 3
+      torchrun --nnodes 4 --nproc-per-node 8 ... -m pilekit.train run.toml
 
-    Ctrl-C saves a checkpoint; the same command goes on from the newest one.
+    Ctrl-C and SIGTERM save a checkpoint; the same command goes on from the newest one.
     """
-    from pilekit.train.config import load_config
+    if as_json and not estimate:
+        raise click.UsageError("--json goes with --estimate.")
+    in_job = bool(os.environ.get("RANK") and os.environ.get("WORLD_SIZE"))
+    if in_job and (nproc_per_node is not None or max_restarts):
+        raise click.UsageError(
+            "this process is a rank already, as $RANK and $WORLD_SIZE say: --nproc-per-node and --max-restarts are for "
+            "whoever starts the ranks."
+        )
+    if resume is not None:
+        changes = (*changes, f"checkpoint.resume={resume}")
+    if in_job and not (estimate or dry_run):
+        _train_as_rank(config_file, changes, out)
+        return
+    world_size = nproc_per_node or 1
+    if in_job:
+        world_size = int(os.environ["WORLD_SIZE"])
+        if os.environ["RANK"] != "0":
+            return
+    config, run = _read(config_file, changes, out, world_size)
+    if estimate:
+        _print_estimate(config, world_size, as_json=as_json)
+    elif dry_run:
+        for topic, text in _plan(config, run, world_size):
+            click.echo(f"{topic:<11}{text}")
+    elif world_size == 1 and not max_restarts:
+        _train(config, run)
+    else:
+        from pilekit.train.launch import launch
+
+        arguments = [config_file, *(word for change in changes for word in ("--set", change))]
+        code = launch(world_size, [*arguments, "--out", str(run.path)], max_restarts)
+        if code == 130:
+            raise KeyboardInterrupt
+        raise SystemExit(code)
+
+
+def _read(
+    config_file: str, changes: tuple[str, ...], out: str | None, world_size: int
+) -> tuple[TrainConfig, RunFolder]:
+    """The config and where its run lies, both checked as far as that needs neither torch nor other ranks."""
+    from pilekit.train.config import check_world, load_config
     from pilekit.train.run_folder import check_start, run_of
 
     config = load_config(config_file, changes)
+    check_world(config, world_size)
     run = run_of(Path("runs", Path(config_file).stem) if out is None else out, config)
     check_start(run, config)
-    if dry_run:
-        for topic, text in _plan(config, run):
-            click.echo(f"{topic:<11}{text}")
-        return
+    return config, run
+
+
+def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
+    """Train as one of the ranks that a launcher has started."""
+    from pilekit.train.interrupt import ended_by_sigterm
+    from pilekit.train.ranks import ToldElsewhere, join
+
+    with ended_by_sigterm():
+        ranks = join()
+        if ranks.is_first:
+            attempt, most = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+            if attempt != "0":
+                click.echo(f"a rank was lost; all have started again (restart {attempt} of {most})", err=True)
+        else:
+            logging.getLogger("pilekit").setLevel(logging.ERROR)
+            warnings.simplefilter("ignore")
+        try:
+            config, run = ranks.together(lambda: _read(config_file, changes, out, ranks.world_size))
+            _train(config, run)
+        except ToldElsewhere:
+            if ranks.is_first:
+                raise
+            raise SystemExit(1) from None
+        except KeyboardInterrupt:  # the launcher says so
+            raise SystemExit(130) from None
+        except PilekitError as error:
+            if ranks.is_first:
+                raise
+            raise PilekitError(f"rank {ranks.rank}: {error}") from error
+
+
+def _train(config: TrainConfig, run: RunFolder) -> None:
     from pilekit.cli.live_line import live_line
+    from pilekit.train.interrupt import ended_by_sigterm, interrupted_by
+    from pilekit.train.ranks import join
     from pilekit.train.trainer import Trainer  # torch: seconds that a wrong config should not cost
 
-    trainer = Trainer(config, run.path)
-    with live_line(config.steps) as show:
-        finished = trainer.fit(show)
-    if finished.interrupted:
-        click.echo(_stopped(finished, config.steps), err=True)
-        raise KeyboardInterrupt
+    with ended_by_sigterm():
+        ranks = join()
+        trainer = Trainer(config, run.path)
+        if not ranks.is_first:
+            trainer.fit()
+            return
+        with live_line(config.steps) as show:
+            finished = trainer.fit(show)
+        if finished.interrupted:
+            click.echo(_stopped(finished, config.steps), err=True)
+            # Among ranks all end with 0, and their launcher says how it ended.
+            if interrupted_by() is signal.SIGINT and not os.environ.get("RANK"):
+                raise KeyboardInterrupt
+            return
     model = visible(str(finished.model))
     loss = "nothing was left to train" if finished.last is None else f"loss {finished.last.loss:.4f}"
     done = "1 step" if finished.step == 1 else f"{finished.step:,} steps"
@@ -85,23 +205,40 @@ def _stopped(finished: Finished, steps: int) -> str:
     return f"stopped after step {finished.step:,} of {steps:,}, which is saved; the same command goes on from there"
 
 
-def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
+def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
+    from pilekit.train.estimate import estimate, table
+
+    found = estimate(config, world_size)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    for line in table(found):
+        click.echo(line)
+
+
+def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[str, str]]:
     """(topic, what would be done) for `--dry-run`; raises PilekitError for what would fail."""
     from rich.filesize import decimal
 
     from pilekit.train.checkpoint import find_checkpoint
+    from pilekit.train.config import world_sizes
     from pilekit.train.data import open_stream
-    from pilekit.train.model import count_parameters
+    from pilekit.train.estimate import estimate
 
     data, train = config.data, config.train
-    stream = open_stream(config)
+    stream = open_stream(config, world_size=world_size)
     tokenizer = stream.tokenizer
-    parameters = count_parameters(config.model, tokenizer, seq_len=data.seq_len)
+    memory = estimate(config, world_size)
+    stage = memory.stages[memory.chosen]
+    in_host = f" and {decimal(stage.host)} in the CPU's memory" if stage.host else ""
     corpus = stream.corpus
     shards = "1 shard" if len(corpus.shards) == 1 else f"{len(corpus.shards):,} shards"
     size = "" if corpus.size is None else f", {decimal(corpus.size)} stored,"
     subsets = "all subsets" if stream.subsets is None else ", ".join(map(visible, stream.subsets))
-    micro_batches = train.global_batch_size // train.micro_batch_size
+    others = [ranks for ranks in world_sizes(config) if ranks != world_size][:20]
+    rows = train.global_batch_size // world_size
     tokens = train.global_batch_size * data.seq_len
     checkpoint, _ = find_checkpoint(run.checkpoints)
     if checkpoint is not None:
@@ -113,12 +250,14 @@ def _plan(config: TrainConfig, run: RunFolder) -> list[tuple[str, str]]:
         ("run", f"{visible(str(run.path))} ({start})"),
         ("data", f"{shards}{size} in {visible(corpus.root)}: {subsets}"),
         ("tokenizer", f"{visible(str(tokenizer.path))}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
-        ("model", f"{visible(_model_of(config))}: {parameters:,} parameters"),
-        ("memory", f"{decimal(16 * parameters)} for weights, gradients and optimizer; activations come on top"),
+        ("model", f"{visible(_model_of(config))}: {memory.parameters:,} parameters"),
+        ("ranks", f"{world_size:,}; a restart may use {', '.join(map(str, others)) or 'no other number'}"),
+        ("memory", f"{decimal(stage.device)}{in_host} of each rank at the most (--estimate says for what)"),
         (
             "step",
             f"{train.global_batch_size:,} rows x {data.seq_len:,} = {tokens:,} tokens, "
-            f"{micro_batches:,} x {train.micro_batch_size:,} rows at a time",
+            f"{rows // train.micro_batch_size:,} x {train.micro_batch_size:,} rows at a time"
+            f"{' in each rank' * (world_size > 1)}",
         ),
         ("in all", f"{config.steps:,} steps, {config.steps * tokens:,} tokens"),
         ("dry run", "config, shards, tokenizer, shape of the model and run folder fit; nothing was written"),

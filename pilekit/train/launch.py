@@ -50,9 +50,11 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-    _check_gpus(nproc)
+    check_gpus(nproc, "--nproc-per-node")
     received: list[int] = []
-    with tempfile.TemporaryDirectory(prefix="pilekit-launch-") as folder, _quiet_elastic(), _environment(nproc):
+    settings = rank_environment(nproc) | {LAUNCHER: str(os.getpid())}
+    settings["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""  # none: they are handled here
+    with tempfile.TemporaryDirectory(prefix="pilekit-launch-") as folder, _quiet_elastic(), _inherited(settings):
         rendezvous = get_rendezvous_handler(
             RendezvousParameters("c10d", "localhost:0", uuid.uuid4().hex, 1, 1, local_addr="localhost")
         )
@@ -135,27 +137,30 @@ def _failure(codes: Mapping[int, int], max_restarts: int) -> str:
     return f"rank {rank} of the run {how}{again}; the same command goes on from the newest checkpoint"
 
 
-def _check_gpus(nproc: int) -> None:
+def check_gpus(nproc: int, option: str) -> None:
+    """PilekitError, which names the option, if the machine has GPUs, but not one for each of `nproc` ranks."""
     import torch
 
     gpus = torch.cuda.device_count()
     if 0 < gpus < nproc:
         raise PilekitError(
-            f"--nproc-per-node {nproc}: this machine has {gpus} GPU{'s' * (gpus > 1)}, and each rank needs one; start "
-            f"at most {gpus}, or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
+            f"{option} {nproc}: this machine has {gpus} GPU{'s' * (gpus > 1)}, and each rank needs one; start at most "
+            f"{gpus}, or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
         )
 
 
-@contextmanager
-def _environment(nproc: int) -> Iterator[None]:
-    """What the ranks inherit."""
+def rank_environment(nproc: int) -> dict[str, str]:
+    """What the environment of each of `nproc` ranks on this machine says of threads and of the way to each other."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = {"OMP_NUM_THREADS": str(max(1, cores // nproc))}
+    settings = {"OMP_NUM_THREADS": str(max(1, cores // nproc))}
     if sys.platform == "linux":
-        wanted["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine's name resolves to
-    # The agent would handle these signals itself if its own variable named any.
-    settings = {name: os.environ.get(name, value) for name, value in wanted.items()}
-    settings |= {LAUNCHER: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": ""}
+        settings["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine's name resolves to
+    return {name: os.environ.get(name) or value for name, value in settings.items()}
+
+
+@contextmanager
+def _inherited(settings: Mapping[str, str]) -> Iterator[None]:
+    """Put them into this process's environment, which its children inherit."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from rich.filesize import decimal
 
 from pilekit.cli.train import command
 from pilekit.errors import PilekitError
 from pilekit.train.config import load_config
+from pilekit.train.estimate import estimate, table
 from pilekit.train.run_folder import open_run
 from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
 
@@ -90,16 +94,105 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(made: Path, here: 
     result = train(made, "--dry-run", "--set", 'data.subsets=["arxiv", "GitHub"]')
     assert result.exit_code == 0, result.output
     said = {line[:11].strip(): line[11:] for line in result.stdout.splitlines()}
-    assert list(said) == ["run", "data", "tokenizer", "model", "memory", "step", "in all", "dry run"]
+    assert list(said) == ["run", "data", "tokenizer", "model", "ranks", "memory", "step", "in all", "dry run"]
     parameters = sum(parameter.numel() for parameter in tiny_model().parameters())
     assert said["run"] == "runs/tiny (new)"
     assert re.fullmatch(rf"2 shards, [\d.]+ kB stored, in {made}/data: ArXiv, Github", said["data"])
     assert said["tokenizer"].startswith(f"{made}/tokenizer/tokenizer.json, 300 ids (")
     assert said["model"] == f"config {made}/shape: {parameters:,} parameters"
-    assert said["memory"].startswith(f"{16 * parameters / 1000:.1f} kB for weights, gradients and optimizer")
+    assert said["ranks"] == "1; a restart may use 2"
+    peak = estimate(load_config(made / "tiny.toml"), 1).stages[0].device
+    assert said["memory"] == f"{decimal(peak)} of each rank at the most (--estimate says for what)"
     assert said["step"] == "4 rows x 32 = 128 tokens, 2 x 2 rows at a time"
     assert said["in all"] == "4 steps, 512 tokens"
     assert list(here.iterdir()) == []
+
+
+def test_a_dry_run_of_many_ranks(made: Path, here: Path) -> None:
+    result = train(made, "--dry-run", "--nproc-per-node", "2", "--set", "train.global_batch_size=24")
+    assert result.exit_code == 0, result.output
+    said = {line[:11].strip(): line[11:] for line in result.stdout.splitlines()}
+    assert said["ranks"] == "2; a restart may use 1, 3, 4, 6, 12"
+    assert said["step"] == "24 rows x 32 = 768 tokens, 6 x 2 rows at a time in each rank"
+    assert list(here.iterdir()) == []
+
+
+def test_an_estimate_for_people_and_for_programs(made: Path, here: Path) -> None:
+    options = ["--estimate", "--nproc-per-node", "2", "--set", "parallel.zero=2"]
+    config = load_config(made / "tiny.toml", ["parallel.zero=2"])
+    result = train(made, *options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == table(estimate(config, 2))
+    assert json.loads(train(made, *options, "--json").stdout) == msgspec.to_builtins(estimate(config, 2))
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nproc-per-node", "3"], "train.global_batch_size = 4: 3 ranks cannot share it"),
+        (["--nproc-per-node", "4"], "train.micro_batch_size = 2: it must divide the 1 rows of each of 4 ranks"),
+        (["--nproc-per-node", "2", "--set", "optimizer.lr=nan"], "optimizer.lr = nan: it must be finite"),
+        (["--nproc-per-node", "2", "--resume", "nowhere"], 'checkpoint.resume = "nowhere": is no checkpoint'),
+    ],
+)
+def test_what_is_wrong_is_told_before_a_rank_is_started(
+    made: Path, here: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.setattr("pilekit.train.launch.launch", lambda *arguments: pytest.fail("it was launched"))
+    for mode in ([], ["--dry-run"], ["--estimate"]):
+        result = train(made, *options, *mode)
+        assert isinstance(result.exception, PilekitError)
+        assert message in str(result.exception)
+        assert "\n" not in str(result.exception)
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "nproc", "restarts"),
+    [(["--nproc-per-node", "2"], 2, 0), (["--max-restarts", "3"], 1, 3), (["--nproc-per-node=1"], None, None)],
+)
+@pytest.mark.parametrize(("code", "ends_with"), [(0, 0), (130, 1), (1, 1)])
+def test_ranks_are_launched_with_the_options_of_the_command(
+    made: Path,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    nproc: int | None,
+    restarts: int | None,
+    code: int,
+    ends_with: int,
+) -> None:
+    calls: list[tuple[int, list[str], int]] = []
+    trained: list[object] = []
+
+    def launch(*call: Any) -> int:
+        calls.append(call)
+        return code
+
+    monkeypatch.setattr("pilekit.train.launch.launch", launch)
+    monkeypatch.setattr("pilekit.cli.train._train", lambda *call: trained.append(call))
+    result = train(made, "--set", "train.steps=9", "--resume", "never", *options)
+    if nproc is None:
+        assert (len(trained), calls, result.exit_code) == (1, [], 0)
+        return
+    changes = ["--set", "train.steps=9", "--set", "checkpoint.resume=never"]
+    assert calls == [(nproc, [str(made / "tiny.toml"), *changes, "--out", "runs/tiny"], restarts)]
+    assert result.exit_code == ends_with  # the command group makes 130 of an interrupt
+    assert (trained, result.stdout) == ([], "")
+
+
+def test_a_rank_is_not_a_launcher(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for options in (["--nproc-per-node", "2"], ["--max-restarts", "1"]):
+        result = train(made, *options)
+        assert result.exit_code == 2
+        assert "this process is a rank already, as $RANK and $WORLD_SIZE say" in result.stderr
+    for mode in ("--dry-run", "--estimate"):
+        assert train(made, mode).output == ""  # rank 0 says it
+    monkeypatch.setenv("RANK", "0")
+    assert "\nranks      2; a restart may use 1\n" in train(made, "--dry-run").output
 
 
 def test_a_dry_run_says_whether_it_would_go_on(made: Path, here: Path) -> None:
@@ -154,7 +247,9 @@ def test_a_run_that_another_holds_is_refused(made: Path, here: Path) -> None:
     assert f"another process (process {os.getpid()}) trains in this folder" in str(result.exception)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--set"], ["run.toml", "more"], ["run.toml", "--steps", "5"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--set"], ["run.toml", "more"], ["run.toml", "--steps", "5"], ["a", "--json"]]
+)
 def test_wrong_usage(arguments: list[str]) -> None:
     assert CliRunner().invoke(command, arguments).exit_code == 2
 

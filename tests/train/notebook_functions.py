@@ -1,0 +1,57 @@
+"""What ranks run in the tests of `notebook_launch`: functions that a fresh process can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pilekit.errors import PilekitError
+from pilekit.train.interrupt import first_interrupt
+from pilekit.train.ranks import join
+
+
+def about(*args: Any) -> list[tuple[Any, ...]]:
+    ranks = join()
+    mine = (ranks.rank, ranks.world_size, ranks.local_rank, torch.get_num_threads(), "__main__" in sys.modules, args)
+    return ranks.gather(mine)
+
+
+def fail(kind: str) -> None:
+    ranks = join()
+    ranks.gather(None)
+    if ranks.rank == 1:
+        if kind == "told":
+            raise PilekitError("train.steps = 0: it must be at least 1")
+        if kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError(f"{kind}\nmore")
+    ranks.gather(None)
+
+
+def unpicklable() -> object:
+    return lambda: 0
+
+
+def loop(folder: Path) -> int:
+    """Until it is interrupted; the number of the step after which all stopped."""
+    ranks = join()
+    step = 0
+    with first_interrupt() as asked:
+        while not ranks.any(asked()):
+            step += 1
+            time.sleep(0.02)
+            (folder / str(ranks.rank)).touch()
+    return step if ranks.is_first else -1
+
+
+def stay(folder: Path) -> None:
+    """For ever, whatever is asked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    (folder / f"{join().rank}").write_text(str(os.getpid()))
+    time.sleep(600)
