@@ -198,8 +198,11 @@ class _KeepsWhatIsFused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         *batch, heads, length, _ = query.shape
-        # In memory heads lie next to each other, so that putting them together makes no copy.
-        result = query.new_empty(*batch, length, heads, value.shape[-1]).transpose(-3, -2)
+        result = torch.empty_like(
+            query
+        )  # in the order of its strides too: whether heads are copied together hangs on it
+        if value.shape[-1] != query.shape[-1]:
+            result = result.new_empty(*query.shape[:-1], value.shape[-1])
         sums = query.new_empty(*batch, heads, length, dtype=torch.float32)
         kept = [query, key, value, result, sums]
         if mask is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 import pytest
@@ -45,8 +45,8 @@ def shape_of(family: Family) -> Any:
 # Parameters, gradients, optimizer
 
 
-def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) -> tuple[Held, int]:
-    """In each rank, what a step really holds (buffers apart), and the tensors of its optimizer's steps."""
+def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) -> Held:
+    """In each rank, what a step really holds, buffers apart; what is gathered as a block sees it in its forward."""
     ranks = join()
     config = TrainConfig(
         train=TrainSection(steps=1), parallel=ParallelConfig(zero=zero), precision=PrecisionConfig(dtype=dtype)
@@ -61,7 +61,7 @@ def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) ->
         gathered[0] = max(gathered[0], gathered_bytes(engine._step_loss))
 
     for block in blocks_of(engine.lm.model):
-        block.register_forward_hook(look)
+        next(block.children()).register_forward_hook(look)
     for number, rows in enumerate(cut(mine, micro_batches)):
         engine.forward_backward(rows, scale=1e-3, last=number == micro_batches - 1)
         if number < micro_batches - 1:
@@ -69,7 +69,7 @@ def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) ->
     gradients = sum(own_part(p.grad).nbytes for p in parameters if p.grad is not None)
     engine.update(1e-3)
     state = [value for each in engine.optimizer.state.values() for value in each.values()]
-    held = Held(
+    return Held(
         parameters=sum(own_part(parameter).nbytes for parameter in parameters),
         gradients=gradients,
         accumulated=accumulated,
@@ -77,13 +77,12 @@ def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) ->
         gathered=gathered[0],
         buffers=0,
     )
-    return held, ranks.rank
 
 
 def groups_of(root: nn.Module) -> list[Any]:
     """The parameters that torch cuts, from its own books."""
     states = [module._get_fsdp_state() for module in root.modules() if isinstance(module, FSDPModule)]
-    return [parameter for state in states for parameter in state._fsdp_param_group.fsdp_params]
+    return [parameter for state in states for parameter in cast("Any", state)._fsdp_param_group.fsdp_params]
 
 
 def gathered_bytes(root: nn.Module) -> int:
@@ -105,12 +104,225 @@ def whole_gradients(root: nn.Module) -> int:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_what_two_ranks_hold(process_group: ProcessGroups, zero: Any, dtype: Any, micro_batches: int) -> None:
-    results = process_group(2).run(held_by_engine, "gpt2", zero, dtype, micro_batches)
-    found = max((held for held, _ in results), key=lambda held: held.parameters)
-    expected = held_bytes(shape_of("gpt2"), stage=zero, world_size=2, dtype=dtype, micro_batches=micro_batches)
-    print(found, expected)
-    assert found.parameters == pytest.approx(expected.parameters, rel=0.02)
-    assert found.gradients == pytest.approx(expected.gradients, rel=0.02)
-    assert found.optimizer == pytest.approx(expected.optimizer, rel=0.02)
-    assert found.accumulated == pytest.approx(expected.accumulated, rel=0.02)
-    assert found.gathered <= expected.gathered * 1.02
+    check_held(process_group, 2, "gpt2", zero, dtype, micro_batches)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "zero", "dtype"), [(1, 0, "fp32"), (1, 2, "bf16"), (4, 1, "fp32"), (4, 3, "bf16")]
+)
+def test_what_one_and_four_ranks_hold(process_group: ProcessGroups, world_size: int, zero: Any, dtype: Any) -> None:
+    check_held(process_group, world_size, "llama", zero, dtype, 2)
+
+
+def check_held(
+    process_group: ProcessGroups, world_size: int, family: Family, zero: Any, dtype: Any, micro_batches: int
+) -> None:
+    shape = shape_of(family)
+    expected = held_bytes(shape, stage=zero, world_size=world_size, dtype=dtype, micro_batches=micro_batches)
+    gathered = expected.gathered
+    if zero == 3 and world_size > 1:  # in its forward a block does not yet have the next one beside it
+        block = sum(parameter.numel() for parameter in blocks_of(shape)[0].parameters())
+        gathered -= block * (4 if dtype == "fp32" else 2)
+    accumulated = expected.accumulated if (world_size, dtype) != (1, "fp32") else 0  # those are its gradients
+    results = process_group(world_size).run(held_by_engine, family, zero, dtype, micro_batches)
+    for found in results:
+        assert found.parameters <= expected.parameters
+    assert results[0] == Held(
+        parameters=expected.parameters,
+        gradients=expected.gradients,
+        accumulated=accumulated,
+        optimizer=expected.optimizer,
+        gathered=gathered,
+        buffers=0,
+    )
+
+
+def test_a_parameter_with_fewer_rows_than_ranks_and_one_that_is_not_trained() -> None:
+    model = nn.Sequential(nn.Linear(5, 3), nn.Linear(4, 7))
+    model[1].requires_grad_(False)
+
+    held = held_bytes(model, stage=3, world_size=4, dtype="bf16", micro_batches=1)
+
+    trained, frozen = 1 * 5 + 1, 2 * 4 + 2  # one row of three, two of seven
+    assert held.parameters == 4 * (trained + frozen)
+    assert (held.gradients, held.accumulated, held.optimizer) == (4 * trained, 0, 8 * trained + 2 * 4)
+    everything = 3 * 5 + 3 + 7 * 4 + 7  # there are no blocks, so all of it is the one group
+    assert (held.gathered, held.buffers) == (2 * everything, (2 + 4) * everything)
+
+
+# Activations
+
+
+def kept_really(family: Family, attention: str, dtype: torch.dtype) -> tuple[int, list[int]]:
+    """Bytes that autograd keeps of a forward pass with numbers, and of each block's products and attention."""
+    model = without_dropout_in_attention(tiny_model(family)).to(dtype).train()
+    model.config._attn_implementation = "sdpa"
+    blocks = list(blocks_of(model))
+    seen = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    total, products, current = 0, [0] * len(blocks), -1
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        storage = tensor.untyped_storage()
+        if storage._cdata not in seen:
+            seen.add(storage._cdata)
+            total += storage.nbytes()
+        return tensor
+
+    def enter(number: int) -> None:
+        nonlocal current
+        current = number
+
+    class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if func in KEPT and current >= 0:
+                each = result if isinstance(result, tuple) else (result,)
+                products[current] += sum(tensor.nbytes for tensor in each if isinstance(tensor, torch.Tensor))
+            return result
+
+    for number, block in enumerate(blocks):
+        block.register_forward_pre_hook(lambda *_, number=number: enter(number))
+        block.register_forward_hook(lambda *_: enter(-1))
+    inputs = {"input_ids": torch.randint(0, 300, (ROWS, LENGTH))}
+    if attention == "document":
+        inputs["position_ids"] = torch.arange(LENGTH // 2).repeat(ROWS, 2)
+    with saved_tensors_hooks(pack, lambda packed: packed), Products():  # type: ignore[no-untyped-call]
+        model.base_model(**inputs, use_cache=False)
+    return total, products
+
+
+def without_dropout_in_attention(model: Any) -> Any:
+    """No fused kernel of a CPU can drop out."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and name.endswith("attn_dropout"):
+            module.p = 0.0
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("attention", ["document", "causal"])
+@pytest.mark.parametrize("family", get_args(Family))
+def test_what_a_forward_pass_keeps(
+    family: Family, attention: Literal["document", "causal"], dtype: torch.dtype
+) -> None:
+    """To the byte what autograd keeps where there are numbers; but for what a CPU's norms keep in bf16, others not."""
+    total, products = kept_really(family, attention, dtype)
+
+    shape = without_dropout_in_attention(shape_of(family))
+    kept = kept_by_trunk(shape, rows=ROWS, seq_len=LENGTH, attention=attention, dtype=dtype)
+
+    norms = (
+        0 if dtype == torch.float32 or family == "llama" else sum(isinstance(m, nn.LayerNorm) for m in shape.modules())
+    )
+    assert sum(kept.blocks) + kept.rest == total + norms * 2 * ROWS * LENGTH * 2
+    assert kept.selective == products
+    assert kept.inputs == [ROWS * LENGTH * 32 * dtype.itemsize] * 2
+    assert kept.mask == (ROWS * LENGTH**2 if attention == "document" else 0)
+
+
+def test_what_recomputing_keeps() -> None:
+    settings: dict[str, Any] = {"rows": ROWS, "seq_len": LENGTH, "attention": "causal", "dtype": torch.float32}
+    kept = kept_by_trunk(shape_of("llama"), **settings)
+    most = {
+        what: activation_bytes(shape_of("llama"), recomputed=what, **settings) for what in ("none", "selective", "full")
+    }
+
+    # The head: hidden states and their gradient, the weight's gradient, logits in two types; 124 targets, 320 words.
+    head = 2 * 124 * 32 * 4 + 320 * 32 * 4 + 124 * 320 * 8
+    assert head > max(kept.blocks)
+    assert most["none"] == kept.rest + sum(kept.blocks) + head
+    assert most["full"] == kept.rest + sum(kept.inputs) + head
+    assert most["selective"] == kept.rest + sum(kept.inputs) + sum(kept.selective) + head
+    assert most["full"] < most["selective"] < most["none"]
+
+
+def test_a_block_that_is_computed_again_may_take_more_than_the_head() -> None:
+    settings: dict[str, Any] = {"rows": ROWS, "seq_len": LENGTH, "attention": "causal", "dtype": torch.float32}
+    with torch.device("meta"):
+        shape = tiny_model("llama", vocab_size=32)
+    kept = kept_by_trunk(shape, **settings)
+
+    full = activation_bytes(shape, recomputed="full", **settings)
+
+    assert full == kept.rest + sum(kept.inputs) + max(kept.blocks)
+
+
+# The whole
+
+
+def config_of(folder: Path, **sections: Any) -> TrainConfig:
+    given: dict[str, Any] = {
+        "data": DataConfig(tokenizer=str(tiny_tokenizer(folder)), seq_len=64),
+        "model": ModelConfig(preset="pythia-14m"),
+        "train": TrainSection(steps=1, global_batch_size=16, micro_batch_size=2),
+    }
+    return TrainConfig(**given | sections)
+
+
+def test_an_estimate_by_hand(tmp_path: Path) -> None:
+    """Stage 2 of pythia-14m in bf16 on four ranks with two micro-batches; all of its dimensions can be cut in four."""
+    config = config_of(tmp_path, parallel=ParallelConfig(zero=2), precision=PrecisionConfig(dtype="bf16"))
+
+    found = estimate(config, 4)
+
+    block = 12 * 128**2 + 13 * 128
+    rest = 2 * 384 * 128 + 2 * 128
+    count = 6 * block + rest
+    tensors = 6 * 12 + 4
+    assert (found.parameters, found.world_size, found.micro_batches, found.chosen) == (count, 4, 2, 2)
+    assert found.world_sizes == [1, 2, 4, 8]
+    chosen = found.stages[2]
+    assert chosen.held == Held(
+        parameters=count,
+        gradients=count,
+        accumulated=0,
+        optimizer=2 * count + 4 * tensors,
+        gathered=2 * count,
+        buffers=6 * max(block, rest),
+    )
+    backward_begins = count + chosen.activations  # gradients of the first micro-batch, activations of the second
+    assert backward_begins > count + chosen.held.buffers
+    assert (chosen.device, chosen.host) == (3 * count + 4 * tensors + 2 * count + backward_begins, 0)
+    assert [stage.zero for stage in found.stages] == [0, 1, 2, 3]
+    assert found.stages[0].held.parameters == 4 * count
+    assert found.stages[1].held.accumulated == 4 * count
+    assert found.stages[3].held.gathered == 2 * (rest + 2 * block)
+    peaks = [stage.device for stage in found.stages]
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_offload_moves_all_but_what_is_gathered_to_the_host(tmp_path: Path) -> None:
+    config = config_of(tmp_path, parallel=ParallelConfig(zero=3, offload=True))
+
+    found = estimate(config, 4)
+
+    held, chosen = found.stages[3].held, found.stages[3]
+    assert chosen.host == held.parameters + held.gradients + held.optimizer
+    assert chosen.device == held.gathered + max(chosen.activations, held.buffers)
+    assert found.stages[0].host == 0
+    assert "in CPU memory" in table(found)[1]
+
+
+def test_the_table(tmp_path: Path) -> None:
+    found = estimate(config_of(tmp_path, parallel=ParallelConfig(zero=1)), 2)
+
+    lines = table(found)
+
+    assert lines[0] == f"{found.parameters:,} parameters on 2 ranks, each with 4 micro-batches per step"
+    assert lines[1].split() == [
+        *("zero", "parameters", "gradients", "optimizer", "gathered", "buffers", "activations", "peak")
+    ]
+    assert [line.split()[:2] for line in lines[2:6]] == [["0", "5.2"], ["*", "1"], ["2", "2.6"], ["3", "2.6"]]
+    assert len({len(line) for line in lines[1:6]}) == 1
+    assert lines[6] == "* chosen; its steps can be shared by 1, 2, 4, 8 ranks"
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Estimate) == found
+
+
+def test_what_cannot_run_is_not_estimated(tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match=r"^train.global_batch_size = 16: 3 ranks cannot share it"):
+        estimate(config_of(tmp_path), 3)
+    with pytest.raises(PilekitError, match=r"^parallel.offload = true: it needs parallel.zero"):
+        estimate(config_of(tmp_path, parallel=ParallelConfig(offload=True)), 1)
+    with pytest.raises(PilekitError, match=r"^data.tokenizer: "):
+        estimate(config_of(tmp_path, data=DataConfig(tokenizer=str(tmp_path / "none.json"))), 1)
