@@ -13,9 +13,10 @@ schedule.py            the learning rate as a function of the step
 precision.py           the numbers a step computes with
 objectives.py          the loss of a batch
 chunked_loss.py        cross entropy without ever holding all logits
-checkpoint.py          saving and finding the state between two steps
+checkpoint.py          saving the state between two steps, beside training, and going on from it
+checkpoint_folders.py  the names of checkpoints, and the newest whole one among them
 checkpoint_files.py    what makes a folder a checkpoint, and how it is verified
-checkpoint_tensors.py  its tensors, by the names of parameters
+checkpoint_tensors.py  its tensors: which rank writes what, and how any number of ranks reads it
 metrics.py             metrics.jsonl
 export.py              model/ in Hugging Face format
 failed_step.py         what is told of a loss that is no number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -448,6 +449,27 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
         newest(tmp_path)
     with pytest.raises(PilekitError, match=r"step-1: the checkpoint cannot be written: File exists"):
         save(tmp_path, 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_folder_that_may_only_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
+    save(tmp_path, 1)
+    model = nn.Linear(2, 3)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=asynchronous)
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:  # who runs the tests as root may write everywhere
+        patch.setattr(Path, "mkdir", refused)
+        with pytest.raises(PilekitError, match=r"step-2: the checkpoint cannot be written: Read-only file system; .*"):
+            checkpoints.save(model, adamw(model), progress_of(2), {})
+            checkpoints.finish()
+    assert not warnings_in(caplog)
+    assert steps_in(tmp_path) == {"step-1"}
+    assert newest(tmp_path) == "step-1"
 
 
 def test_only_looking_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

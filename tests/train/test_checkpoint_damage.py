@@ -15,6 +15,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint_files import (
@@ -27,7 +28,7 @@ from pilekit.train.checkpoint_files import (
     verify,
     write_state,
 )
-from tests.train.saving import newest, save, steps_in, warnings_in
+from tests.train.saving import load, newest, save, steps_in, warnings_in
 from tests.train.test_checkpoint import FILES, SHARD
 
 
@@ -281,14 +282,19 @@ def test_any_state_of_a_stream_comes_back(tmp_path_factory: pytest.TempPathFacto
     assert verify(folder).progress == progress
 
 
-def test_a_checkpoint_of_a_later_pilekit_is_not_taken_for_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 3])  # files of safetensors; whatever will come
+def test_a_checkpoint_of_another_format_is_not_taken_for_damaged(tmp_path: Path, version: int) -> None:
     save(tmp_path, 1)
     folder = save(tmp_path, 2)
-    body = b'{"format": 3, "pilekit": "9.9", "shape": "other"}'
+    state = {"format": version, "pilekit": "9.9", "files": {"model.safetensors": {"bytes": 1, "xxh3": "0"}}}
+    body = msgspec.json.encode(state)
     seal = msgspec.json.encode({"xxh3": xxhash.xxh3_128_hexdigest(body), "state": msgspec.Raw(body)})
     (folder / STATE_FILE).write_bytes(seal)
-    with pytest.raises(PilekitError, match=r"has format 3, .* reads format 2; resume with pilekit 9\.9"):
+    told = rf"has format {version}, .* reads format 2; resume with pilekit 9\.9"
+    with pytest.raises(PilekitError, match=told):
         newest(tmp_path)
+    with pytest.raises(PilekitError, match=told):
+        load(folder, nn.Linear(2, 3))
     assert steps_in(tmp_path) == {"step-1", "step-2"}
 
 
