@@ -65,7 +65,6 @@ class Checkpoints:
 
     blocked_seconds  how long training has waited for its checkpoints so far
     saved            the steps that have been saved, in order
-    last             the newest checkpoint that was saved or begun from
     """
 
     def __init__(self, folder: Path, latest: Path, ranks: Ranks, *, keep_last: int, asynchronous: bool) -> None:
@@ -73,7 +72,7 @@ class Checkpoints:
             raise PilekitError(f"keep_last is {keep_last}, and at least the newest checkpoint must be kept; give 1")
         self.blocked_seconds = 0.0
         self.saved: list[int] = []
-        self.last: Path | None = None
+        self._newest: tuple[int, Path] | None = None
         self._folder, self._latest, self._ranks = folder, latest, ranks
         self._keep_last, self._asynchronous = keep_last, asynchronous
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -126,8 +125,12 @@ class Checkpoints:
                 "checkpoints of a run"
             ) from damage
         load_tensors(folder, model, optimizer, ranks)
-        self.last = folder
+        self._newest = state.progress.step, folder
         return state.progress
+
+    def before(self, step: int) -> Path | None:
+        """The newest checkpoint that was saved or loaded, if it is from before step `step`, counted from 1."""
+        return self._newest[1] if self._newest is not None and self._newest[0] < step else None
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress, config: Mapping[str, Any]) -> None:
         """Begin to save the state as `step-N`, after the save before has ended; if not `asynchronous`, save it.
@@ -189,7 +192,7 @@ class Checkpoints:
         else:
             self._unwritten = None
             self.saved.append(save.progress.step)
-            self.last = self._folder / f"step-{save.progress.step}"
+            self._newest = save.progress.step, self._folder / f"step-{save.progress.step}"
 
     @contextmanager
     def _blocking(self) -> Iterator[None]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from pilekit.corpus import Corpus, load_manifest, resolve_subsets
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model_folder import check_folder
-from pilekit.stream import PileStream
+from pilekit.stream import Batch, PileStream
 from pilekit.stream.topology import rank_of_world
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import TrainConfig, check_world, world_sizes
@@ -50,6 +50,14 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         on_error=data.on_error,
         outputs=("input_ids", "labels", "position_ids", "doc_ids", "subset_ids"),
     )
+
+
+def open_batches(stream: PileStream, config: TrainConfig) -> Generator[Batch, None, None]:
+    """The stream's batches from where it stands, made by `data.workers` processes; to be closed."""
+    workers = config.data.workers
+    # Not by a fork of this process: it has threads of its own, whose locks a copy would wait for.
+    method = "forkserver" if workers else None
+    yield from stream.loader(num_workers=workers, multiprocessing_context=method)
 
 
 def open_tokenizer(config: TrainConfig) -> Tokenizer:

@@ -22,28 +22,32 @@ from pathlib import Path
 import msgspec
 import torch
 import xxhash
+from msgspec import structs
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import isolates_documents
 from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint import Checkpoints, Progress
-from pilekit.train.config import TrainConfig, check, check_world
-from pilekit.train.data import open_stream
+from pilekit.train.config import TrainConfig, check
+from pilekit.train.data import open_batches, open_stream
+from pilekit.train.device import check_device
 from pilekit.train.engine import Engine, Update
 from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.export import export_model
 from pilekit.train.failed_step import failed_step, is_out_of_memory
 from pilekit.train.interrupt import first_interrupt
-from pilekit.train.metrics import MetricsLog, StepBitsPerByte, StepMetrics, step_memory
+from pilekit.train.logs import open_logs
+from pilekit.train.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.model import build_on, fingerprint
 from pilekit.train.objectives import count_targets
 from pilekit.train.peek import peek_command
+from pilekit.train.profile import Profile, part
 from pilekit.train.ranks import join, lost_rank
 from pilekit.train.run_folder import RunFolder, check_start, open_run, run_of, take_config
 from pilekit.train.schedule import learning_rate
 from pilekit.train.sharding import own_part
 from pilekit.train.step_sums import StepSums
-from pilekit.train.tensorboard import TensorBoardLog
+from pilekit.train.watch import against_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +84,12 @@ class Trainer:
     def __init__(self, config: TrainConfig, out: str | Path) -> None:
         check(config)
         self.ranks = ranks = join()
-        check_world(config, ranks.world_size)
+        ranks.together(lambda: check_device(config, ranks.device))
         self.config = config
         self.out = Path(out)
-        self.stream = ranks.together(lambda: open_stream(config))
+        streams: list[PileStream] = []  # rank 0's comes first: it makes the indexes that shards lack
+        ranks.first(lambda: streams.append(open_stream(config)))
+        self.stream = ranks.together(lambda: streams[0] if streams else open_stream(config))
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.together(lambda: open_held_out(config))
         lm = build_on(ranks, config.model, self.tokenizer, seq_len=config.data.seq_len, seed=config.train.seed)
@@ -106,56 +112,47 @@ class Trainer:
         with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:
             done = self._begin(run, checkpoints)
             saved, metrics = done.step, None
-            with self._logs(run, done.step) as write:
+            profile = Profile(run.path / "profile", config, ranks, against_waiting(self.stream))
+            with open_logs(run, config, ranks, self.stream, checkpoints, done.step) as log, profile:
                 try:
                     while done.step < steps and not ranks.any(interrupted()):
-                        started = time.perf_counter()
-                        batch, targets, tokens = self._next(batches)
-                        waited = time.perf_counter() - started
+                        with profile.step(done.step + 1):
+                            started = time.perf_counter()
+                            with part("data"):
+                                batch, targets, tokens = self._next(batches)
+                            waited = time.perf_counter() - started
 
-                        lr = self._learning_rate(done)
-                        torch.manual_seed(seed_of_step(config.train.seed, done.step, ranks.rank))
-                        nll = self._accumulate_gradients(batch, targets)
-                        sums = self._sums(nll, batch, waited)
-                        scale = engine.loss_scale.value if engine.loss_scale else None
-                        checkpoints.before_update()
-                        update = engine.update(lr) if scale or math.isfinite(sums.loss) else NO_UPDATE
-                        if update.skipped and not scale:
-                            peek = self._peek(checkpoints, done.step + 1)
-                            raise failed_step(
-                                run, ranks, done.step + 1, sums.loss, update.grad_norm, lr, batch, nll, peek
+                            lr = self._learning_rate(done)
+                            torch.manual_seed(seed_of_step(config.train.seed, done.step, ranks.rank))
+                            nll = self._accumulate_gradients(batch, targets)
+                            sums = self._sums(nll, batch, waited)
+                            scale = engine.loss_scale.value if engine.loss_scale else None
+                            with part("checkpoint"):
+                                checkpoints.before_update()
+                            update = engine.update(lr) if scale or math.isfinite(sums.loss) else NO_UPDATE
+                            if update.skipped and not scale:
+                                failed = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
+                                raise failed_step(run, ranks, *failed, peek=self._peek(checkpoints, done.step + 1))
+
+                            done = replace(
+                                done,
+                                step=done.step + 1,
+                                skipped=done.skipped + update.skipped,
+                                tokens=done.tokens + tokens,
+                                stream=self.stream.state_dict(),
                             )
-
-                        done = replace(
-                            done,
-                            step=done.step + 1,
-                            skipped=done.skipped + update.skipped,
-                            tokens=done.tokens + tokens,
-                            stream=self.stream.state_dict(),
-                        )
-                        seconds = time.perf_counter() - started
-                        metrics = StepMetrics(
-                            step=done.step,
-                            loss=sums.loss if math.isfinite(sums.loss) else None,
-                            loss_by_subset=sums.by_subset,
-                            lr=lr,
-                            grad_norm=None if update.skipped else update.grad_norm,
-                            tokens=done.tokens,
-                            tokens_per_second=tokens / seconds,
-                            data_wait=min(1.0, sums.waited / seconds),
-                            step_seconds=seconds,
-                            memory_bytes=sums.memory,
-                            loss_scale=scale,
-                            skipped=done.skipped,
-                            bpb=self._evaluated(done.step),
-                        )
-                        write(metrics)
-                        if on_step is not None:
-                            on_step(metrics)
-                        checkpoints.poll()
-                        if done.step % config.checkpoint.every == 0:
-                            self._save(checkpoints, done)
-                            saved = done.step
+                            seconds = time.perf_counter() - started
+                            metrics = figures(done, sums, update, lr=lr, scale=scale, tokens=tokens, seconds=seconds)
+                            if self._is_measured(done.step):
+                                metrics = structs.replace(metrics, bpb=self._bits_per_byte())
+                            log(metrics)
+                            if on_step is not None:
+                                on_step(metrics)
+                            with part("checkpoint"):
+                                checkpoints.poll()
+                                if done.step % config.checkpoint.every == 0:
+                                    self._save(checkpoints, done)
+                                    saved = done.step
                 except PilekitError:
                     with suppress(PilekitError):  # the step that failed has changed nothing; what it says counts
                         if done.step > saved:
@@ -216,18 +213,16 @@ class Trainer:
 
     def _peek(self, checkpoints: Checkpoints, step: int) -> str:
         """The command that shows the documents of a step, counted from 1."""
-        return peek_command(self.config, self.stream, step, checkpoints.last)
+        return peek_command(self.config, self.stream, step, checkpoints.before(step))
 
-    def _evaluated(self, step: int) -> StepBitsPerByte | msgspec.UnsetType:
-        """Bits per byte of the held-out documents, where this step is one of those that are measured."""
-        train = self.config.train
-        if self.held_out is None or (step % train.eval_every and step != self.config.steps):
-            return msgspec.UNSET
-        result = evaluate(
-            *(self.engine, self.tokenizer, self.held_out, self.ranks),
-            limit=train.eval_limit,
-            on_error=self.config.data.on_error,
-        )
+    def _is_measured(self, step: int) -> bool:
+        """Whether bits per byte are measured after this step: after every so many, and after the last."""
+        return self.held_out is not None and (step % self.config.train.eval_every == 0 or step == self.config.steps)
+
+    def _bits_per_byte(self) -> StepBitsPerByte:
+        assert self.held_out is not None
+        limit, on_error = self.config.train.eval_limit, self.config.data.on_error
+        result = evaluate(self.engine, self.tokenizer, self.held_out, self.ranks, limit=limit, on_error=on_error)
         return StepBitsPerByte.of(result)
 
     @contextmanager
@@ -242,7 +237,7 @@ class Trainer:
                 keep_last=config.checkpoint.keep_last,
                 asynchronous=config.checkpoint.asynchronous,
             )
-            batches = opened.enter_context(closing(iter(self.stream)))
+            batches = opened.enter_context(closing(open_batches(self.stream, config)))
             try:
                 yield run, checkpoints, batches
             except (RuntimeError, MemoryError) as error:
@@ -254,27 +249,6 @@ class Trainer:
                         'parallel.activation_checkpoint = "full", or share more with parallel.zero'
                     ) from error
                 raise
-
-    @contextmanager
-    def _logs(self, run: RunFolder, step: int) -> Iterator[Callable[[StepMetrics], None]]:
-        """On rank 0: what to call with every step's figures."""
-        config = self.config
-        with ExitStack() as opened:
-            logs: list[MetricsLog | TensorBoardLog] = []
-
-            def begin() -> None:
-                logs.append(opened.enter_context(MetricsLog(run.metrics_file, resume_step=step)))
-                if config.log.tensorboard:
-                    logs.append(opened.enter_context(TensorBoardLog(run.path / "tensorboard", resume_step=step)))
-
-            def write(metrics: StepMetrics) -> None:
-                told = metrics.bpb is not msgspec.UNSET
-                if metrics.step % config.log.every == 0 or metrics.step == config.steps or told:
-                    for log in logs:
-                        log.write(metrics)
-
-            self.ranks.first(begin)
-            yield write
 
     def _begin(self, run: RunFolder, checkpoints: Checkpoints) -> Progress:
         """What is done so far; weights, optimizer and stream are put where they were then."""
@@ -329,6 +303,26 @@ class Trainer:
             world_size=ranks.world_size,
         )
         checkpoints.save(lm.model, self.engine.optimizer, progress, msgspec.to_builtins(self.config))
+
+
+def figures(
+    done: Progress, sums: StepSums, update: Update, *, lr: float, scale: float | None, tokens: int, seconds: float
+) -> StepMetrics:
+    """What metrics.jsonl has of the step that is the last of `done`; it had `tokens` and took `seconds`."""
+    return StepMetrics(
+        step=done.step,
+        loss=sums.loss if math.isfinite(sums.loss) else None,
+        loss_by_subset=sums.by_subset,
+        lr=lr,
+        grad_norm=None if update.skipped else update.grad_norm,
+        tokens=done.tokens,
+        tokens_per_second=tokens / seconds,
+        data_wait=min(1.0, sums.waited / seconds),
+        step_seconds=seconds,
+        memory_bytes=sums.memory,
+        loss_scale=scale,
+        skipped=done.skipped,
+    )
 
 
 def seed_of_step(seed: int, step: int, rank: int = 0) -> int:

@@ -74,6 +74,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "data.repeats": (lambda factors: min(factors.values()) >= 0, "factors of at least 0"),
     "data.window": (lambda documents: documents >= 1, "at least 1"),
+    "data.workers": (lambda processes: processes >= 0, "at least 0"),
     "data.lanes": (lambda lanes: lanes == "auto" or min(lanes) >= 1, "two numbers of at least 1"),
     "train.steps": (lambda steps: steps >= 1, "at least 1"),
     "train.tokens": (lambda tokens: tokens >= 1, "at least 1"),

@@ -44,6 +44,8 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     size; "auto" chooses them at a run's first start."""
     seed: int = 0
     """Of the documents' order."""
+    workers: int = 0
+    """Processes beside each rank that make its batches; 0: the rank does, between two steps."""
     attention: Literal["document", "causal"] = "document"
     """What a token sees: only its own document, or all of the row that stands before it."""
 

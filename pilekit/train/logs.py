@@ -1,0 +1,53 @@
+"""What is written down of the steps, and by whom: rank 0, into metrics.jsonl, for TensorBoard, and as warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+
+from pilekit.stream import PileStream
+from pilekit.train.checkpoint import Checkpoints
+from pilekit.train.config import TrainConfig
+from pilekit.train.metrics import MetricsLog, StepMetrics, read_metrics
+from pilekit.train.peek import peek_command
+from pilekit.train.ranks import Ranks
+from pilekit.train.run_folder import RunFolder
+from pilekit.train.tensorboard import TensorBoardLog
+from pilekit.train.watch import Watch, against_waiting
+
+
+@contextmanager
+def open_logs(
+    run: RunFolder, config: TrainConfig, ranks: Ranks, stream: PileStream, checkpoints: Checkpoints, step: int
+) -> Iterator[Callable[[StepMetrics], None]]:
+    """Yield what every rank calls with every step's figures; a run goes on after `step`, and what is later is dropped.
+
+    metrics.jsonl and TensorBoard have every `log.every`-th step, the last, and those after which bits per byte were
+    measured. Every step is looked at for what needs a look (see watch.py).
+    """
+    logs: list[MetricsLog | TensorBoardLog] = []
+    watches: list[Watch] = []
+
+    def begin() -> None:
+        logs.append(opened.enter_context(MetricsLog(run.metrics_file, resume_step=step)))
+        if config.log.tensorboard:
+            logs.append(opened.enter_context(TensorBoardLog(run.path / "tensorboard", resume_step=step)))
+
+        def peek(number: int) -> str:
+            return peek_command(config, stream, number, checkpoints.before(number))
+
+        watches.append(Watch(peek, against_waiting(stream), read_metrics(run.metrics_file)))
+
+    def write(metrics: StepMetrics) -> None:
+        measured = metrics.bpb is not msgspec.UNSET
+        if metrics.step % config.log.every == 0 or metrics.step == config.steps or measured:
+            for log in logs:
+                log.write(metrics)
+        for watch in watches:
+            watch.write(metrics)
+
+    with ExitStack() as opened:
+        ranks.first(begin)
+        yield write
