@@ -223,8 +223,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from rich.filesize import decimal
 
     from pilekit.train.checkpoint import find_checkpoint
-    from pilekit.train.config import world_sizes
-    from pilekit.train.data import open_stream
+    from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.estimate import estimate
 
     data, train = config.data, config.train
@@ -237,7 +236,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     shards = "1 shard" if len(corpus.shards) == 1 else f"{len(corpus.shards):,} shards"
     size = "" if corpus.size is None else f", {decimal(corpus.size)} stored,"
     subsets = "all subsets" if stream.subsets is None else ", ".join(map(visible, stream.subsets))
-    others = [ranks for ranks in world_sizes(config) if ranks != world_size][:20]
+    others = [ranks for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
     rows = train.global_batch_size // world_size
     tokens = train.global_batch_size * data.seq_len
     checkpoint, _ = find_checkpoint(run.checkpoints)

@@ -34,6 +34,7 @@ from pilekit.train.blocks import blocks_of
 from pilekit.train.config import TrainConfig, check, check_world, world_sizes
 from pilekit.train.data import open_tokenizer
 from pilekit.train.model import model_shape
+from pilekit.train.optimizer import lr_scales
 
 Stage = Literal[0, 1, 2, 3]
 Dtype = Literal["fp32", "bf16", "fp16"]
@@ -96,6 +97,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     check_world(config, world_size)
     train, parallel, dtype = config.train, config.parallel, config.precision.dtype
     shape = model_shape(config.model, open_tokenizer(config), seq_len=config.data.seq_len)
+    lr_scales(shape, config.optimizer)  # a pattern that matches nothing is told here already
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
     stages: tuple[Stage, ...] = get_args(Stage)
     held = [

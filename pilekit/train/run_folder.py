@@ -211,12 +211,6 @@ def check_start(run: RunFolder, config: TrainConfig) -> None:
             )
 
 
-def origin(run: RunFolder, config: TrainConfig) -> Path | None:
-    """The checkpoint of another run that `run`, which has none of its own, begins from; None if it begins anew."""
-    resume = config.checkpoint.resume
-    return None if resume in ("auto", "never") or run.newest_step() is not None else Path(resume)
-
-
 def _check_dir(run: RunFolder, old: TrainConfig, config: TrainConfig) -> None:
     """Raise PilekitError if the run's checkpoints are where its config said, and `config` says something else."""
     before = run.path / "checkpoints" if old.checkpoint.dir is None else Path(old.checkpoint.dir)
@@ -248,7 +242,7 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
 
 
 def take_config(run: RunFolder, config: TrainConfig, checkpoint: Path | None) -> None:
-    """Make `config` the one of the run, which goes on from `checkpoint`, its own or its `origin`, or begins if None.
+    """Make `config` the one of the run, which goes on from `checkpoint`, its own or another's, or begins if it is None.
 
     PilekitError, and nothing written, for what `check_start` refuses, and if there are checkpoints but none is whole.
     What differs from the run's config so far is logged.

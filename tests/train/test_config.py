@@ -80,6 +80,7 @@ def test_what_is_not_said_has_its_default(good: Path) -> None:
             window=256,
             lanes="auto",
             seed=0,
+            workers=0,
             repeats=None,
             dedup=None,
         ),
@@ -117,7 +118,7 @@ def test_a_field_has_a_sentence() -> None:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 told[f"{struct.name}.{field.target.id}"] = after.value.value if is_text else ""  # type: ignore[union-attr]
-    assert len(told) == 63
+    assert len(told) == 64
     assert [name for name, sentence in told.items() if not sentence.endswith(".")] == []
 
 
@@ -443,6 +444,7 @@ def test_any_change_is_taken_or_refused_in_one_line(change: str, tmp_path_factor
         ("data.repeats={ArXiv = inf}", 'data.repeats = {"ArXiv" = inf}: it must be finite'),
         ("data.repeats={}", "data.repeats = {}: it must name something; leave it out"),
         ('data.repeats={"" = 1}', 'data.repeats = {"" = 1.0}: it must be text that is not empty'),
+        ("data.workers=-1", "data.workers = -1: it must be at least 0"),
         ("data.window=0", "data.window = 0: it must be at least 1"),
         ("data.lanes=[0, 4]", "data.lanes = [0, 4]: it must be two numbers of at least 1"),
         (
@@ -606,6 +608,7 @@ def possible_configs(draw: st.DrawFn) -> TrainConfig:
             repeats=draw(st.none() | st.dictionaries(TEXTS, floats(0), min_size=1, max_size=3)),
             dedup=draw(st.none() | TEXTS),
             window=draw(POSITIVE),
+            workers=draw(st.integers(0, 16)),
             lanes=draw(lanes),
             seed=draw(st.integers(min_value=0, max_value=2**53)),
             attention=draw(st.sampled_from(["document", "causal"])),
@@ -680,7 +683,7 @@ def test_what_is_written_has_every_field_that_has_a_value(good: Path) -> None:
     told = tomllib.loads(to_toml(load_config(good)))
     assert list(told) == list(TrainConfig.__struct_fields__)
     assert list(told["data"]) == [
-        *("path", "tokenizer", "seq_len", "on_error", "packing", "window", "lanes", "seed", "attention")
+        *("path", "tokenizer", "seq_len", "on_error", "packing", "window", "lanes", "seed", "workers", "attention")
     ]
     assert list(told["model"]) == ["preset"]
     assert told["optimizer"] == {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "layer_decay": 1.0}
@@ -707,6 +710,7 @@ def is_possible(config: TrainConfig) -> bool:
         and (data.lanes == "auto" or (min(data.lanes) > 0 and train.global_batch_size % data.lanes[0] == 0))
         and train.seed >= 0
         and data.seed >= 0
+        and data.workers >= 0
         and train.eval_every >= 0
         and train.clip_norm > 0
         and 0 < optimizer.lr < math.inf

@@ -20,6 +20,7 @@ from pilekit.train.blocks import blocks_of
 from pilekit.train.config import (
     DataConfig,
     ModelConfig,
+    OptimizerConfig,
     ParallelConfig,
     PrecisionConfig,
     TrainConfig,
@@ -324,5 +325,7 @@ def test_what_cannot_run_is_not_estimated(tmp_path: Path) -> None:
         estimate(config_of(tmp_path), 3)
     with pytest.raises(PilekitError, match=r"^parallel.offload = true: it needs parallel.zero"):
         estimate(config_of(tmp_path, parallel=ParallelConfig(offload=True)), 1)
+    with pytest.raises(PilekitError, match=r"^optimizer.lr_by_pattern: "):
+        estimate(config_of(tmp_path, optimizer=OptimizerConfig(lr_by_pattern={"none": 1.0})), 1)
     with pytest.raises(PilekitError, match=r"^data.tokenizer: "):
         estimate(config_of(tmp_path, data=DataConfig(tokenizer=str(tmp_path / "none.json"))), 1)
