@@ -1,0 +1,131 @@
+"""What is written down of a real run agrees: metrics.jsonl, TensorBoard, `pilekit bpb`, the profile, the warnings."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import GPTNeoXConfig
+
+from pilekit.cli.main import pilekit
+from pilekit.errors import PilekitError
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.train.config import load_config
+from pilekit.train.metrics import numbers_of, read_metrics
+from pilekit.train.trainer import Trainer
+from tests.tiny import tiny_corpus, tiny_tokenizer
+from tests.train.test_tensorboard import read as read_tensorboard
+
+CONFIG = """
+[data]
+path = "{folder}/corpus"
+tokenizer = "{folder}/tokenizer"
+seq_len = 24
+[model]
+config = "{folder}/config.json"
+[train]
+steps = 7
+global_batch_size = 4
+micro_batch_size = 2
+eval_every = 3
+[optimizer]
+lr = 0.01
+[checkpoint]
+every = 2
+[log]
+tensorboard = true
+profile = [2, 3]
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figures")
+    tiny_corpus(folder / "corpus" / "train", documents=40)
+    tiny_corpus(folder / "corpus" / "val", shards=1, documents=12, seed=5)
+    tiny_tokenizer(folder / "tokenizer")
+    GPTNeoXConfig(
+        vocab_size=320,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    ).save_pretrained(folder)
+    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
+    return folder
+
+
+def test_what_is_written_of_a_run_agrees(made: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    Trainer(load_config(made / "run.toml", ["train.steps=5", "schedule.kind=constant"]), run).fit()
+    Trainer(load_config(made / "run.toml", ["schedule.kind=constant"]), run).fit()
+    steps = read_metrics(run / "metrics.jsonl")
+    assert [step.step for step in steps] == list(range(1, 8))
+    assert [step.step for step in steps if step.bpb] == [3, 5, 6, 7]
+    scored = bits_per_byte(run / "model", made / "corpus" / "val")
+    assert steps[-1].bpb
+    assert steps[-1].bpb.overall == scored.overall.bpb
+    assert steps[-1].bpb.subsets == {name: score.bpb for name, score in scored.subsets.items()}
+    assert all(step.memory_bytes > 50 << 20 and step.loss_scale is None and step.skipped == 0 for step in steps)
+
+    expected: dict[str, list[tuple[int, Any]]] = {}
+    for step in steps:
+        for name, number in numbers_of(step):
+            expected.setdefault(name, []).append((step.step, pytest.approx(number, rel=1e-6)))
+    assert read_tensorboard(run / "tensorboard") == expected
+    assert (run / "profile" / "breakdown.txt").read_text().startswith("Where the time of steps 2 to 3 went")
+
+    bare = ["schedule.kind=constant", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=100"]
+    Trainer(load_config(made / "run.toml", bare), tmp_path / "bare").fit()
+    assert [step.loss for step in read_metrics(tmp_path / "bare" / "metrics.jsonl")] == [step.loss for step in steps]
+
+
+def test_the_command_of_a_failed_step_shows_its_documents(made: Path, tmp_path: Path) -> None:
+    changes = ["checkpoint.every=3", "checkpoint.asynchronous=false", "train.eval_every=0"]
+    trainer = Trainer(load_config(made / "run.toml", changes), tmp_path / "run")
+
+    def poison(metrics: Any) -> None:
+        if metrics.step == 4:
+            with torch.no_grad():
+                next(iter(trainer.engine.lm.model.parameters())).fill_(math.nan)
+
+    with pytest.raises(PilekitError, match="step 5: the loss is nan") as raised:
+        trainer.fit(poison)
+    command = str(raised.value).rpartition("are shown by: ")[2]
+    assert "--state" in command
+    report = json.loads((tmp_path / "run" / "failed-step-5.json").read_text())
+    assert report["peek"] == command
+    result = CliRunner().invoke(pilekit, [*shlex.split(command)[1:], "--json"])
+    assert result.exit_code == 0, result.output
+    rows: dict[int, list[tuple[str, int]]] = {}
+    for document in json.loads(result.stdout):
+        rows.setdefault(document["row"], []).append((document["shard"], document["number"]))
+    failed = [[(one["shard"], one["number"]) for one in row["documents"]] for row in report["rows"]]
+    assert sorted(rows.values()) == sorted(row for row in failed if row)
+
+
+def test_a_run_that_waits_for_data_is_told(
+    made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pilekit.train import watch
+
+    monkeypatch.setattr(watch, "STALL", 1e-9)
+    changes = ["train.steps=61", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=1000"]
+    with caplog.at_level(logging.WARNING):
+        Trainer(load_config(made / "run.toml", changes), tmp_path / "run").fit()
+    told = [text for text in caplog.messages if "waiting for data" in text]
+    assert len(told) == 1
+    assert re.match(r"steps 11 to 60 spent \d+% of their time waiting for data, step \d+ the longest", told[0])
+    command = told[0].rpartition("are shown by: ")[2]
+    assert CliRunner().invoke(pilekit, shlex.split(command)[1:]).exit_code == 0
