@@ -1,0 +1,111 @@
+"""From `[data]` to a stream: every field reaches it, each rank gets its share, and what is wrong is named by field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from pilekit.errors import PilekitError
+from pilekit.stream.grid import divisors
+from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
+from pilekit.train.data import open_stream, open_tokenizer, restart_sizes
+from tests.process_groups import ProcessGroups
+from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    folder = tmp_path_factory.mktemp("made")
+    return TrainConfig(
+        data=DataConfig(path=str(tiny_corpus(folder / "data")), tokenizer=str(tiny_tokenizer(folder)), seq_len=32),
+        model=ModelConfig(preset="pythia-14m"),
+        train=TrainSection(steps=3, global_batch_size=8, micro_batch_size=2),
+    )
+
+
+def changed(config: TrainConfig, section: str, **fields: Any) -> TrainConfig:
+    part = msgspec.structs.replace(getattr(config, section), **fields)
+    return msgspec.structs.replace(config, **{section: part})
+
+
+def test_every_field_reaches_the_stream(made: TrainConfig) -> None:
+    stream = open_stream(
+        changed(
+            made,
+            "data",
+            repeats={"arxiv": 2},
+            window=5,
+            lanes=(4, 2),
+            packing="concat",
+            seed=3,
+            subsets=["ArXiv", "github"],
+        )
+    )
+
+    assert stream.repeats == {"ArXiv": 2.0}
+    assert (stream.window, stream.packing, stream.seed, stream.seq_len) == (5, "concat", 3, 32)
+    assert (stream.share.grid.rows, stream.share.grid.columns) == (4, 2)
+    assert stream.subsets is not None
+    assert set(stream.subsets) == {"ArXiv", "Github"}
+    assert next(iter(stream))["input_ids"].shape == (8, 32)
+
+
+def test_a_dedup_folder_that_is_none_is_told(made: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(PilekitError, match="dedup"):
+        open_stream(changed(made, "data", dedup=str(tmp_path)))
+
+
+def first_batch(config: TrainConfig) -> list[list[int]]:
+    rows: list[list[int]] = next(iter(open_stream(config)))["input_ids"].tolist()
+    return rows
+
+
+def test_ranks_share_a_step(made: TrainConfig, process_group: ProcessGroups) -> None:
+    parts = process_group(2).run(first_batch, made)
+
+    assert [len(part) for part in parts] == [4, 4]
+    assert sorted(row for part in parts for row in part) == sorted(first_batch(made))
+
+
+def test_a_run_that_is_only_planned_is_seen_by_its_first_rank(made: TrainConfig) -> None:
+    assert not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1
+    stream = open_stream(made, world_size=4)
+    assert (stream.rank, stream.world_size, stream.batch_size) == (0, 4, 2)
+    for ranks, message in (
+        (3, "train.global_batch_size = 8: 3 ranks cannot"),
+        (8, "train.micro_batch_size = 2: it must"),
+    ):
+        with pytest.raises(PilekitError) as raised:
+            open_stream(made, world_size=ranks)
+        assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(("lane_rows", "expected"), [(8, [1, 2, 4]), (2, [1, 2]), (1, [1]), ("auto", [1, 2, 4])])
+def test_a_restart_may_use_what_shares_lanes_and_micro_batches(
+    made: TrainConfig, lane_rows: Any, expected: list[int]
+) -> None:
+    config = made if lane_rows == "auto" else changed(made, "data", lanes=(lane_rows, 2))
+
+    sizes = restart_sizes(config, open_stream(config))
+
+    assert sizes == expected
+    for ranks in divisors(8):
+        if ranks in sizes:
+            assert open_stream(config, world_size=ranks).batch_size == 8 // ranks
+        else:
+            with pytest.raises(PilekitError):
+                open_stream(config, world_size=ranks)
+
+
+def test_a_model_brings_its_tokenizer(tmp_path: Path, made: TrainConfig) -> None:
+    model = ModelConfig(path=str(tiny_model_dir(tmp_path / "model")))
+    own = msgspec.structs.replace(changed(made, "data", tokenizer=None), model=model)
+    assert open_tokenizer(own).path.parent == tmp_path / "model"
+    with pytest.raises(PilekitError, match=r"^model.path: "):
+        open_tokenizer(msgspec.structs.replace(own, model=ModelConfig(path=str(tmp_path / "none"))))
+    with pytest.raises(PilekitError, match=r"^data.tokenizer: "):
+        open_tokenizer(changed(made, "data", tokenizer=str(tmp_path / "none.json")))
