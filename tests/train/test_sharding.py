@@ -138,7 +138,7 @@ class Gather(AllGather):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> Any:
         self.counted["gather"] += 1
-        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+        return dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class Scatter(ReduceScatter):
@@ -155,7 +155,7 @@ class Scatter(ReduceScatter):
     ) -> Any:
         assert input_tensor.dtype == torch.float32
         self.counted["scatter"] += 1
-        return dist.reduce_scatter_tensor(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
+        return dist.reduce_scatter_single(output_tensor, input_tensor, group=group, op=op, async_op=async_op)
 
 
 def collectives_of_a_step(zero: int, micro_batches: int) -> dict[str, int]:
@@ -271,14 +271,25 @@ def test_offload_has_the_same_losses(process_group: ProcessGroups, zero: int) ->
     assert offloaded == here
 
 
+def steps_compiled(parallel: dict[str, Any]) -> tuple[list[tuple[float, float]], int]:
+    """(figures as above, how many pieces of code were compiled)."""
+    torch._dynamo.reset()  # as in a process of its own
+    torch._dynamo.utils.counters.clear()
+    try:
+        figures, _ = steps_with("fp32", {**parallel, "compile": True})
+        return figures, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    finally:
+        torch._dynamo.reset()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 @pytest.mark.parametrize("parallel", [{"zero": 0}, {"zero": 3}, {"zero": 2, "activation_checkpoint": "full"}])
 def test_compiled_blocks_have_the_same_losses(process_group: ProcessGroups, parallel: dict[str, Any]) -> None:
     group = process_group(2)
     plain, _ = group.run(steps_with, "fp32", parallel)[0]
-    compiled, _ = group.run(steps_with, "fp32", {**parallel, "compile": True}, timeout=400)[0]
-    assert compiled != plain
+    compiled, graphs = group.run(steps_compiled, parallel, timeout=400)[0]
+    assert graphs > 0
     np.testing.assert_allclose(compiled, plain, rtol=1e-5)
 
 
