@@ -231,7 +231,7 @@ def rank_killed_at(run: Path, step: int, victim: int, moment: int) -> bool:
         if child == 0:
             code = 1
             try:
-                signal.alarm(60)  # no rank waits for ever
+                signal.alarm(120)  # no rank waits for ever
                 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
                 ranks = join()
                 if rank == victim:

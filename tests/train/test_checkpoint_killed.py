@@ -25,7 +25,7 @@ def folder() -> Iterator[str]:
 def kills(*arguments: str) -> int:
     command = [sys.executable, "-m", "tests.train.killing", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
