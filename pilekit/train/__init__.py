@@ -8,7 +8,10 @@ run_folder.py          what a run leaves behind, and that only one process write
 data.py                the tokenizer and the shards, as a stream
 presets.py             the shapes of published models
 model.py               presets, config.json or a model_dir to a model
-optimizer.py           AdamW, and which parameters decay
+device.py              what a config asks of the device
+estimate.py            what a run takes of each rank's memory, before anything is allocated
+activations.py         how much of that the backward pass needs of the forward pass
+optimizer.py           AdamW: which parameters decay, and which learn faster than others
 schedule.py            the learning rate as a function of the step
 precision.py           the numbers a step computes with
 objectives.py          the loss of a batch

@@ -119,8 +119,9 @@ def put_in_place(partial: Path, final: Path) -> None:
 
 
 def point_to(latest: Path, folder: Path) -> None:
-    """Make `latest` name the folder, a checkpoint."""
-    text = f"{folder.parent.name}/{folder.name}\n".encode()
+    """Make `latest` name the folder, a checkpoint: as seen from its own, or whole if that is elsewhere."""
+    inside = folder.is_relative_to(latest.parent)
+    text = os.fsencode(f"{folder.relative_to(latest.parent) if inside else folder.absolute()}\n")
     if latest.is_symlink():  # never write where it leads to
         remove(latest)
     try:

@@ -21,6 +21,7 @@ import pytest
 from pilekit.corpus import Corpus, read_header, write_header
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint_files import Progress, own_sums, write_state
+from pilekit.train.checkpoint_folders import point_to
 from pilekit.train.config import (
     DataConfig,
     ModelConfig,
@@ -420,6 +421,8 @@ def test_checkpoints_may_lie_elsewhere(tmp_path: Path) -> None:
     assert run.newest_step() == 10
     assert not (run.path / "checkpoints").exists()
     check_start(run, config)
+    point_to(run.latest_file, run.checkpoints / "step-10")
+    assert run.latest_file.read_text() == f"{tmp_path}/shared/a/step-10\n"
 
 
 def test_a_folder_of_checkpoints_has_one_run_at_a_time(tmp_path: Path) -> None:
