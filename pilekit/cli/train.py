@@ -225,9 +225,14 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.checkpoint import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.estimate import estimate
+    from pilekit.train.evaluation import open_held_out
+    from pilekit.train.tensorboard import check_tensorboard
 
     data, train = config.data, config.train
+    if config.log.tensorboard:
+        check_tensorboard()
     stream = open_stream(config, world_size=world_size)
+    open_held_out(config)
     tokenizer = stream.tokenizer
     memory = estimate(config, world_size)
     stage = memory.stages[memory.chosen]

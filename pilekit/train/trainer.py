@@ -47,6 +47,7 @@ from pilekit.train.run_folder import RunFolder, check_start, open_run, run_of, t
 from pilekit.train.schedule import learning_rate
 from pilekit.train.sharding import own_part
 from pilekit.train.step_sums import StepSums
+from pilekit.train.tensorboard import check_tensorboard
 from pilekit.train.watch import against_waiting
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ class Trainer:
         check(config)
         self.ranks = ranks = join()
         ranks.together(lambda: check_device(config, ranks.device))
+        if config.log.tensorboard:
+            ranks.first(check_tensorboard)
         self.config = config
         self.out = Path(out)
         streams: list[PileStream] = []  # rank 0's comes first: it makes the indexes that shards lack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import math
@@ -113,6 +114,28 @@ def test_the_command_of_a_failed_step_shows_its_documents(made: Path, tmp_path: 
         rows.setdefault(document["row"], []).append((document["shard"], document["number"]))
     failed = [[(one["shard"], one["number"]) for one in row["documents"]] for row in report["rows"]]
     assert sorted(rows.values()) == sorted(row for row in failed if row)
+
+
+@pytest.mark.parametrize(
+    ("missing", "change", "message"),
+    [
+        ("tensorboard", "log.tensorboard=true", "log.tensorboard = true: the package tensorboard is not installed"),
+        (None, "data.path={folder}/corpus/train", "train.eval_every = 3: there are no val shards"),
+    ],
+)
+def test_what_is_missing_is_told_before_anything_is_written(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str | None, change: str, message: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    change = change.format(folder=made)
+    with pytest.raises(PilekitError, match=message):
+        Trainer(load_config(made / "run.toml", [change]), tmp_path / "run")
+    words = ["train", str(made / "run.toml"), "--set", change, "--out", str(tmp_path / "run"), "--dry-run"]
+    result = CliRunner().invoke(pilekit, words)
+    assert isinstance(result.exception, PilekitError) or result.exit_code == 1
+    assert message in result.output + str(result.exception)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_waits_for_data_is_told(
