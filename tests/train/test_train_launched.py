@@ -1,0 +1,201 @@
+"""Whole runs in several processes, under `pilekit train` and under torchrun: killed, stopped, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process_groups import ROOT
+from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
+from tests.train.test_launch import is_there, wait_for
+
+pytestmark = pytest.mark.slow
+
+SECONDS = 240.0
+STEPS = 30
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, a tokenizer, the shape of a model, and a config that names them."""
+    folder = tmp_path_factory.mktemp("launched")
+    tiny_corpus(folder / "data")
+    tiny_tokenizer(folder / "tokenizer")
+    tiny_model().config.save_pretrained(folder / "shape")
+    (folder / "tiny.toml").write_text(f"""\
+[data]
+path = "{folder}/data"
+tokenizer = "{folder}/tokenizer"
+seq_len = 32
+[model]
+config = "{folder}/shape"
+[train]
+steps = {STEPS}
+global_batch_size = 4
+micro_batch_size = 1
+[parallel]
+zero = 2
+[checkpoint]
+every = 7
+""")
+    return folder
+
+
+def command(launcher: str, config: Path, *options: str, restarts: int = 0) -> list[str]:
+    if launcher == "pilekit":
+        start = [str(BIN / "pilekit"), "train", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    else:
+        start = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+        start += ["-m", "pilekit.train"]
+    return [*start, str(config), *options]
+
+
+@contextmanager
+def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command in `folder`; whatever of it is left afterwards is killed."""
+    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in launchers}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo", "PILEKIT_RUN_OF_THIS_TEST": str(folder)}
+    with subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            for pid in ranks_in(folder).values():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def ranks_in(folder: Path) -> dict[int, int]:
+    """Rank to process, of all that run for the command in `folder`."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError, ValueError):
+            variables = dict(line.split("=", 1) for line in path.read_text().split("\0") if "=" in line)
+            pid = int(path.parent.name)
+            if variables.get("PILEKIT_RUN_OF_THIS_TEST") == str(folder) and "RANK" in variables and is_there(pid):
+                found[int(variables["RANK"])] = pid
+    return found
+
+
+def steps_in(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without what no two runs have in common."""
+    measured = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in measured} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with running(command("torchrun", made / "tiny.toml"), folder) as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, stderr
+    assert re.match(rf"{STEPS} steps done, [\d,]+ tokens: loss \d\.\d{{4}}\nthe model is in runs/tiny/model", stdout)
+    return folder / "runs" / "tiny"
+
+
+@pytest.mark.parametrize(("launcher", "victim"), [("pilekit", 1), ("torchrun", 0)])
+def test_killed_ranks_start_again_and_end_with_the_same_weights(
+    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, victim: int
+) -> None:
+    run = tmp_path / "runs" / "tiny"
+    rng = random.Random(f"{launcher} {victim}")
+    with running(command(launcher, made / "tiny.toml", restarts=3), tmp_path) as process:
+        before: set[int] = set()
+        for moment in sorted(rng.sample(range(1, STEPS - 5), 2)):
+            wait_for(lambda: not before & set(ranks_in(tmp_path).values()) and steps_in(run) >= moment)  # noqa: B023
+            before = set(ranks_in(tmp_path).values())
+            os.kill(ranks_in(tmp_path)[victim], signal.SIGKILL)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, stderr
+    assert stdout.startswith(f"{STEPS} steps done, ")
+    assert "a rank was lost; all have started again (restart 2 of 3)\n" in stderr
+    for file in ("model/model.safetensors", "model/config.json"):
+        assert (run / file).read_bytes() == (undisturbed / file).read_bytes()
+    assert figures(run) == figures(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number", "to", "code"),
+    [
+        ("pilekit", signal.SIGTERM, "launcher", 0),
+        ("pilekit", signal.SIGINT, "launcher", 130),
+        ("torchrun", signal.SIGTERM, "launcher", None),
+        ("torchrun", signal.SIGTERM, "ranks", 0),
+    ],
+)
+def test_a_run_that_is_stopped_saves_and_goes_on(
+    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, number: signal.Signals, to: str, code: int | None
+) -> None:
+    run = tmp_path / "runs" / "tiny"
+    config = made / "tiny.toml"
+    with running(command(launcher, config, restarts=1), tmp_path) as process:
+        wait_for(lambda: steps_in(run) >= 10)
+        for pid in [process.pid] if to == "launcher" else ranks_in(tmp_path).values():
+            os.kill(pid, number)
+        stdout, stderr = process.communicate(timeout=60)
+        assert not ranks_in(tmp_path)
+    if code is not None:
+        assert process.returncode == code, stderr
+    assert stdout == ""
+    said = re.search(rf"^stopped after step (\d+) of {STEPS}, which is saved; the same command goes on", stderr, re.M)
+    assert said is not None, stderr
+    assert "error:" not in stderr
+    assert steps_in(run) == int(said[1]) < STEPS
+    assert (run / "checkpoints" / f"step-{said[1]}" / "state.json").exists()
+    with running(command(launcher, config), tmp_path) as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, stderr
+    assert (run / "model/model.safetensors").read_bytes() == (undisturbed / "model/model.safetensors").read_bytes()
+    assert figures(run) == figures(undisturbed)
+
+
+def test_what_fails_on_all_ranks_is_told_once(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with running(command("torchrun", made / "tiny.toml", "--set", 'data.subsets=["nothing"]'), tmp_path) as process:
+        _, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert len(re.findall("^error: ", stderr, re.M)) == 1, stderr
+
+
+def test_a_run_that_another_holds_is_told_once(made: Path, tmp_path: Path) -> None:
+    with running(command("pilekit", made / "tiny.toml"), tmp_path) as holder:
+        wait_for(lambda: steps_in(tmp_path / "runs" / "tiny") >= 1)
+        holder.send_signal(signal.SIGSTOP)
+        for pid in ranks_in(tmp_path).values():
+            os.kill(pid, signal.SIGSTOP)
+        other, arguments = tmp_path / "other", ["--out", str(tmp_path / "runs" / "tiny")]
+        other.mkdir()
+        with running(command("pilekit", made / "tiny.toml", *arguments), other) as process:
+            stdout, stderr = process.communicate(timeout=SECONDS)
+    assert (process.returncode, stdout) == (1, "")
+    told, launcher = stderr.splitlines()
+    assert "trains in this folder" in told
+    assert launcher.startswith("error: rank 0 of the run ended with exit code 1; what it said stands above")
