@@ -8,7 +8,6 @@ a loss scale.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
@@ -22,8 +21,3 @@ def policy(dtype: Literal["fp32", "bf16", "fp16"]) -> MixedPrecisionPolicy:
     if dtype == "fp32":
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(param_dtype=DTYPES[dtype], reduce_dtype=torch.float32)
-
-
-def autocast(dtype: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[None]:
-    """The context of a forward pass on `device`; "fp32" also ends an autocast that is on around it."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == "bf16")

@@ -154,8 +154,10 @@ def check_against_plain_loop(
         assert all(value.size == 0 for value in others.values())
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("micro_batches", [1, 4])
+@pytest.mark.parametrize(
+    ("world_size", "micro_batches"),
+    [(1, 4), (2, 1), (4, 4), *(pytest.param(*other, marks=pytest.mark.slow) for other in [(1, 1), (2, 4), (4, 1)])],
+)
 @pytest.mark.parametrize("zero", STAGES)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_it_is_the_plain_loop(
@@ -166,7 +168,7 @@ def test_it_is_the_plain_loop(
     check_against_plain_loop(results, "gpt_neox", micro_batches, config, ROWS)
 
 
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize("zero", [0, 3, *(pytest.param(other, marks=pytest.mark.slow) for other in (1, 2))])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "narrow"])
 def test_models_that_are_tied_cut_unevenly_or_do_more_than_their_head(
     process_group: ProcessGroups, family: str, zero: int
@@ -182,6 +184,7 @@ def test_tied_weights_in_bf16(process_group: ProcessGroups, zero: int) -> None:
     check_against_plain_loop(process_group(2).run(train, "gpt2", 2, config), "gpt2", 2, config, ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero", [1, 3])
 def test_three_ranks(process_group: ProcessGroups, zero: int) -> None:
     config = settings(zero)

@@ -20,7 +20,6 @@ from transformers import AutoModelForCausalLM, Gemma2Config
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
 from pilekit.stream import PileStream
 from pilekit.train.objectives import clm_loss, count_targets, subset_sums
-from pilekit.train.precision import autocast
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.concatenated import Document, reference_rows
 from tests.train.test_chunked_loss import Watched, relative_error
@@ -29,7 +28,6 @@ FAMILIES = get_args(Family)
 NAMES = ("Pile-CC", "Github", "ArXiv")
 VOCABULARY = 320
 SEQ_LEN = 12
-CPU = torch.device("cpu")
 
 Batch = dict[str, Tensor]
 Attention = Literal["document", "causal"]
@@ -313,7 +311,7 @@ def test_bf16_is_near_float32(family: str) -> None:
     loss.backward()
     right = gradients(lm)
 
-    with autocast("bf16", CPU):
+    with torch.autocast("cpu", torch.bfloat16):
         found, found_nll = clm_loss(lm, batch, attention="document", scale=0.01)
     found.backward()
 

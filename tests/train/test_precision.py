@@ -1,43 +1,57 @@
-"""What autocast changes, and what it leaves alone."""
+"""What each precision computes with, and what it adds gradients up in."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
-from pilekit.train.precision import autocast
-
-CPU = torch.device("cpu")
-
-
-def test_bf16_is_of_the_matrix_products_alone() -> None:
-    layer = torch.nn.Linear(4, 3)
-    states = torch.ones(2, 4)
-
-    with autocast("bf16", CPU):
-        product = layer(states)
-    product.float().sum().backward()
-
-    assert product.dtype == torch.bfloat16
-    assert layer.weight.dtype == torch.float32
-    assert layer.weight.grad is not None
-    assert layer.weight.grad.dtype == torch.float32
+from pilekit.evaluate.causal_lm import as_causal_lm
+from pilekit.train.blocks import blocks_of
+from pilekit.train.config import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.engine import Engine
+from pilekit.train.ranks import join
+from pilekit.train.sharding import own_part
+from tests.process_groups import ProcessGroups
+from tests.tiny import tiny_model
+from tests.train.plain_loop import random_rows
 
 
-def test_fp32_changes_nothing() -> None:
-    layer = torch.nn.Linear(4, 3)
-    states = torch.ones(2, 4)
+def types_in_a_step(dtype: Any) -> dict[str, set[str]]:
+    """What a block, the head and the optimizer have before them."""
+    lm = as_causal_lm(tiny_model())
+    precision = PrecisionConfig(dtype=dtype, loss_scale=16.0)
+    config = TrainConfig(train=TrainSection(steps=1), parallel=ParallelConfig(zero=2), precision=precision)
+    engine = Engine(lm, config, join())
+    seen: dict[str, set[str]] = {"block": set(), "head": set()}
 
-    with autocast("fp32", CPU):
-        product = layer(states)
+    def note(block: Any, given: tuple[Any, ...], made: Any) -> None:
+        hidden = made[0] if isinstance(made, tuple) else made
+        used = (given[0], hidden, *block.parameters())
+        seen["block"] |= {str(tensor.dtype) for tensor in used}
+        seen["head"].add(str(lm.head.weight.dtype))
 
-    assert product.dtype == torch.float32
-    assert torch.equal(product, layer(states))
+    for block in blocks_of(lm.model):
+        block.register_forward_hook(note)
+    nll = engine.forward_backward(random_rows(0, 2, 5), scale=1.0, last=False)
+    engine.forward_backward(random_rows(1, 2, 5), scale=1.0, last=True)
+    parameters = list(lm.model.parameters())
+    seen["loss"] = {str(nll.dtype)}
+    seen["masters"] = {str(own_part(parameter).dtype) for parameter in parameters}
+    seen["gradients"] = {str(own_part(parameter.grad).dtype) for parameter in parameters if parameter.grad is not None}
+    assert not engine.update(1e-3).skipped
+    seen["optimizer"] = {str(own_part(state[key]).dtype) for state in engine.optimizer.state.values() for key in state}
+    return seen
 
 
-def test_fp32_means_fp32_inside_another_autocast() -> None:
-    layer = torch.nn.Linear(4, 3)
-
-    with torch.autocast("cpu", torch.bfloat16):
-        with autocast("fp32", CPU):
-            assert layer(torch.ones(2, 4)).dtype == torch.float32
-        assert layer(torch.ones(2, 4)).dtype == torch.bfloat16
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_blocks_compute_in_the_type_asked_for_and_all_else_is_float32(
+    process_group: ProcessGroups, dtype: str, world_size: int
+) -> None:
+    computed = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    for seen in process_group(world_size).run(types_in_a_step, dtype):
+        assert seen.pop("block") == {str(computed)}
+        assert seen.pop("head") == {str(computed)}
+        assert seen == {key: {"torch.float32"} for key in ("loss", "masters", "gradients", "optimizer")}
