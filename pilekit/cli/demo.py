@@ -41,7 +41,10 @@ preset = "pythia-14m"
 [train]
 steps = 120
 global_batch_size = 8
-micro_batch_size = 8
+micro_batch_size = 4
+
+[parallel]
+zero = 2
 
 [optimizer]
 lr = 3e-3
@@ -99,8 +102,8 @@ def command(out: Path) -> None:
     generated arithmetic. They are written anew in frames that can be sought, and verified, as is a copy with one wrong
     bit; copies and near-duplicates are removed, and two shown. Then a tokenizer is trained on them, they are counted
     and streamed as packed batches, by one rank and by two, which make the same steps; and a small model is trained for
-    a minute and scored in bits per byte, before and after. Takes two to three minutes and no network; run again, it
-    keeps the corpus and the models that are there.
+    a minute by two ranks and scored in bits per byte, before and after. Takes two to three minutes and no network; run
+    again, it keeps the corpus and the models that are there.
 
     \b
     Example:
@@ -135,7 +138,7 @@ def command(out: Path) -> None:
     held_out = (f"{corpus / 'val.jsonl.zst'}", f"{corpus / 'test.jsonl.zst'}", "--manifest", "demo")
     one_step = ("--set", "train.steps=1", "--set", "schedule.warmup=1")
     for name, changes in (("before", one_step), ("after", ())):
-        run("train", f"{out / 'train.toml'}", *changes, "--out", f"{out / name}")
+        run("train", f"{out / 'train.toml'}", *changes, "--out", f"{out / name}", "--nproc-per-node", "2")
         run("bpb", f"{out / name / 'model'}", *held_out, "--out", f"{out / name / 'bpb'}")
     _compare(out / "before" / "bpb" / "result.json", out / "after" / "bpb" / "result.json")
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")
