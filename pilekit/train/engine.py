@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import CausalLM
 from pilekit.train.blocks import blocks_of
 from pilekit.train.config import TrainConfig
@@ -124,7 +125,10 @@ class Engine:
             self.optimizer.step()
         self.optimizer.zero_grad()
         if self.loss_scale is not None:
-            self.loss_scale.update(overflow=not finite)
+            try:
+                self.loss_scale.update(overflow=not finite)
+            except PilekitError as error:  # on all ranks
+                raise self._ranks.error(str(error)) from None
         return Update(norm, skipped=not finite)
 
     def _norm(self, gradients: list[Tensor]) -> float:

@@ -73,7 +73,7 @@ def failed_step(
     shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
     more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""
     again = f"it goes on after step {step - 1}, or from an earlier checkpoint once that one is removed"
-    return PilekitError(
+    return ranks.error(
         f"step {step}: {what}, in rows with {shown}{more}{where}; lower optimizer.lr or lengthen schedule.warmup and "
         f"run again: {again if step > 1 else 'it begins anew'}; the step's documents are shown by: {peek}"
     )

@@ -147,8 +147,12 @@ class Ranks:
             raise error  # a bug keeps its traceback
         for message in messages:
             if message is not None:
-                raise (PilekitError if self.is_first else ToldElsewhere)(message) from error
+                raise self.error(message) from error
         return value  # type: ignore[return-value]
+
+    def error(self, message: str) -> PilekitError:
+        """What all ranks raise at the same place; rank 0 tells it."""
+        return (PilekitError if self.is_first else ToldElsewhere)(message)
 
     def _message(self, error: BaseException) -> str:
         if isinstance(error, PilekitError):
@@ -195,7 +199,8 @@ def _lost(rank: int, error: BaseException) -> PilekitError:
 
 def _line(error: BaseException) -> str:
     """The first line of an error's text, without the place in torch's sources that gloo begins it with."""
-    return visible(re.sub(r"^\[[^\]]*\]\s*", "", str(error).partition("\n")[0]), 200)
+    text = re.sub(r"^\[[^\]]*\]\s*", "", str(error).partition("\n")[0])
+    return visible(text.partition(". This is typically caused")[0], 200)
 
 
 _joined: tuple[dist.ProcessGroup, Ranks] | None = None

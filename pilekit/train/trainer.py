@@ -97,7 +97,7 @@ class Trainer:
         self.held_out = ranks.together(lambda: open_held_out(config))
         lm = build_on(ranks, config.model, self.tokenizer, seq_len=config.data.seq_len, seed=config.train.seed)
         if config.data.attention == "document" and not ranks.first(lambda: isolates_documents(lm)):
-            raise PilekitError(
+            raise ranks.error(
                 f"a {visible(lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
                 'set data.attention = "causal"'
             )
@@ -184,7 +184,7 @@ class Trainer:
         if failed:
             self.ranks.together(lambda: _raise(error))
         if targets == 0:
-            raise PilekitError("none of the step's rows has a token to predict; are there only empty documents?")
+            raise self.ranks.error("none of the step's rows has a token to predict; are there only empty documents?")
         assert batch is not None
         return batch, targets, tokens
 
@@ -263,21 +263,21 @@ class Trainer:
             folder = Path(config.checkpoint.resume)
         if folder is None:
             if self._has_trained:
-                raise PilekitError("this Trainer has trained already, and nothing of it was saved; make a new one")
+                raise ranks.error("this Trainer has trained already, and nothing of it was saved; make a new one")
             ranks.first(lambda: take_config(run, config, None))
             self._has_trained = True
             return Progress(0, 0, self.stream.state_dict(), torch.get_num_threads(), self._model)
         self._has_trained = True
         done = checkpoints.load(folder, engine.lm.model, engine.optimizer)
         if done.model != self._model:
-            raise PilekitError(
+            raise ranks.error(
                 f"{name}: its checkpoint is of a model of another configuration; put the config.json back that it was "
                 "begun with, or name another folder with --out"
             )
         try:
             ranks.together(lambda: self.stream.load_state_dict(done.stream))
         except PilekitError as error:
-            raise PilekitError(
+            raise ranks.error(
                 f"{name}: cannot go on with other data ({error}); give [data] as it was, or name another folder with "
                 "--out"
             ) from error
@@ -293,7 +293,7 @@ class Trainer:
     def _save(self, checkpoints: Checkpoints, done: Progress) -> None:
         lm, ranks = self.engine.lm, self.ranks
         if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in lm.model.parameters())):
-            raise PilekitError(
+            raise ranks.error(
                 f"step {done.step}: the weights are no longer numbers and are not saved; lower optimizer.lr or "
                 "lengthen schedule.warmup, and run again"
             )
