@@ -48,7 +48,7 @@ from pilekit.train.checkpoint_tensors import load_tensors, state_tensors, write_
 from pilekit.train.ranks import Ranks, lost_rank
 from pilekit.train.sharding import own_part
 
-__all__ = ["Checkpoints", "Progress", "find_checkpoint"]
+__all__ = ["Checkpoints", "Progress", "Unwritten", "find_checkpoint"]
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from msgspec import structs
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import isolates_documents
 from pilekit.stream import Batch, PileStream
-from pilekit.train.checkpoint import Checkpoints, Progress
+from pilekit.train.checkpoint import Checkpoints, Progress, Unwritten
 from pilekit.train.config import TrainConfig, check
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.device import check_device
@@ -82,7 +82,7 @@ class Trainer:
     is wrong with any of them is a PilekitError on all ranks, and nothing has been written. `fit` trains.
     """
 
-    def __init__(self, config: TrainConfig, out: str | Path) -> None:
+    def __init__(self, config: TrainConfig, out: str | Path = "runs/run") -> None:
         check(config)
         self.ranks = ranks = join()
         ranks.together(lambda: check_device(config, ranks.device))
@@ -134,6 +134,8 @@ class Trainer:
                                 checkpoints.before_update()
                             update = engine.update(lr) if scale or math.isfinite(sums.loss) else NO_UPDATE
                             if update.skipped and not scale:
+                                self._secure(checkpoints, done, saved)  # so that the command can go on from there
+                                saved = done.step
                                 failed = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
                                 raise failed_step(run, ranks, *failed, peek=self._peek(checkpoints, done.step + 1))
 
@@ -157,20 +159,16 @@ class Trainer:
                                     self._save(checkpoints, done)
                                     saved = done.step
                 except PilekitError:
-                    with suppress(PilekitError):  # the step that failed has changed nothing; what it says counts
-                        if done.step > saved:
-                            self._save(checkpoints, done)
-                        checkpoints.finish()
+                    self._secure(checkpoints, done, saved)
                     raise
             if done.step > saved:
                 self._save(checkpoints, done)
-            checkpoints.finish()
-            if done.step < steps:
-                return Finished(done.step, done.tokens, interrupted=True, model=None, last=metrics)
-            if metrics is not None or not ranks.first(run.model.exists):
+            finished = done.step == steps
+            if finished and (metrics is not None or not ranks.first(run.model.exists)):
                 weights = dict(engine.full_parameters())
                 ranks.first(lambda: export_model(run.model, engine.lm, self.tokenizer, weights))
-            return Finished(done.step, done.tokens, interrupted=False, model=run.model, last=metrics)
+            checkpoints.finish()
+            return Finished(done.step, done.tokens, not finished, run.model if finished else None, metrics)
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
         """This rank's batch of the next step, and how many targets and tokens all ranks' batches have."""
@@ -290,6 +288,13 @@ class Trainer:
             torch.set_num_threads(done.threads)
         return replace(done, stream=self.stream.state_dict())
 
+    def _secure(self, checkpoints: Checkpoints, done: Progress, saved: int) -> None:
+        """What is done is saved when a step fails, which has changed nothing; what the failure says counts."""
+        with suppress(PilekitError):
+            if done.step > saved:
+                self._save(checkpoints, done)
+            checkpoints.finish()
+
     def _save(self, checkpoints: Checkpoints, done: Progress) -> None:
         lm, ranks = self.engine.lm, self.ranks
         if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in lm.model.parameters())):
@@ -305,7 +310,11 @@ class Trainer:
             loss_scale=None if scale is None else scale.state_dict(),
             world_size=ranks.world_size,
         )
-        checkpoints.save(lm.model, self.engine.optimizer, progress, msgspec.to_builtins(self.config))
+        try:
+            checkpoints.save(lm.model, self.engine.optimizer, progress, msgspec.to_builtins(self.config))
+        except Unwritten as unwritten:  # told again at the end, if no later one can be written
+            if ranks.is_first:
+                logger.warning("%s; training goes on, and earlier checkpoints are as they were", unwritten.what)
 
 
 def figures(
