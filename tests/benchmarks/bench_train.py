@@ -1,265 +1,351 @@
-"""pilekit's trainer beside a bare PyTorch loop over tokens that already lie in memory: seconds per step, wait for data.
+"""pilekit's trainer beside bare PyTorch loops, DeepSpeed and accelerate: speed, memory, and what checkpoints cost.
 
-    python tests/benchmarks/bench_train.py [--steps 8] [--dtypes fp32 bf16] [--rows 8] [--micro 4] [--seq-len 1024]
+    python tests/benchmarks/bench_train.py [--quick] [--parts loop peers checkpoint] [--stages 0 1 2 3]
+    python tests/benchmarks/bench_train.py --gpu [--shapes pythia-160m pythia-1.4b]
 
-All train the same weights (the shape of Pythia-14M, 50,304 rows of vocabulary) on the same rows, documents kept apart
-by restarting position_ids, with the same accumulation, clipping and fused AdamW. pilekit reads them from the raw shard
-as it goes; the bare loops find them as tensors:
+All train the same weights (the shape of Pythia-14M) on the same rows through the same micro-batches, documents kept
+apart by position_ids, with the same AdamW and clipping; see training_loops.py. pilekit reads them from the raw shard as
+it goes; the others find them as tensors in memory.
 
-    pilekit         `Trainer.fit`, as `pilekit train` calls it
-    labels          `model(input_ids, labels=labels).loss`, as most write it
-    cross_entropy   `F.cross_entropy` on the logits, the labels shifted rather than the logits
+    loop         one rank: `Trainer.fit` beside a bare loop, whose loss is the model's (`labels`) or made of its logits
+                 (`cross_entropy`); two ranks: `Trainer.fit` under each ZeRO stage, under 0 beside PyTorch's DDP
+    peers        two ranks: beside DeepSpeed under each stage and accelerate, its DDP (0) and, where it has one for the
+                 machine, its FSDP2 (2 and 3); each as it comes, in the environment of tests/frameworks
+    checkpoint   how long an asynchronous save blocks training, beside one that is not asynchronous
 
-Each is a process of its own that runs only in its turn, one step long, and is stopped otherwise: what slows the machine
-for a while slows all alike. A step's time is the wall's, from one step's end to the next's, metrics and all; the first
-steps warm up. The first losses must agree, or there is no table. While others use the machine, the processor's time
-under OMP_NUM_THREADS=1 tells more than the wall's. Memory is the most that was resident in a measured step (on a GPU,
-allocated). Text is of `$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and 20B_tokenizer.json) if set, else generated.
+Each is a process per rank that runs only in its turn, one step long, and is stopped otherwise. A step's time is the
+wall's, from one step's end to the next's, metrics and all; the first steps warm up. Memory is the most that was
+resident in a measured step of any rank, beyond what the same process had after its imports. All losses must agree, or
+there is no table. While others use the machine, the processor's time tells more than the wall's. Text is of
+`$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and 20B_tokenizer.json) if set, else generated; `--small-vocabulary` has
+the rows made with a tokenizer of 4,096 ids, and a model to match. `--gpu` is training_on_gpus.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
-from tests.benchmarks.bench_bpb import pythia_14m, source  # noqa: E402
+from tests.benchmarks.bench_bpb import source  # noqa: E402
+from tests.benchmarks.peers import BENCH  # noqa: E402
+from tests.benchmarks.taking_turns import Contestant, Ended, Running, compare, threads  # noqa: E402
 
-WARM_UP = 2
+TOLERANCE = {"fp32": (1e-5, 1e-3), "bf16": (1e-3, 1e-2)}
+"""How far the losses of the first step, and of later ones, may be apart from pilekit's, relatively."""
 
-# `turn(loss)` is called at the end of every step; it returns when the next may begin.
-TURN = """
-import json, sys, time
-import torch
-from tests.benchmarks.lm_eval_peer import forget_peak, resident
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-wall, cpu = time.perf_counter(), time.process_time()
-def turn(loss, data_wait=0.0):
-    global wall, cpu
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-    memory = torch.cuda.max_memory_allocated() if device.type == "cuda" else resident("VmHWM")
-    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "data_wait": data_wait, "memory": memory,
-                      "loss": loss}), flush=True)
-    sys.stdin.readline()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        forget_peak()
-    wall, cpu = time.perf_counter(), time.process_time()
-task = json.loads(sys.argv[1])
-"""
-
-PILEKIT = """
-import msgspec
-from pilekit.train.config import TrainConfig
-from pilekit.train.trainer import Trainer
-config = msgspec.convert(task["config"], TrainConfig)
-Trainer(config, task["run"]).fit(lambda metrics: turn(metrics.loss, metrics.data_wait * metrics.step_seconds))
-"""
-
-BARE = """
-import torch.nn.functional as F
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
-config, vocabulary = task["config"], 50304
-batches = {name: column.to(device) for name, column in load_file(task["rows"]).items()}
-micro, rows = config["train"]["micro_batch_size"], config["train"]["global_batch_size"]
-model = AutoModelForCausalLM.from_pretrained(config["model"]["path"], attn_implementation="sdpa").to(device).train()
-optimizer = torch.optim.AdamW(model.parameters(), lr=config["optimizer"]["lr"], betas=(0.9, 0.95), eps=1e-8,
-                              weight_decay=0.1, fused=True)
-
-def loss_of(part):
-    inputs = {"input_ids": part["input_ids"], "position_ids": part["position_ids"], "use_cache": False}
-    if task["loss"] == "labels":
-        return model(**inputs, labels=part["labels"]).loss / (rows // micro)
-    logits = model(**inputs).logits
-    shifted = F.pad(part["labels"][:, 1:], (0, 1), value=-100)
-    return F.cross_entropy(logits.flatten(0, 1).float(), shifted.flatten()) / (rows // micro)
-
-for first in range(0, len(batches["input_ids"]), rows):
-    total = 0.0
-    for start in range(first, first + rows, micro):
-        part = {name: column[start : start + micro] for name, column in batches.items()}
-        with torch.autocast(device.type, torch.bfloat16, enabled=config["precision"]["dtype"] == "bf16"):
-            loss = loss_of(part)
-        loss.backward()
-        total += loss.detach()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-    turn(float(total))
-"""
-
-
-@dataclass
-class Contestant:
-    """A process that trains a step whenever it is its turn, and what its steps were like."""
-
-    name: str
-    process: subprocess.Popen[str]
-    seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-    data_wait: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    memory: int = 0
-
-    def step(self, *, counts: bool) -> None:
-        """Let it run until the next step is done."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        if self.losses:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.stdin.write("\n")
-            self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"error: {self.name} ended early, with status {self.process.wait()}")
-        self.process.send_signal(signal.SIGSTOP)
-        told = json.loads(line)
-        self.losses.append(told["loss"])
-        if counts:
-            self.memory = max(self.memory, told["memory"])
-            self.seconds.append(told["seconds"])
-            self.cpu_seconds.append(told["cpu_seconds"])
-            self.data_wait.append(told["data_wait"])
+PARTS = ("loop", "peers", "checkpoint")
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=8, help="measured steps of each (default: 8)")
-    parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
-    parser.add_argument("--rows", type=int, default=8, help="rows per step (default: 8)")
-    parser.add_argument("--micro", type=int, default=4, help="rows per forward pass (default: 4)")
-    parser.add_argument("--seq-len", type=int, default=1024, help="tokens in a row (default: 1024)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    chosen = parser.parse_args()
-    results: dict[str, list[Contestant]] = {}
+    chosen = arguments()
+    figures: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
         folder = Path(temporary)
-        shard, tokenizer = source("minipile-00.jsonl.zst")
-        model_dir = pythia_14m(folder / "model", tokenizer, max_length=chosen.seq_len)
-        config = {
-            "data": {"path": str(shard), "seq_len": chosen.seq_len},
-            "model": {"path": str(model_dir)},
-            "train": {"steps": 1_000_000, "global_batch_size": chosen.rows, "micro_batch_size": chosen.micro},
-            "optimizer": {"lr": 3e-4},
-            "schedule": {"kind": "constant"},
-            "checkpoint": {"every": 1_000_000},
-        }
-        rows = write_rows(folder / "rows.safetensors", config, WARM_UP + chosen.steps)
-        for dtype in chosen.dtypes:
-            task = {"config": {**config, "precision": {"dtype": dtype}}, "rows": str(rows)}
-            results[dtype] = compare(task, folder / f"run-{dtype}", chosen.steps)
+        if chosen.gpu:
+            from tests.benchmarks.training_on_gpus import measure_on_gpus
 
-    if not chosen.json:
-        print(f"steps of {chosen.rows} rows of {chosen.seq_len} tokens, {chosen.micro} rows in a forward pass")
-        print("\n".join(table(dtype, contestants) for dtype, contestants in results.items()))
-    figures = [
-        {
-            "dtype": dtype,
-            "name": contestant.name,
-            "step_seconds": contestant.seconds,
-            "cpu_seconds": contestant.cpu_seconds,
-            "data_wait_share": data_wait_share(contestant),
-            "memory": contestant.memory,
-        }
-        for dtype, contestants in results.items()
-        for contestant in contestants
-    ]
+            figures = measure_on_gpus(folder, chosen)
+        else:
+            rows = (
+                f"{chosen.rows} rows of {chosen.seq_len} tokens in a step, {chosen.micro} in a forward pass of a rank"
+            )
+            show(chosen, rows)
+            config, vocabulary = material(folder, chosen)
+            show(chosen, f"{vocabulary:,} rows of vocabulary")
+            for world_size in (1, 2):
+                figures += race(folder / f"world-{world_size}", config, world_size, chosen)
+            if "checkpoint" in chosen.parts:
+                figures += checkpoints(folder / "checkpoints", config, chosen)
     print(json.dumps(figures, indent=2 if chosen.json else None))
 
 
-def compare(task: dict[str, Any], run: Path, steps: int) -> list[Contestant]:
-    """Start all, and let them take turns, one step each."""
-    scripts = {
-        "pilekit": (PILEKIT, {**task, "run": str(run)}),
-        "labels": (BARE, {**task, "loss": "labels"}),
-        "cross_entropy": (BARE, {**task, "loss": "cross_entropy"}),
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured (default: all)")
+    add("--dtypes", nargs="+", choices=["fp32", "bf16"], help="(default: both)")
+    add("--stages", nargs="+", type=int, choices=range(4), help="ZeRO stages (default: all)")
+    add("--steps", type=int, help="measured steps of each (default: 5)")
+    add("--warm-up", type=int, default=2, help="steps of each before (default: 2)")
+    add("--rows", type=int, help="rows per step over all ranks (default: 8)")
+    add("--micro", type=int, help="rows per forward pass of a rank (default: 2)")
+    add("--seq-len", type=int, help="tokens in a row (default: 512)")
+    add("--small-vocabulary", action="store_true", help="a tokenizer and a model with 4,096 ids")
+    add("--quick", action="store_true", help="a look whether all runs: small, few steps, bf16, stages 0 and 3")
+    add("--gpu", action="store_true", help="on all GPUs of this machine, in bf16")
+    add("--shapes", nargs="+", help="with --gpu: presets (default: pythia-160m pythia-1.4b)")
+    add("--peak-tflops", type=float, help="with --gpu: of one GPU in bf16, where its name does not tell")
+    add("--json", action="store_true", help="print the figures as indented JSON alone")
+    chosen = parser.parse_args()
+    full = {"dtypes": ["fp32", "bf16"], "stages": [0, 1, 2, 3], "steps": 5, "rows": 8, "micro": 2, "seq_len": 512}
+    quick = {"dtypes": ["bf16"], "stages": [0, 3], "steps": 2, "rows": 8, "micro": 2, "seq_len": 128}
+    if chosen.gpu:  # sizes are the shape's
+        full |= {"rows": None, "micro": None, "seq_len": 2048, "stages": [0, 3]}
+    for name, value in (quick if chosen.quick else full).items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
+    chosen.small_vocabulary |= chosen.quick
+    chosen.shapes = chosen.shapes or ["pythia-160m", "pythia-1.4b"]
+    return chosen
+
+
+def material(folder: Path, chosen: argparse.Namespace, preset: str = "pythia-14m") -> tuple[dict[str, Any], int]:
+    """(the config that all share, how many rows of vocabulary its model has)."""
+    shard, tokenizer = source("minipile-00.jsonl.zst")
+    if chosen.small_vocabulary:
+        tokenizer = small_tokenizer(shard)
+    vocabulary = 4096 if chosen.small_vocabulary else 50304
+    model = model_dir(folder / preset, tokenizer, preset, vocabulary=vocabulary, seq_len=chosen.seq_len)
+    config = {
+        "data": {"path": str(shard), "seq_len": chosen.seq_len, "packing": "concat"},
+        "model": {"path": str(model)},
+        "train": {"steps": 1_000_000, "global_batch_size": chosen.rows, "micro_batch_size": chosen.micro},
+        "optimizer": {"lr": 3e-4},
+        "schedule": {"kind": "constant"},
+        "checkpoint": {"every": 1_000_000},
     }
-    with ExitStack() as started:
-        contestants = []
-        for name, (script, own) in scripts.items():
-            process = subprocess.Popen(
-                [sys.executable, "-c", TURN + script, json.dumps(own)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-            started.enter_context(process)
-            started.callback(process.kill)  # a stopped process, too
-            contestants.append(Contestant(name, process))
-            contestants[-1].step(counts=False)
-        first = [contestant.losses[0] for contestant in contestants]
-        if max(first) > 1.001 * min(first):
-            raise SystemExit(f"error: the losses of the first step differ: {dict(zip(scripts, first, strict=True))}")
-        for number in range(1, WARM_UP + steps):
-            print(f"{task['config']['precision']['dtype']}: step {number}      ", end="\r", file=sys.stderr)
-            for contestant in contestants:
-                contestant.step(counts=number >= WARM_UP)
-    return contestants
+    return config, vocabulary
 
 
-def write_rows(path: Path, config: dict[str, Any], steps: int) -> Path:
-    """The rows that the trainer will see in so many steps, as tensors in one file."""
+def small_tokenizer(shard: Path) -> Path:
+    """A tokenizer of 4,096 ids, trained on the shard; kept beside the other data of benchmarks."""
+    from pilekit import Corpus
+    from pilekit.tokenize import train_tokenizer
+
+    path = BENCH / "data" / f"tokenizer-4k-{shard.stem.partition('.')[0]}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        train_tokenizer(Corpus(shard), 4096, path, sample_bytes=4_000_000)
+    return path
+
+
+def model_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int, seq_len: int) -> Path:
+    """The shape of a published Pythia model with random weights, and `tokenizer`."""
+    import torch
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+    from transformers.utils.logging import disable_progress_bar
+
+    from pilekit.train.presets import PRESETS
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    shape = PRESETS[preset]
+    config = GPTNeoXConfig(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.hidden_size,
+        max_position_embeddings=seq_len,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    auto.from_config(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return folder
+
+
+def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) -> Path:
+    """The rows that `Trainer` sees in so many steps, as tensors [steps, ranks, rows of a rank, seq_len] in one file."""
     import torch
     from safetensors.torch import save_file
 
     from pilekit import PileStream
 
-    stream = iter(
-        PileStream(
-            config["data"]["path"],
-            tokenizer=config["model"]["path"],
-            seq_len=config["data"]["seq_len"],
-            batch_size=config["train"]["global_batch_size"],
-            packing="concat",
+    ranks = []
+    for rank in range(world_size):
+        stream = iter(
+            PileStream(
+                config["data"]["path"],
+                tokenizer=config["model"]["path"],
+                seq_len=config["data"]["seq_len"],
+                packing=config["data"]["packing"],
+                global_batch_size=config["train"]["global_batch_size"],
+                grad_accum=1,
+                rank=rank,
+                world_size=world_size,
+            )
         )
-    )
-    batches = [next(stream) for _ in range(steps)]
-    columns = {name: torch.cat([batch[name] for batch in batches]) for name in ("input_ids", "labels", "position_ids")}
+        ranks.append([next(stream) for _ in range(steps)])
+    names = ("input_ids", "labels", "position_ids")
+    columns = {
+        name: torch.stack([torch.stack([batch[name] for batch in batches]) for batches in ranks], dim=1)
+        for name in names
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_file(columns, path)
     return path
 
 
-def data_wait_share(contestant: Contestant) -> float:
-    """The part of all measured time in which the loop waited for its next batch."""
-    return sum(contestant.data_wait) / sum(contestant.seconds)
+def race(folder: Path, config: dict[str, Any], world_size: int, chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """All comparisons on so many ranks, by precision and stage: print each one's table, and return the figures."""
+    if not {"loop", "peers"} & set(chosen.parts) or (world_size == 1 and "loop" not in chosen.parts):
+        return []
+    rows = str(write_rows(folder / "rows.safetensors", config, world_size, chosen.warm_up + chosen.steps))
+    figures = []
+    for dtype in chosen.dtypes:
+        for stage in chosen.stages if world_size > 1 else [0]:
+            own = {**config, "precision": {"dtype": dtype}, "parallel": {"zero": stage}}
+            task = {"config": own, "rows": rows, "stage": stage}
+            title = f"{dtype}, 1 rank" if world_size == 1 else f"{dtype}, {world_size} ranks, stage {stage}"
+            group = contestants(task, world_size, stage, chosen.parts)
+            compare(title, group, folder / f"{dtype}-{stage}", warm_up=chosen.warm_up, steps=chosen.steps)
+            if group[0].failed is not None:
+                raise SystemExit(f"error: {title}: pilekit: {group[0].failed}")
+            check_losses(title, group, dtype)
+            tokens = chosen.rows * chosen.seq_len
+            show(chosen, table(title, group, tokens))
+            about = {"dtype": dtype, "ranks": world_size, "stage": stage, "tokens_per_step": tokens}
+            figures += [{**about, **told(each)} for each in group]
+    return figures
 
 
-def table(title: str, contestants: Sequence[Contestant]) -> str:
-    """Median seconds of each, pilekit's over them, the median of step-by-step ratios, wait for data, peak memory."""
-    ours = contestants[0]
+def contestants(task: dict[str, Any], world_size: int, stage: int, parts: Sequence[str]) -> list[Contestant]:
+    """pilekit first, then whoever is compared with it."""
+    group = [Contestant("pilekit", {**task, "loop": "pilekit"}, world_size=world_size)]
+    if world_size == 1:
+        losses = ("labels", "cross_entropy")
+        return group + [Contestant(f"bare, {loss}", {**task, "loop": "bare", "loss": loss}) for loss in losses]
+    if "loop" in parts and stage == 0:
+        bare = {**task, "loop": "bare", "loss": "labels"}
+        group.append(Contestant("bare, DDP", bare, world_size=world_size))
+    if "peers" in parts:
+        from tests.frameworks.environment import SETTINGS, frameworks_python
+
+        strategy = {0: "ddp", 2: "fsdp2", 3: "fsdp2"}
+        peers = {"DeepSpeed": {**task, "loop": "deepspeed"}}
+        if stage in strategy:
+            peers[f"accelerate, {strategy[stage].upper()}"] = {
+                **task,
+                "loop": "accelerate",
+                "strategy": strategy[stage],
+            }
+        python, environment = frameworks_python(), {**SETTINGS, **threads(world_size)}
+        for lock in Path(SETTINGS["TORCH_EXTENSIONS_DIR"]).glob("*/lock"):
+            lock.unlink()  # of a process that was killed while it compiled: all others would wait for it
+        group += [Contestant(name, own, python, world_size, environment) for name, own in peers.items()]
+    return group
+
+
+def check_losses(title: str, group: Sequence[Contestant], dtype: str) -> None:
+    """Exit unless all have trained alike, step by step."""
+    ours = group[0]
+    for each in group[1:]:
+        if each.failed is None:
+            first, *later = apart(ours, each)
+            if first > TOLERANCE[dtype][0] or max(later) > TOLERANCE[dtype][1]:
+                losses = "; ".join(f"{a:.6f} and {b:.6f}" for a, b in zip(ours.losses, each.losses, strict=True))
+                raise SystemExit(f"error: {title}: the losses of pilekit and of {each.name} differ: {losses}")
+
+
+def apart(ours: Contestant, each: Contestant) -> list[float]:
+    """How far losses are from pilekit's, relatively, step by step."""
+    return [abs(b / a - 1) for a, b in zip(ours.losses, each.losses, strict=True)]
+
+
+def table(title: str, group: Sequence[Contestant], tokens: int) -> str:
+    """Medians of each; pilekit's speed and memory over them, step by step for the former; wait for data."""
+    ours = group[0]
     lines = [
-        f"{title:14}{'median s':>9}{'pilekit ×':>10}{'by step':>8}{'CPU s':>8}{'pilekit ×':>10}{'data wait':>10}"
-        f"{'memory MB':>10}"
+        f"\n{title:26}{'s a step':>9}{'tokens/s':>10}{'pilekit ×':>10}{'by step':>8}{'CPU s':>8}{'memory MB':>10}"
+        f"{'pilekit ×':>10}{'data wait':>10}{'loss apart':>11}"
     ]
-    for contestant in contestants:
-        middle, cpu = statistics.median(contestant.seconds), statistics.median(contestant.cpu_seconds)
-        by_step = statistics.median(a / b for a, b in zip(ours.seconds, contestant.seconds, strict=True))
-        wait = f"{data_wait_share(contestant):.2%}" if contestant is ours else ""
+    for each in group:
+        if each.failed is not None:
+            lines.append(f"{each.name:26} does not run: {each.failed[:120]}")
+            continue
+        middle, cpu = statistics.median(each.seconds), statistics.median(each.cpu_seconds)
+        by_step = statistics.median(b / a for a, b in zip(ours.seconds, each.seconds, strict=True))
+        last = f"{wait(each):10.2%}" if each is ours else f"{'':10}{max(apart(ours, each)):11.1e}"
         lines.append(
-            f"{contestant.name:14}{middle:9.3f}{statistics.median(ours.seconds) / middle:10.3f}{by_step:8.3f}"
-            f"{cpu:8.3f}{statistics.median(ours.cpu_seconds) / cpu:10.3f}{wait:>10}{contestant.memory / 1e6:10,.0f}"
+            f"{each.name:26}{middle:9.3f}{tokens / middle:10,.0f}{middle / statistics.median(ours.seconds):10.3f}"
+            f"{by_step:8.3f}{cpu:8.3f}{each.memory / 1e6:10,.0f}{ours.memory / each.memory:10.3f}{last}"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def wait(each: Contestant) -> float:
+    """The part of all measured time in which the loop waited for its next batch."""
+    return sum(each.data_wait) / sum(each.seconds)
+
+
+def told(each: Contestant) -> dict[str, Any]:
+    """All figures of a contestant."""
+    if each.failed is not None:
+        return {"name": each.name, "failed": each.failed}
+    return {
+        "name": each.name,
+        "step_seconds": each.seconds,
+        "cpu_seconds": each.cpu_seconds,
+        "data_wait_share": wait(each),
+        "memory": each.memory,
+        "losses": each.losses,
+    }
+
+
+SAVES, EVERY = 4, 3
+
+
+def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """One rank, and two under stage 3: the same run with saves that training waits for, and beside it."""
+    figures = []
+    saves = 1 if chosen.quick else SAVES
+    heads = ("blocked s", "share", "written s", "MB/s", "MB", "step beside")
+    lines = [f"\n{'checkpoints, fp32':26}" + "".join(f"{head:>12}" for head in heads)]
+    for world_size, stage in ((1, 0), (2, 3)):
+        blocked: dict[bool, float] = {}
+        for asynchronous in (False, True):
+            own = {
+                **config,
+                "train": {**config["train"], "steps": EVERY * (saves + 1)},
+                "parallel": {"zero": stage},
+                "checkpoint": {"every": EVERY, "asynchronous": asynchronous},
+            }
+            name = f"{world_size} rank{'s' * (world_size > 1)}, {'asynchronous' if asynchronous else 'synchronous'}"
+            run = Contestant(name, {"loop": "saving", "config": own}, world_size=world_size)
+            with ExitStack() as until:
+                try:
+                    ranks = Running(run, folder / f"{world_size}-{asynchronous}", until).told()
+                except Ended as ended:
+                    raise SystemExit(f"error: checkpoints, {name}: {ended}") from ended
+            blocked[asynchronous] = max(statistics.median(rank["blocked"]) for rank in ranks)
+            written = max(statistics.median(rank["written"]) for rank in ranks)
+            size, seconds = ranks[0]["bytes"], ranks[0]["step_seconds"]
+            # Steps of the first period warm up and have no save beside them.
+            beside, others = seconds[EVERY::EVERY], [s for n, s in enumerate(seconds) if n >= EVERY and n % EVERY]
+            lines.append(
+                f"{name:26}{blocked[asynchronous]:12.4f}{blocked[asynchronous] / blocked[False]:12.2%}{written:12.3f}"
+                f"{size / 1e6 / written:12,.0f}{size / 1e6:12,.0f}"
+                f"{statistics.median(beside) / statistics.median(others):11.3f}×"
+            )
+            figures.append({"name": name, "stage": stage, "asynchronous": asynchronous, "ranks": ranks})
+    show(chosen, "\n".join(lines))
+    return figures
+
+
+def show(chosen: argparse.Namespace, text: str) -> None:
+    """Print, unless JSON alone is wanted."""
+    if not chosen.json:
+        print(text, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"error: {error}") from error
