@@ -176,6 +176,10 @@ class Checkpoints:
         if self._unwritten is not None:
             raise self._unwritten
 
+    def close(self) -> None:
+        """Wait until nothing is written any more, however training ended: who trains on there is to be alone."""
+        self._thread.shutdown()
+
     def _wait(self, *, warn: bool = True) -> None:
         if self._under_way is not None:
             (save, outcome), self._under_way = self._under_way, None

@@ -238,6 +238,7 @@ class Trainer:
                 keep_last=config.checkpoint.keep_last,
                 asynchronous=config.checkpoint.asynchronous,
             )
+            opened.callback(checkpoints.close)
             batches = opened.enter_context(closing(open_batches(self.stream, config)))
             try:
                 yield run, checkpoints, batches

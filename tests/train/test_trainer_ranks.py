@@ -7,6 +7,7 @@ import os
 import random
 import shlex
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,9 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 from pilekit.errors import PilekitError
 from pilekit.stream import plan
 from pilekit.tokenize import load_tokenizer
+from pilekit.train import checkpoint
 from pilekit.train.checkpoint_files import read_state
+from pilekit.train.checkpoint_tensors import write_tensors
 from pilekit.train.config import load_config
 from pilekit.train.metrics import MetricsLog, StepMetrics
 from pilekit.train.ranks import join
@@ -412,6 +415,33 @@ def test_continued_on_other_ranks_and_in_other_stages(
     assert_close(lines(tmp_path / "parts"), lines(tmp_path / "whole"), loss=1e-5, grad_norm=1e-5)
     for name, value in whole[0].state.items():
         np.testing.assert_allclose(seen[0].state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def fit_and_leave(made: Path, out: Path) -> list[str]:
+    """Training is cut short while a checkpoint is being written, slowly; the checkpoints right after that."""
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(1.0)
+        write_tensors(*arguments)
+
+    def leave(metrics: StepMetrics) -> None:
+        if metrics.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", slowly)
+        with pytest.raises(KeyboardInterrupt):
+            Trainer(load_config(made / "run.toml"), out).fit(leave)
+    return [path.name for path in (out / "checkpoints").iterdir()]
+
+
+def test_whoever_trains_on_in_a_process_finds_the_checkpoint_that_was_under_way(
+    made: Path, tmp_path: Path, process_group: ProcessGroups
+) -> None:
+    group, run = process_group(2), tmp_path / "run"
+    assert group.run(fit_and_leave, made, run, timeout=TIMEOUT) == [["step-2"]] * 2
+    for part in group.run(fit, made, run, (), timeout=TIMEOUT):
+        assert (part.error, part.steps) == (None, [3, 4, 5, 6])
 
 
 # --- what one rank finds wrong ---
