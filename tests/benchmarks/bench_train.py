@@ -14,11 +14,13 @@ it goes; the others find them as tensors in memory.
     checkpoint   how long an asynchronous save blocks training, beside one that is not asynchronous
 
 Each is a process per rank that runs only in its turn, one step long, and is stopped otherwise. A step's time is the
-wall's, from one step's end to the next's, metrics and all; the first steps warm up. Memory is the most that was
+wall's, from one step's end to the next's, metrics and all; the first steps warm up, in which pilekit's stream begins to
+read in all places that it mixes documents from (with `--quick` it is not done by then). Memory is the most that was
 resident in a measured step of any rank, beyond what the same process had after its imports. All losses must agree, or
-there is no table. While others use the machine, the processor's time tells more than the wall's. Text is of
-`$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and 20B_tokenizer.json) if set, else generated; `--small-vocabulary` has
-the rows made with a tokenizer of 4,096 ids, and a model to match. `--gpu` is training_on_gpus.py.
+there is no table. `pilekit ×` is its speed by theirs, and its memory by theirs. While others use the machine, the
+processor's time tells more than the wall's. Text is of `$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and
+20B_tokenizer.json) if set, else generated; `--small-vocabulary` has the rows made with a tokenizer of 4,096 ids, and a
+model to match. `--gpu` is training_on_gpus.py.
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ def arguments() -> argparse.Namespace:
     add("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured (default: all)")
     add("--dtypes", nargs="+", choices=["fp32", "bf16"], help="(default: both)")
     add("--stages", nargs="+", type=int, choices=range(4), help="ZeRO stages (default: all)")
-    add("--steps", type=int, help="measured steps of each (default: 5)")
-    add("--warm-up", type=int, default=2, help="steps of each before (default: 2)")
+    add("--steps", type=int, help="measured steps of each (default: 4)")
+    add("--warm-up", type=int, help="steps of each before; pilekit begins its lanes in 4 (default: 4)")
     add("--rows", type=int, help="rows per step over all ranks (default: 8)")
     add("--micro", type=int, help="rows per forward pass of a rank (default: 2)")
     add("--seq-len", type=int, help="tokens in a row (default: 512)")
@@ -89,10 +91,11 @@ def arguments() -> argparse.Namespace:
     add("--peak-tflops", type=float, help="with --gpu: of one GPU in bf16, where its name does not tell")
     add("--json", action="store_true", help="print the figures as indented JSON alone")
     chosen = parser.parse_args()
-    full = {"dtypes": ["fp32", "bf16"], "stages": [0, 1, 2, 3], "steps": 5, "rows": 8, "micro": 2, "seq_len": 512}
-    quick = {"dtypes": ["bf16"], "stages": [0, 3], "steps": 2, "rows": 8, "micro": 2, "seq_len": 128}
+    full = {"dtypes": ["fp32", "bf16"], "stages": [0, 1, 2, 3], "warm_up": 4, "steps": 4}
+    full |= {"rows": 8, "micro": 2, "seq_len": 512}
+    quick = {"dtypes": ["bf16"], "stages": [0, 3], "warm_up": 2, "steps": 2, "rows": 8, "micro": 2, "seq_len": 128}
     if chosen.gpu:  # sizes are the shape's
-        full |= {"rows": None, "micro": None, "seq_len": 2048, "stages": [0, 3]}
+        full |= {"rows": None, "micro": None, "seq_len": 2048, "stages": [0, 3], "warm_up": 8, "steps": 16}
     for name, value in (quick if chosen.quick else full).items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, value)
@@ -298,7 +301,8 @@ def told(each: Contestant) -> dict[str, Any]:
     }
 
 
-SAVES, EVERY = 4, 3
+SAVES, EVERY = 3, 3
+"""Saves that are measured, and steps between two."""
 
 
 def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace) -> list[dict[str, Any]]:
