@@ -444,6 +444,23 @@ def test_whoever_trains_on_in_a_process_finds_the_checkpoint_that_was_under_way(
         assert (part.error, part.steps) == (None, [3, 4, 5, 6])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_workers_beside_ranks_change_nothing(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+    """However many there are before and after a stop; what they have read ahead is not trained on."""
+    group = process_group(2)
+    whole = group.run(fit, made, tmp_path / "whole", (), timeout=TIMEOUT)
+    parts = [
+        group.run(fit, made, tmp_path / "parts", (f"data.workers={workers}",), stop, timeout=2 * TIMEOUT)
+        for workers, stop in ((2, 3), (1, None))
+    ]
+    assert [one.finished for part in parts for one in part] == [(3, True)] * 2 + [(STEPS, False)] * 2
+    for rank in range(2):
+        assert [rows for part in parts for rows in part[rank].rows] == whole[rank].rows
+    assert_same_state(parts[-1][0].state, whole[0].state)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+
 # --- what one rank finds wrong ---
 
 
