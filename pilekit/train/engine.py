@@ -135,7 +135,9 @@ class Engine:
         """Of all ranks' gradients as one vector; the same float on all."""
         squares = torch.zeros(1, dtype=torch.float64)
         if gradients:
-            norms = torch.stack(torch._foreach_norm(gradients))
+            # A CPU adds up in order: in float32, the many small squares of a large head would be lost in the few large.
+            exact = torch.float64 if gradients[0].device.type == "cpu" else None
+            norms = torch.stack(torch._foreach_norm(gradients, 2, exact))
             squares += norms.double().square().sum().cpu()
         if not self._cut and not self._ranks.is_first:  # all have the whole: rank 0's counts
             squares.zero_()

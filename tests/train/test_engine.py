@@ -382,6 +382,20 @@ def test_evaluation_between_steps_sees_the_weights_and_changes_nothing(
     assert with_it[0] == pytest.approx(list(plain_evaluations(dtype)), rel=1e-5 if dtype == "fp32" else 3e-3)
 
 
+def test_many_small_gradients_count_beside_a_few_large_ones() -> None:
+    shape = GPTNeoXConfig(
+        vocab_size=50_304, hidden_size=32, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+    )
+    lm = as_causal_lm(AutoModelForCausalLM.from_config(shape))
+    engine = Engine(lm, settings(), join())
+    squares = 0.0
+    for parameter in lm.model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-4)
+        parameter.grad.view(-1)[:32] = 1.0
+        squares += parameter.grad.double().square().sum().item()
+    assert engine.update(LR).grad_norm == pytest.approx(math.sqrt(squares), rel=1e-9)
+
+
 def plain_evaluations(dtype: str) -> Iterator[float]:
     """The same losses from the plain loop's model, stopped before each of these steps."""
     given = batches(settings(0, dtype))
