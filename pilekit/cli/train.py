@@ -196,7 +196,8 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     loss = "nothing was left to train" if finished.last is None else f"loss {finished.last.loss:.4f}"
     done = "1 step" if finished.step == 1 else f"{finished.step:,} steps"
     click.echo(f"{done} done, {finished.tokens:,} tokens: {loss}")
-    click.echo(f"the model is in {model}; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}")
+    score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
+    click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
 
 
 def _stopped(finished: Finished, steps: int) -> str:

@@ -79,7 +79,7 @@ def bits_per_byte(
     tokenizer = load_tokenizer(model_dir)
     prefix_token(prefix, tokenizer, None)
     lm = load_causal_lm(model_dir)
-    check_vocabulary(lm, tokenizer, str(model_dir))
+    check_vocabulary(lm.model, tokenizer, str(model_dir))
     return score_corpus(
         lm,
         tokenizer,

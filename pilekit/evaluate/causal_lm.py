@@ -71,14 +71,14 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     changed = ids.clone()
     changed[0, -1] = (ids[0, -1] + 1) % _embeddings(model).num_embeddings
     try:
-        with _predicting(model):
+        with predicting(model):
             logits, head_is_last = _probe_head(model, head, ids)
             changed_logits = model(input_ids=changed, use_cache=False).logits
     except Exception as error:  # whatever a model raises that is not called with tokens alone
         raise PilekitError(
             f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
         ) from error
-    if _differ(logits[:, :-1], changed_logits[:, :-1]):
+    if differ(logits[:, :-1], changed_logits[:, :-1]):
         raise PilekitError(
             f"this {name} model is not a causal language model: what it says of a token depends on later tokens, "
             "as in a masked language model; give one that predicts from the left"
@@ -92,10 +92,10 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     )
 
 
-def check_vocabulary(lm: CausalLM, tokenizer: Tokenizer, what: str) -> None:
+def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) -> None:
     """Raise `PilekitError` if the tokenizer has ids that the model has no embedding for; `what` names the model."""
-    rows = _embeddings(lm.model).num_embeddings
-    predicted = getattr(lm.head, "out_features", rows)
+    rows = _embeddings(model).num_embeddings
+    predicted = getattr(cast("Any", model).get_output_embeddings(), "out_features", rows)
     if tokenizer.vocab_size > min(rows, predicted):
         raise PilekitError(
             f"{what}: vocabulary larger than the embeddings: the tokenizer {visible(str(tokenizer.path))} has "
@@ -118,14 +118,14 @@ def isolates_documents(lm: CausalLM) -> bool:
     changed = ids.clone()
     changed[:, :half] = (ids[:, :half] + 1) % _embeddings(lm.model).num_embeddings
     try:
-        with _predicting(lm.model):
+        with predicting(lm.model):
             hidden, changed_hidden = (
                 lm.trunk(input_ids=row, position_ids=positions, use_cache=False).last_hidden_state
                 for row in (ids, changed)
             )
     except TypeError:  # a model without positions
         return False
-    return not _differ(hidden[:, half:], changed_hidden[:, half:])
+    return not differ(hidden[:, half:], changed_hidden[:, half:])
 
 
 def max_length_of(model: PreTrainedModel) -> int | None:
@@ -166,7 +166,7 @@ def _equal(left: Any, right: Any) -> bool:
     return torch.equal(left.double().nan_to_num(), right.double().nan_to_num())
 
 
-def _differ(left: Tensor, right: Tensor) -> bool:
+def differ(left: Tensor, right: Tensor) -> bool:
     """Whether two tensors differ by more than rounding; what is not a number is for others to find."""
     if left.numel() == 0:
         return False
@@ -175,7 +175,7 @@ def _differ(left: Tensor, right: Tensor) -> bool:
 
 
 @contextmanager
-def _predicting(model: nn.Module) -> Iterator[None]:
+def predicting(model: nn.Module) -> Iterator[None]:
     """Without dropout and gradients, and then as it was."""
     training = model.training
     model.eval()

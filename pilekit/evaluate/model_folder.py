@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, cast
 
@@ -21,9 +22,12 @@ import orjson
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 from transformers.utils import logging as transformers_logging
 
 from pilekit.errors import PilekitError, visible
@@ -31,11 +35,43 @@ from pilekit.errors import PilekitError, visible
 logger = logging.getLogger(__name__)
 
 # transformers' own types say little, and in places less than it does.
-_AUTO_MODEL: Any = AutoModelForCausalLM
 _LOGGING: Any = transformers_logging
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a model is to do, and what transformers has for it.
+
+    name    what such a model is called
+    auto    the class of transformers that makes it, and `auto_name` its name
+    types   the model types that can do it
+    remedy  what to give instead of another
+    """
+
+    name: str
+    auto: Any
+    auto_name: str
+    types: Mapping[str, Any]
+    remedy: str
+
+
+CAUSAL = Kind(
+    "causal language model",
+    AutoModelForCausalLM,
+    "AutoModelForCausalLM",
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "give one that predicts from left",
+)
+MASKED = Kind(
+    "masked language model",
+    AutoModelForMaskedLM,
+    "AutoModelForMaskedLM",
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    "give one such as bert, roberta or distilbert",
+)
 
 # Where the models' authors have put the number of positions.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -45,24 +81,24 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 _PASSED_OVER = ("auto_map", "transformers_weights", "num_labels", "id2label", "label2id")
 
 
-def load_model(folder: str | Path, *, dtype: torch.dtype) -> PreTrainedModel:
-    """The causal language model of `folder` with all its weights, in `dtype` on the CPU, without dropout.
+def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -> PreTrainedModel:
+    """The model of this kind of `folder` with all its weights, in `dtype` on the CPU, without dropout.
 
     Raises PilekitError, in one line, for anything that is not such a folder.
     """
     folder = Path(folder)
     shown = visible(str(folder))
     check_folder(folder)
-    config = read_config(folder)
+    config = read_config(folder, kind)
     files = weight_files(folder)
-    _check_size(folder, config, files)
+    _check_size(folder, config, files, kind)
     try:
         with quiet():
-            model, found = _AUTO_MODEL.from_pretrained(
+            model, found = kind.auto.from_pretrained(
                 str(folder),
                 config=config,
                 dtype=dtype,
-                attn_implementation=attention_of(config),
+                attn_implementation=attention_of(config, kind),
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
@@ -70,8 +106,8 @@ def load_model(folder: str | Path, *, dtype: torch.dtype) -> PreTrainedModel:
                 output_loading_info=True,
             )
     except Exception as error:  # transformers raises what its many authors found fit
-        raise PilekitError(f"{shown}: cannot be loaded as a causal language model: {_reason(error)}") from error
-    _check_complete(shown, model, found)
+        raise PilekitError(f"{shown}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
+    _check_complete(shown, model, found, kind)
     return cast("PreTrainedModel", model)
 
 
@@ -99,8 +135,8 @@ def check_folder(folder: str | Path) -> None:
     raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
 
 
-def read_config(path: str | Path) -> PreTrainedConfig:
-    """The configuration of a causal language model from a config.json, or from a folder with one."""
+def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
+    """The configuration of a model of this kind from a config.json, or from a folder with one."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     shown = visible(str(file))
     try:
@@ -113,20 +149,18 @@ def read_config(path: str | Path) -> PreTrainedConfig:
         raise PilekitError(f"{shown}: is not JSON: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise PilekitError(f'{shown}: is not the configuration of a model: it has no "model_type"')
-    kind = visible(content["model_type"], 60)
+    model_type = visible(content["model_type"], 60)
     if content["model_type"] not in CONFIG_MAPPING:
         if "auto_map" in content:
             raise PilekitError(
-                f"{shown}: the {kind} model needs code of its own, and pilekit never runs a model's code"
+                f"{shown}: the {model_type} model needs code of its own, and pilekit never runs a model's code"
             )
         raise PilekitError(
-            f'{shown}: model_type "{kind}" is unknown to transformers {transformers.__version__}; update transformers '
-            "if it is a new one"
+            f'{shown}: model_type "{model_type}" is unknown to transformers {transformers.__version__}; update '
+            "transformers if it is a new one"
         )
-    if content["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or content.get("is_encoder_decoder") is True:
-        raise PilekitError(
-            f"{shown}: the {kind} model is not a causal language model; give one that predicts from left"
-        )
+    if content["model_type"] not in kind.types or content.get("is_encoder_decoder") is True:
+        raise PilekitError(f"{shown}: the {model_type} model is not a {kind.name}; {kind.remedy}")
     if content.get("quantization_config"):
         raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
     own = {name: value for name, value in content.items() if name not in _PASSED_OVER}
@@ -136,9 +170,7 @@ def read_config(path: str | Path) -> PreTrainedConfig:
     except Exception as error:  # a field of the wrong type can fail anywhere
         raise PilekitError(f"{shown}: transformers refuses it: {_reason(error)}") from error
     if config.is_encoder_decoder:
-        raise PilekitError(
-            f"{shown}: the {kind} model is not a causal language model; give one that predicts from left"
-        )
+        raise PilekitError(f"{shown}: the {model_type} model is not a {kind.name}; {kind.remedy}")
     return config
 
 
@@ -168,23 +200,23 @@ def weight_files(folder: str | Path) -> list[Path]:
     raise PilekitError(f"{shown}: has no weights ({WEIGHTS}), only a configuration; copy the whole model")
 
 
-def model_on_meta(config: PreTrainedConfig, shown: str) -> PreTrainedModel:
+def model_on_meta(config: PreTrainedConfig, shown: str, kind: Kind = CAUSAL) -> PreTrainedModel:
     """The model of `config` without its numbers, for its names and shapes; `shown` names it in an error."""
     try:
         with quiet(), torch.device("meta"):
             return cast(
                 "PreTrainedModel",
-                _AUTO_MODEL.from_config(
-                    config, dtype=torch.float32, attn_implementation=attention_of(config), trust_remote_code=False
+                kind.auto.from_config(
+                    config, dtype=torch.float32, attn_implementation=attention_of(config, kind), trust_remote_code=False
                 ),
             )
     except Exception as error:  # sizes that do not fit together fail wherever they meet
         raise PilekitError(f"{shown}: transformers cannot build this model: {_reason(error)}") from error
 
 
-def attention_of(config: PreTrainedConfig) -> str:
+def attention_of(config: PreTrainedConfig, kind: Kind = CAUSAL) -> str:
     """`sdpa`, or `eager` for the few models that have nothing else; never what a config.json says."""
-    model_class: Any = _AUTO_MODEL._model_mapping[type(config)]
+    model_class: Any = kind.auto._model_mapping[type(config)]
     return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
 
 
@@ -223,7 +255,7 @@ def _indexed_files(index: Path) -> list[Path]:
     return files
 
 
-def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path]) -> None:
+def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path], kind: Kind) -> None:
     """Refuse damaged files, and a configuration that describes a far larger model than the files can hold."""
     tensors = size = 0
     for file in files:
@@ -243,14 +275,14 @@ def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path]) -> No
             raise PilekitError(f"{shown}: names {value:,} {what}, and a model has at least one; copy it again")
     if isinstance(layers, int) and layers > tensors:
         raise PilekitError(f"{shown}: names {layers:,} layers, but the weights beside it hold {tensors:,} tensors")
-    parameters = sum(parameter.numel() for parameter in model_on_meta(config, shown).parameters())
+    parameters = sum(parameter.numel() for parameter in model_on_meta(config, shown, kind).parameters())
     if parameters > size:
         raise PilekitError(
             f"{shown}: describes {parameters:,} parameters, but the weights beside it have only {size:,} bytes"
         )
 
 
-def _check_complete(shown: str, model: PreTrainedModel, found: dict[str, Any]) -> None:
+def _check_complete(shown: str, model: PreTrainedModel, found: dict[str, Any], kind: Kind) -> None:
     """Refuse a model of which a part is random; `found` is what transformers tells of the weights."""
     if found["mismatched_keys"]:
         name, stored, expected = min(found["mismatched_keys"])
@@ -265,7 +297,7 @@ def _check_complete(shown: str, model: PreTrainedModel, found: dict[str, Any]) -
     if of_head or head is None:
         what = f": {visible(of_head[0], 100)} is not among the weights" if of_head else ""
         raise PilekitError(
-            f"{shown}: has no language-model head{what}; save the model as AutoModelForCausalLM, not as its base"
+            f"{shown}: has no language-model head{what}; save the model as {kind.auto_name}, not as its base"
         )
     if missing:
         raise PilekitError(
@@ -282,9 +314,10 @@ def _check_complete(shown: str, model: PreTrainedModel, found: dict[str, Any]) -
         )
     if unused:
         logger.warning(
-            "%s: %d stored tensors are not part of the causal language model and are not used: %s",
+            "%s: %d stored tensors are not part of the %s and are not used: %s",
             shown,
             len(unused),
+            kind.name,
             visible(", ".join(unused), 200),
         )
 

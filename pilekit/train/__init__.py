@@ -15,6 +15,7 @@ optimizer.py           AdamW: which parameters decay, and which learn faster tha
 schedule.py            the learning rate as a function of the step
 precision.py           the numbers a step computes with
 objectives.py          the loss of a batch
+masked.py              models that predict masked tokens, and their loss
 chunked_loss.py        cross entropy without ever holding all logits
 checkpoint.py          saving the state between two steps, beside training, and going on from it
 checkpoint_folders.py  the names of checkpoints, and the newest whole one among them

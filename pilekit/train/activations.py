@@ -20,8 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from pilekit.stream.mlm import CHOSEN
 from pilekit.train.blocks import blocks_of
 from pilekit.train.chunked_loss import ROWS
+from pilekit.train.config import Attention, Objective
 from pilekit.train.recompute import KEPT
 
 
@@ -33,7 +35,7 @@ class Kept:
     selective   of each block, if it keeps the results of matrix products and attention only
     inputs      of each block, its input alone
     rest        of all that is outside of blocks
-    mask        the mask that all blocks are given; 0 if documents are not kept apart
+    mask        the mask that all blocks are given; 0 if there is none
     """
 
     blocks: list[int]
@@ -48,7 +50,8 @@ def activation_bytes(
     *,
     rows: int,
     seq_len: int,
-    attention: Literal["document", "causal"],
+    attention: Attention,
+    objective: Objective = "clm",
     dtype: torch.dtype,
     recomputed: Literal["none", "full", "selective"],
 ) -> int:
@@ -60,8 +63,9 @@ def activation_bytes(
     The loss's own are in it: hidden states, their gradient, that of the head's weight and one chunk of logits. A model
     that does more to its logits than its head does (soft caps) holds them all besides.
     """
-    kept = kept_by_trunk(model, rows=rows, seq_len=seq_len, attention=attention, dtype=dtype)
-    head = _head_bytes(model, rows * (seq_len - 1), dtype)
+    kept = kept_by_trunk(model, rows=rows, seq_len=seq_len, attention=attention, objective=objective, dtype=dtype)
+    targets = rows * (seq_len - 1) if objective == "clm" else round(CHOSEN * rows * seq_len)
+    head = _head_bytes(model, targets, dtype)
     if recomputed == "none":
         return kept.rest + kept.mask + sum(kept.blocks) + head
     held = [least + part for least, part in zip(kept.inputs, kept.selective, strict=True)]
@@ -70,7 +74,13 @@ def activation_bytes(
 
 
 def kept_by_trunk(
-    model: PreTrainedModel, *, rows: int, seq_len: int, attention: Literal["document", "causal"], dtype: torch.dtype
+    model: PreTrainedModel,
+    *,
+    rows: int,
+    seq_len: int,
+    attention: Attention,
+    objective: Objective = "clm",
+    dtype: torch.dtype,
 ) -> Kept:
     """Run the trunk of `model`, on the meta device and turned into `dtype`, on [rows, seq_len] tokens."""
     model.to(dtype)  # type: ignore[arg-type]
@@ -78,21 +88,25 @@ def kept_by_trunk(
     blocks = blocks_of(model)
     ledger = _Ledger(model, len(blocks))
     handles = [hook for number, block in enumerate(blocks) for hook in ledger.watch(block, number)]
-    is_packed = attention == "document"
+    is_mlm, is_packed = objective == "mlm", attention == "document"
     inputs = {"input_ids": torch.zeros(rows, seq_len, dtype=torch.int64, device="meta")}
     if is_packed:
         inputs["position_ids"] = torch.zeros_like(inputs["input_ids"])
-    modes = _Products(ledger, is_single=not is_packed), _FusedAttention(ledger)
+    if is_mlm:
+        shape = (rows, 1, seq_len, seq_len) if is_packed else (rows, seq_len)
+        inputs["attention_mask"] = torch.zeros(shape, dtype=torch.bool, device="meta")
+    has_mask = is_packed or is_mlm
+    modes = _Products(ledger, is_single=not has_mask), _FusedAttention(ledger)
     try:
         with saved_tensors_hooks(ledger.pack, lambda packed: packed), modes[0], modes[1]:
-            result = cast("Any", model.base_model)(**inputs, use_cache=False)
+            result = cast("Any", model.base_model)(**inputs, **({} if is_mlm else {"use_cache": False}))
         del (
             result
         )  # until here the graph kept all that was counted, so that no storage was counted under another's name
     finally:
         for handle in handles:
             handle.remove()
-    mask = rows * seq_len * seq_len if is_packed else 0
+    mask = rows * seq_len * seq_len if has_mask else 0
     return Kept(ledger.blocks, ledger.selective, ledger.inputs, ledger.rest, mask)
 
 

@@ -43,6 +43,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         subsets=subsets,
         repeats=data.repeats,
         packing=data.packing,
+        objective=config.train.objective,
         window=data.window,
         dedup=data.dedup,
         lanes=data.lanes,

@@ -27,6 +27,7 @@ from pilekit.evaluate.causal_lm import CausalLM
 from pilekit.train.blocks import blocks_of
 from pilekit.train.config import TrainConfig
 from pilekit.train.loss_scale import LossScale
+from pilekit.train.masked import MaskedLM
 from pilekit.train.optimizer import build_optimizer
 from pilekit.train.ranks import Ranks
 from pilekit.train.recompute import recompute_activations
@@ -61,7 +62,7 @@ class Engine:
     `loss_scale` is None unless precision.dtype is "fp16".
     """
 
-    def __init__(self, lm: CausalLM, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         parallel, precision = config.parallel, config.precision
         self.lm = lm
         self._ranks = ranks
@@ -95,7 +96,7 @@ class Engine:
         scale  ranks / targets of the whole step on all ranks
         last   whether the step's update comes next
 
-        Float32 [rows, seq_len - 1], as `clm_loss` gives it, on the device: nothing waits for it.
+        Float32, as `clm_loss` or `mlm_loss` gives it, on the device: nothing waits for it.
         """
         before_micro_batch(self._step_loss, self._stage, last=last)
         if self.loss_scale is not None:
@@ -145,7 +146,7 @@ class Engine:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within: no dropout, no gradient, and `lm.trunk` and `lm.head` may be called, by all ranks in lock-step."""
+        """Within: no dropout, no gradient, and parts of `lm` may be called, by all ranks in lock-step."""
         self._step_loss.eval()
         try:
             with torch.no_grad():

@@ -96,7 +96,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
     check(config)
     check_world(config, world_size)
     train, parallel, dtype = config.train, config.parallel, config.precision.dtype
-    shape = model_shape(config.model, open_tokenizer(config), seq_len=config.data.seq_len)
+    shape = model_shape(config.model, open_tokenizer(config), config.data.seq_len, train.objective)
     lr_scales(shape, config.optimizer)  # a pattern that matches nothing is told here already
     micro_batches = train.global_batch_size // world_size // train.micro_batch_size
     stages: tuple[Stage, ...] = get_args(Stage)
@@ -110,6 +110,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
         rows=train.micro_batch_size,
         seq_len=config.data.seq_len,
         attention=config.data.attention,
+        objective=train.objective,
         dtype=DTYPES[dtype],
         recomputed=parallel.activation_checkpoint,
     )

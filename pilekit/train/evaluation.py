@@ -27,13 +27,16 @@ from pilekit.evaluate.scoring import Forward, Share, Windows
 from pilekit.shards.reading import OnError
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import TrainConfig
+from pilekit.train.masked import MaskedLM
 from pilekit.train.ranks import Ranks, lost_rank
 
 
 class Evaluated(Protocol):
     """What of an `Engine` is used here."""
 
-    lm: CausalLM
+    @property
+    def lm(self) -> CausalLM | MaskedLM:
+        """Its model."""
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Within: the model predicts, all ranks in lock-step."""
@@ -81,6 +84,7 @@ def evaluate(
     Training goes on afterwards as if nothing had been: no weight, gradient or random number is touched. PilekitError
     for what is wrong with the corpus, and where a loss is no finite number; on all ranks.
     """
+    assert isinstance(engine.lm, CausalLM), 'which "train.eval_every" needs'
     with engine.evaluating():
         return score_corpus(
             engine.lm,

@@ -4,8 +4,8 @@ The folder is either complete or not there: it is written beside its final name,
 takes the place of an older one by exchanging the two names, which the kernel does in one step (where a file system
 cannot, by two renames, and a kill between them is made good by the next export). So at any moment a reader finds the
 older model or the newer one, whole. Weights are written as they are, in the precision of training's masters, and
-tokenizer.json is copied byte for byte, so `AutoModelForCausalLM` and `AutoTokenizer` give the same logits and the same
-ids to the last bit.
+tokenizer.json is copied byte for byte, so `AutoModelForCausalLM` (`AutoModelForMaskedLM`) and `AutoTokenizer` give the
+same logits and the same ids to the last bit.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pilekit.evaluate.causal_lm import CausalLM
 from pilekit.evaluate.model_folder import quiet
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.probe import probe_texts
+from pilekit.train.masked import MaskedLM
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,10 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 
 
 def export_model(
-    folder: str | Path, lm: CausalLM, tokenizer: Tokenizer, weights: Mapping[str, torch.Tensor] | None = None
+    folder: str | Path,
+    lm: CausalLM | MaskedLM,
+    tokenizer: Tokenizer,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Write model and tokenizer into `folder`, in place of what an earlier export left there; all or nothing.
 
@@ -73,16 +77,18 @@ def export_model(
         raise
 
 
-def _write_model(folder: Path, lm: CausalLM, weights: Mapping[str, torch.Tensor] | None) -> None:
+def _write_model(folder: Path, lm: CausalLM | MaskedLM, weights: Mapping[str, torch.Tensor] | None) -> None:
     model: Any = lm.model
-    generation = model.generation_config
+    generation = getattr(model, "generation_config", None)  # a masked model has none
     # It plays no part in training, and one that came with a model_dir may be refused when it is saved.
-    model.generation_config = GenerationConfig.from_model_config(model.config)
+    if generation is not None:
+        model.generation_config = GenerationConfig.from_model_config(model.config)
     try:
         with quiet():
             model.save_pretrained(folder, state_dict=weights, max_shard_size="10TB")
     finally:
-        model.generation_config = generation
+        if generation is not None:
+            model.generation_config = generation
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None) -> None:
@@ -94,7 +100,12 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None)
         )
     (folder / "tokenizer.json").write_bytes(raw)
     reference = tokenizers.Tokenizer.from_str(raw.decode())
-    ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
+    ids = {
+        "bos_token": tokenizer.bos_id,
+        "eos_token": tokenizer.eos_id,
+        "pad_token": tokenizer.pad_id,
+        "mask_token": tokenizer.mask_id,
+    }
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json and nothing else, in any version of transformers
         "clean_up_tokenization_spaces": False,

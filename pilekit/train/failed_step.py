@@ -40,7 +40,7 @@ def failed_step(
 
     step        from 1, as in metrics.jsonl
     loss        of the whole step, and so `grad_norm`: the same on all ranks
-    batch, nll  this rank's rows, and the losses of their targets, float32 [rows, seq_len - 1]
+    batch, nll  this rank's rows, and the losses of their targets, float32 [rows, any]
     peek        the command that shows the step's documents
 
     Named are the documents of the rows in which a loss is not finite; where all losses are finite and only the gradient

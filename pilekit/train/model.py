@@ -16,54 +16,72 @@ from typing import Any, cast
 
 import torch
 import xxhash
-from torch import nn
-from transformers import AutoModelForCausalLM, GPTNeoXConfig, PreTrainedConfig, PreTrainedModel
+from transformers import GPTNeoXConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, check_vocabulary, max_length_of
-from pilekit.evaluate.model_folder import attention_of, check_folder, load_model, model_on_meta, quiet, read_config
+from pilekit.evaluate.model_folder import (
+    CAUSAL,
+    MASKED,
+    Kind,
+    attention_of,
+    check_folder,
+    load_model,
+    model_on_meta,
+    quiet,
+    read_config,
+)
 from pilekit.tokenize import Tokenizer
-from pilekit.train.config import ModelConfig
+from pilekit.train.config import ModelConfig, Objective
+from pilekit.train.masked import MaskedLM, as_masked_lm, tokens_of
 from pilekit.train.presets import PRESETS
 from pilekit.train.ranks import Ranks
 
 VOCABULARY_MULTIPLE = 128
 """GPT-NeoX rounds its embedding up to a multiple of this, which matrix units like: 50,277 ids have 50,304 rows."""
 
+KINDS: dict[Objective, Kind] = {"clm": CAUSAL, "mlm": MASKED}
 
-def build_on(ranks: Ranks, config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int) -> CausalLM:
+
+def build_on(
+    ranks: Ranks, config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
+) -> CausalLM | MaskedLM:
     """`build_model` on rank 0, and on the others the same model without its numbers, for `Engine` to fill.
 
     What does not fit, all ranks raise. Only rank 0's can predict: what is to be found out about the model is for it.
     """
-    built: list[CausalLM] = []
+    built: list[CausalLM | MaskedLM] = []
 
     def build() -> bool:
-        built.append(build_model(config, tokenizer, seq_len=seq_len, seed=seed))
-        return built[0].head_is_last
+        built.append(lm := build_model(config, tokenizer, seq_len=seq_len, seed=seed, objective=objective))
+        return lm.head_by_place if isinstance(lm, MaskedLM) else lm.head_is_last
 
-    head_is_last = ranks.first(build)
-    lm = ranks.together(lambda: built[0] if built else _unfilled(model_shape(config, tokenizer, seq_len), head_is_last))
+    finding = ranks.first(build)
+    lm = ranks.together(
+        lambda: built[0] if built else _unfilled(model_shape(config, tokenizer, seq_len, objective), objective, finding)
+    )
     lm.model.train()
     return lm
 
 
-def build_model(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int) -> CausalLM:
+def build_model(
+    config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
+) -> CausalLM | MaskedLM:
     """The model that `config` names, float32, on the CPU and ready to train.
 
     A preset has as many positions as a row has tokens: positions that it never saw in training would be worthless. A
     config.json or a model_dir must have as many, and an embedding for every id; else a PilekitError names both numbers.
     """
-    made = model_shape(config, tokenizer, seq_len).config
+    made, kind = model_shape(config, tokenizer, seq_len, objective).config, KINDS[objective]
     if config.path is not None:
-        model = load_model(config.path, dtype=torch.float32)
+        model = load_model(config.path, dtype=torch.float32, kind=kind)
     else:
         with torch.random.fork_rng(devices=[]), quiet():
             torch.manual_seed(seed)
-            model = _from_config(made)
+            model = _from_config(made, kind)
     try:
-        lm = as_causal_lm(model)
+        lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
         given = config.preset or config.config or config.path or ""
         raise PilekitError(f"{visible(given)}: {error}") from error
@@ -71,28 +89,31 @@ def build_model(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed
     return lm
 
 
-def model_shape(config: ModelConfig, tokenizer: Tokenizer, seq_len: int) -> PreTrainedModel:
+def model_shape(
+    config: ModelConfig, tokenizer: Tokenizer, seq_len: int, objective: Objective = "clm"
+) -> PreTrainedModel:
     """The model that `build_model` will make, without its numbers: float32, on the meta device.
 
     PilekitError if ids or positions do not fit into it.
     """
+    kind = KINDS[objective]
     if config.preset is not None:
         what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
     elif config.config is not None:
-        what, made = f"model.config {visible(config.config)}", read_config(config.config)
+        what, made = f"model.config {visible(config.config)}", read_config(config.config, kind)
         _take_special_tokens(made, tokenizer)
     elif config.path is not None:
         check_folder(config.path)
-        what, made = f"model.path {visible(config.path)}", read_config(config.path)
+        what, made = f"model.path {visible(config.path)}", read_config(config.path, kind)
     else:
         raise PilekitError("[model] names no model; give one of preset, config and path")
-    model = model_on_meta(made, what)
-    head: nn.Linear | None = cast("Any", model).get_output_embeddings()
-    if head is None:
+    model = model_on_meta(made, what, kind)
+    if not hasattr(cast("Any", model).get_input_embeddings(), "num_embeddings"):
+        raise PilekitError(f"{what}: a {type(model).__name__} has no embedding of tokens; it cannot be trained here")
+    if cast("Any", model).get_output_embeddings() is None:
         raise PilekitError(f"{what}: a {type(model).__name__} has no language-model head; it cannot predict tokens")
-    positions = max_length_of(model)
-    shape = CausalLM(model=model, trunk=model.base_model, head=head, max_length=positions, head_is_last=False)
-    check_vocabulary(shape, tokenizer, what)
+    positions = max_length_of(model) if kind is CAUSAL else tokens_of(model)
+    check_vocabulary(model, tokenizer, what)
     if positions is not None and positions < seq_len:
         raise PilekitError(
             f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
@@ -121,25 +142,27 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest
 
 
-def _from_config(made: PreTrainedConfig) -> PreTrainedModel:
-    auto: Any = AutoModelForCausalLM
+def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:
+    attention = attention_of(made, kind)
     return cast(
         "PreTrainedModel",
-        auto.from_config(made, dtype=torch.float32, attn_implementation=attention_of(made), trust_remote_code=False),
+        kind.auto.from_config(made, dtype=torch.float32, attn_implementation=attention, trust_remote_code=False),
     )
 
 
-def _unfilled(shape: PreTrainedModel, head_is_last: bool) -> CausalLM:
-    """The model of this shape with memory for its parameters that nobody has written to."""
+def _unfilled(shape: PreTrainedModel, objective: Objective, finding: bool) -> CausalLM | MaskedLM:
+    """The model of this shape with memory for its parameters that nobody has written to; `finding` is of its head."""
     with no_init_weights(), quiet():
-        model: Any = _from_config(shape.config)
+        model: Any = _from_config(shape.config, KINDS[objective])
     model.tie_weights()
+    if objective == "mlm":
+        return MaskedLM(model, tokens_of(model), head_by_place=finding)
     return CausalLM(
         model=model,
         trunk=model.base_model,
         head=model.get_output_embeddings(),
         max_length=max_length_of(model),
-        head_is_last=head_is_last,
+        head_is_last=finding,
     )
 
 

@@ -37,7 +37,8 @@ def peek_command(config: TrainConfig, stream: PileStream, step: int, checkpoint:
     for field in ("packing", "window", "seed", "on_error"):
         if (value := getattr(data, field)) != getattr(default, field):
             words += [f"--{field.replace('_', '-')}", str(value)]
-    if checkpoint is None or int(checkpoint.name.removeprefix("step-")) >= step:
+    other_rows = config.train.objective == "mlm"  # the command's own are not masked, and refuse this state
+    if checkpoint is None or other_rows or int(checkpoint.name.removeprefix("step-")) >= step:
         words += ["--lanes", f"{stream.grid.rows},{stream.grid.columns}"]
     else:
         words += ["--state", str(checkpoint)]

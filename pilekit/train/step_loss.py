@@ -9,24 +9,27 @@ backward together, and tied weights lie in one group.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from torch import Tensor, nn
 
 from pilekit.evaluate.causal_lm import CausalLM
+from pilekit.train.config import Attention
+from pilekit.train.masked import MaskedLM, mlm_loss
 from pilekit.train.objectives import clm_loss
 
 
 class StepLoss(nn.Module):
-    """`StepLoss(lm, attention=...)(rows, scale)` is `clm_loss(lm, rows, attention=..., scale=scale)`."""
+    """`StepLoss(lm, attention=...)(rows, scale)` is `clm_loss(lm, rows, attention=..., scale=scale)`, or `mlm_loss`."""
 
-    def __init__(self, lm: CausalLM, *, attention: Literal["document", "causal"]) -> None:
+    def __init__(self, lm: CausalLM | MaskedLM, *, attention: Attention) -> None:
         super().__init__()
         self.model = lm.model
         self._lm, self._attention = lm, attention
 
     def forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
-        """(loss, nll) of some rows: 0-d and differentiable; [rows, seq_len - 1] and detached."""
+        """(loss, nll) of some rows: 0-d and differentiable; detached, a column for each token that may be a target."""
+        if isinstance(self._lm, MaskedLM):
+            return mlm_loss(self._lm, rows, attention=self._attention, scale=scale)
         return clm_loss(self._lm, rows, attention=self._attention, scale=scale)
 
     def gather(self) -> None:

@@ -25,7 +25,7 @@ import xxhash
 from msgspec import structs
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.causal_lm import isolates_documents
+from pilekit.evaluate.causal_lm import CausalLM, isolates_documents
 from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint import Checkpoints, Progress, Unwritten
 from pilekit.train.config import TrainConfig, check
@@ -37,6 +37,7 @@ from pilekit.train.export import export_model
 from pilekit.train.failed_step import failed_step, is_out_of_memory
 from pilekit.train.interrupt import first_interrupt
 from pilekit.train.logs import open_logs
+from pilekit.train.masked import MaskedLM, keeps_documents_apart
 from pilekit.train.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.model import build_on, fingerprint
 from pilekit.train.objectives import count_targets
@@ -95,11 +96,12 @@ class Trainer:
         self.stream = ranks.together(lambda: streams[0] if streams else open_stream(config))
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.together(lambda: open_held_out(config))
-        lm = build_on(ranks, config.model, self.tokenizer, seq_len=config.data.seq_len, seed=config.train.seed)
-        if config.data.attention == "document" and not ranks.first(lambda: isolates_documents(lm)):
+        objective, seq_len = config.train.objective, config.data.seq_len
+        lm = build_on(ranks, config.model, self.tokenizer, seq_len=seq_len, seed=config.train.seed, objective=objective)
+        if config.data.attention == "document" and not ranks.first(lambda: _keeps_documents_apart(lm)):
             raise ranks.error(
                 f"a {visible(lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
-                'set data.attention = "causal"'
+                f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
             )
         self.engine = Engine(lm, config, ranks)
         self._model = fingerprint(lm.model)
@@ -175,14 +177,17 @@ class Trainer:
         batch, error = None, None
         try:
             batch = next(batches)
-            own = [count_targets(batch), int((batch["doc_ids"] >= 0).sum()), 0]
+            own = [count_targets(batch, self.config.train.objective), int((batch["doc_ids"] >= 0).sum()), 0]
         except PilekitError as raised:
             error, own = raised, [0, 0, 1]
         targets, tokens, failed = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
         if failed:
             self.ranks.together(lambda: _raise(error))
         if targets == 0:
-            raise self.ranks.error("none of the step's rows has a token to predict; are there only empty documents?")
+            raise self.ranks.error(
+                "none of the step's rows has a token to predict; are there only empty documents, or, with "
+                'train.objective = "mlm", so few tokens that none was masked?'
+            )
         assert batch is not None
         return batch, targets, tokens
 
@@ -196,7 +201,7 @@ class Trainer:
     def _accumulate_gradients(self, batch: Batch, targets: int) -> torch.Tensor:
         """Add up, micro-batch by micro-batch, the gradient of the mean loss over all targets of the step.
 
-        Returns the losses of this rank's targets, float32 [rows, seq_len - 1], as `clm_loss` gives them.
+        Returns the losses of this rank's targets, float32, as `clm_loss` or `mlm_loss` gives them.
         """
         rows, size = len(batch["input_ids"]), self.config.train.micro_batch_size
         nlls = []
@@ -341,6 +346,10 @@ def figures(
 def seed_of_step(seed: int, step: int, rank: int = 0) -> int:
     """What torch's generators are seeded with for `step` (from 0) on a rank: any two are unrelated."""
     return xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode() if rank else f"{seed} {step}".encode())
+
+
+def _keeps_documents_apart(lm: CausalLM | MaskedLM) -> bool:
+    return keeps_documents_apart(lm) if isinstance(lm, MaskedLM) else isolates_documents(lm)
 
 
 def _nothing(opened: object) -> None:

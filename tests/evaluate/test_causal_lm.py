@@ -217,9 +217,9 @@ def test_models_without_positions_do_not_isolate_documents(config: Any) -> None:
 
 def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny_tokenizer(tmp_path, vocab_size=300))
-    check_vocabulary(as_causal_lm(tiny_model(vocab_size=300)), tokenizer, "M")
+    check_vocabulary(tiny_model(vocab_size=300), tokenizer, "M")
     with pytest.raises(PilekitError, match=r"^M: vocabulary larger than the embeddings: .* 300 ids and the model 299;"):
-        check_vocabulary(as_causal_lm(tiny_model(vocab_size=299)), tokenizer, "M")
+        check_vocabulary(tiny_model(vocab_size=299), tokenizer, "M")
 
 
 def test_loading_says_nothing_on_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -191,8 +191,8 @@ def test_steps_are_as_few_as_reach_the_tokens(tokens: int, rows: int, seq_len: i
         ('[data]\npath = ["a", 3]', r': data.path = \["a", 3\]: it must be text in quotes or a list of texts'),
         ('[data]\nsubsets = "ArXiv"', r': data.subsets = "ArXiv": it must be a list of texts'),
         ('[data]\npacking = "first_fit"', r': data.packing = "first_fit": it must be "best_fit" or "concat" or "none"'),
-        ('[data]\nattention = "full"', r': data.attention = "full": it must be "document" or "causal"'),
-        ('[train]\nobjective = "mlm"', r': train.objective = "mlm": it must be "clm"'),
+        ('[data]\nattention = "full"', r': data.attention = "full": it must be "document" or "causal" or "row"'),
+        ('[train]\nobjective = "rlm"', r': train.objective = "rlm": it must be "clm" or "mlm"'),
         (
             '[schedule]\nkind = "step"',
             r': schedule.kind = "step": it must be "constant" or "linear" or "cosine" or "polynomial" or ',

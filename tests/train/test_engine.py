@@ -361,6 +361,7 @@ def evaluate_between_steps(zero: int, dtype: str, evaluates: bool) -> tuple[list
     for number, batch in enumerate(batches(config)):
         if evaluates and number != 2:
             with engine.evaluating():
+                assert isinstance(engine.lm, CausalLM)
                 assert not engine.lm.model.training
                 assert not torch.is_grad_enabled()
                 # More than one forward, of different lengths.

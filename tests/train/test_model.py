@@ -14,6 +14,7 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig
 
 from pilekit.errors import PilekitError
+from pilekit.evaluate.causal_lm import CausalLM
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import ModelConfig
 from pilekit.train.model import build_model, build_on, count_parameters
@@ -64,6 +65,7 @@ def test_presets_have_the_published_sizes(neox_tokenizer: Tokenizer) -> None:
 
 def test_a_preset_is_made_for_its_tokenizer_and_row_length(tokenizer: Tokenizer) -> None:
     lm = build_model(ModelConfig(preset="pythia-14m"), tokenizer, seq_len=48, seed=0)
+    assert isinstance(lm, CausalLM)
     config = lm.model.config
     assert (config.vocab_size, config.max_position_embeddings, lm.max_length) == (384, 48, 48)
     assert (config.eos_token_id, config.bos_token_id, config.pad_token_id) == (
@@ -177,6 +179,7 @@ def test_what_is_no_model_is_refused_before_anything_is_made(tokenizer: Tokenize
 
 def shape_on_rank(folder: str, tokenizer: str) -> dict[str, Any]:
     lm = build_on(join(), ModelConfig(config=folder), load_tokenizer(tokenizer), seq_len=16, seed=3)
+    assert isinstance(lm, CausalLM)
     model: Any = lm.model
     return {
         "parameters": {name: tuple(parameter.shape) for name, parameter in model.named_parameters()},

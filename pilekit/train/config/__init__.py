@@ -11,10 +11,12 @@ from __future__ import annotations
 from pilekit.train.config.check import check, check_world, world_sizes
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import (
+    Attention,
     CheckpointConfig,
     DataConfig,
     LogConfig,
     ModelConfig,
+    Objective,
     OptimizerConfig,
     ParallelConfig,
     PrecisionConfig,
@@ -26,10 +28,12 @@ from pilekit.train.config.sections import (
 from pilekit.train.config.text import shown
 
 __all__ = [
+    "Attention",
     "CheckpointConfig",
     "DataConfig",
     "LogConfig",
     "ModelConfig",
+    "Objective",
     "OptimizerConfig",
     "ParallelConfig",
     "PrecisionConfig",

@@ -133,6 +133,7 @@ def _check_together(config: TrainConfig) -> None:
         rows = math.gcd(config.data.lanes[0], train.global_batch_size)
         remedy = f"its rows must divide train.global_batch_size = {train.global_batch_size}, as {rows} do"
         raise wrong("data.lanes", config.data.lanes, remedy)
+    _check_objective(config)
     _check_schedule(config)
     if config.parallel.offload and config.parallel.zero == 0:
         raise wrong("parallel.offload", True, "it needs parallel.zero = 1, 2 or 3, as stage 0 leaves the model whole")
@@ -142,6 +143,23 @@ def _check_together(config: TrainConfig) -> None:
         raise wrong("precision.loss_scale", precision.loss_scale, remedy)
     if config.log.profile is not None and config.log.profile[1] > config.steps:
         raise wrong("log.profile", config.log.profile, f"it must end by {_last_step(config)}")
+
+
+def _check_objective(config: TrainConfig) -> None:
+    """What "mlm" excludes, and "clm"."""
+    is_mlm, attention = config.train.objective == "mlm", config.data.attention
+    if attention == ("causal" if is_mlm else "row"):
+        instead = "row" if is_mlm else "causal"
+        remedy = f'with train.objective = "{config.train.objective}" it must be "document" or "{instead}"'
+        raise wrong("data.attention", attention, remedy)
+    if not is_mlm:
+        return
+    if config.model.preset is not None:
+        remedy = 'presets predict the next token; for train.objective = "mlm" give a model.config or a model.path'
+        raise wrong("model.preset", config.model.preset, remedy)
+    if config.train.eval_every:
+        remedy = 'bits per byte need a causal model; with train.objective = "mlm" it must be 0'
+        raise wrong("train.eval_every", config.train.eval_every, remedy)
 
 
 def _check_schedule(config: TrainConfig) -> None:

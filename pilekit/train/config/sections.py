@@ -10,6 +10,9 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
+Objective = Literal["clm", "mlm"]
+Attention = Literal["document", "causal", "row"]
+
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A section of the file: immutable, every field checked."""
@@ -46,8 +49,9 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     """Of the documents' order."""
     workers: int = 0
     """Processes beside each rank that make its batches; 0: the rank does, between two steps."""
-    attention: Literal["document", "causal"] = "document"
-    """What a token sees: only its own document, or all of the row that stands before it."""
+    attention: Attention = "document"
+    """What a token sees: only its own document, or all of its row: with "clm" what stands before it ("causal"), with
+    "mlm" whatever stands there ("row")."""
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):
@@ -73,8 +77,8 @@ class TrainSection(_Section, frozen=True, kw_only=True):
     micro_batch_size: int = 8
     """Rows per forward and backward pass of a rank; it divides the rank's share of the global batch size, and changes
     memory and speed only."""
-    objective: Literal["clm"] = "clm"
-    """What is learnt: "clm" predicts the next token."""
+    objective: Objective = "clm"
+    """What is learnt: "clm" predicts the next token, "mlm" tokens that are masked."""
     clip_norm: float = 1.0
     """The largest norm of the gradient, which is scaled down to it; inf: never."""
     seed: int = 0

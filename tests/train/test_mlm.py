@@ -1,0 +1,536 @@
+"""Masked language modelling: its loss against plain calls of models, and the trainer against a plain loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    DistilBertConfig,
+    IBertConfig,
+    MegatronBertConfig,
+    RobertaConfig,
+)
+
+from pilekit.corpus import Corpus
+from pilekit.errors import PilekitError
+from pilekit.stream import PileStream
+from pilekit.tokenize import load_tokenizer
+from pilekit.train.activations import kept_by_trunk
+from pilekit.train.config import ModelConfig, load_config
+from pilekit.train.estimate import estimate
+from pilekit.train.masked import MaskedLM, as_masked_lm, keeps_documents_apart, mlm_loss
+from pilekit.train.metrics import StepMetrics
+from pilekit.train.model import build_model, model_shape
+from pilekit.train.objectives import count_targets, subset_sums
+from pilekit.train.peek import peek_command
+from pilekit.train.trainer import Trainer
+from tests.process_groups import ProcessGroups
+from tests.tiny import tiny_corpus, tiny_tokenizer
+from tests.tokenize.making import byte_level_bpe
+from tests.train.test_objectives import packed
+from tests.train.test_trainer import OUTPUTS, lines
+
+FAMILIES = ("bert", "roberta", "distilbert")
+VOCABULARY = 320
+PAD = 1
+SEQ_LEN = 24
+
+Batch = dict[str, Tensor]
+Attention = Literal["document", "row"]
+
+CONFIG = """
+[data]
+path = "{folder}/corpus"
+tokenizer = "{folder}/tokenizer/tokenizer.json"
+seq_len = 24
+[model]
+config = "{folder}/bert/config.json"
+[train]
+objective = "mlm"
+steps = 6
+global_batch_size = 8
+micro_batch_size = 2
+clip_norm = 0.5
+[optimizer]
+lr = 0.01
+eps = 1e-3
+[schedule]
+kind = "constant"
+[checkpoint]
+every = 2
+"""
+
+
+def config_of(family: str, *, dropout: float = 0.0) -> Any:
+    """A tiny model's, whose predictions are far from uniform; positions for 40 tokens."""
+    common: dict[str, Any] = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "initializer_range": 0.2}
+    if family == "distilbert":
+        return DistilBertConfig(
+            **common,
+            dim=32,
+            n_layers=2,
+            n_heads=4,
+            hidden_dim=64,
+            max_position_embeddings=40,
+            dropout=dropout,
+            attention_dropout=dropout,
+        )
+    kind: Any = {"bert": BertConfig, "roberta": RobertaConfig, "megatron": MegatronBertConfig, "ibert": IBertConfig}[
+        family
+    ]
+    return kind(
+        **common,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=40 if family == "bert" else 40 + PAD + 1,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+
+
+def made_of(config: Any) -> Any:
+    auto: Any = AutoModelForMaskedLM
+    return auto.from_config(config, attn_implementation="sdpa")
+
+
+def called(model: Any, ids: Tensor) -> Tensor:
+    """The logits of a model that is called with ids alone, as others call it."""
+    with torch.no_grad():
+        return cast("Tensor", model.eval()(input_ids=ids).logits)
+
+
+def tiny(family: str, *, dtype: torch.dtype = torch.float64) -> MaskedLM:
+    torch.manual_seed(0)
+    model = made_of(config_of(family)).to(dtype).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):  # which begin at 0, as if there were none
+            torch.nn.init.normal_(parameter, std=0.2)
+    return as_masked_lm(model)
+
+
+def masked(lengths: Sequence[int], *, share: float = 0.3) -> Batch:
+    """Packed documents of which a share of the tokens is chosen."""
+    batch = packed(lengths)
+    draw = torch.Generator().manual_seed(1)
+    chosen = (torch.rand(batch["input_ids"].shape, generator=draw) < share) & (batch["doc_ids"] >= 0)
+    labels = batch["input_ids"].where(chosen, -100)
+    return {**batch, "labels": labels, "input_ids": batch["input_ids"].masked_fill(chosen, 2)}
+
+
+def plain_nll(lm: MaskedLM, batch: Batch, attention: Attention) -> Tensor:
+    """Of each chosen token, from a call of the model with nothing but what it may see."""
+    nll = torch.zeros(batch["labels"].shape, dtype=torch.float64)
+    for row, documents in enumerate(batch["doc_ids"].tolist()):
+        for document in sorted({number for number in documents if number >= 0}) if attention == "document" else [None]:
+            where = [i for i, number in enumerate(documents) if number >= 0 and document in (None, number)]
+            logits = called(lm.model, batch["input_ids"][row, where].unsqueeze(0))[0]
+            for place, log_shares in zip(where, logits.double().log_softmax(-1), strict=True):
+                if (label := int(batch["labels"][row, place])) != -100:
+                    nll[row, place] = -log_shares[label]
+    return nll
+
+
+def gradients(lm: MaskedLM) -> dict[str, Tensor]:
+    found = {name: cast("Tensor", parameter.grad) for name, parameter in lm.model.named_parameters()}
+    lm.model.zero_grad()
+    return found
+
+
+# The loss
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("attention", ["document", "row"])
+def test_loss_and_gradients_are_those_of_each_document_alone(family: str, attention: Attention) -> None:
+    lm = tiny(family)
+    assert lm.head_by_place
+    batch = masked([5, 3, 20, 0, 7, 1, 11])
+    assert (batch["doc_ids"] < 0).any()
+    right = plain_nll(lm, batch, attention)
+
+    loss, nll = mlm_loss(lm, batch, attention=attention, scale=0.25)
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = gradients(lm)
+    whole_loss, whole_nll = mlm_loss(replace(lm, head_by_place=False), batch, attention=attention, scale=0.25)
+    whole_loss.backward()  # type: ignore[no-untyped-call]
+
+    assert nll.shape == batch["labels"].shape
+    assert count_targets(batch, "mlm") == int((right > 0).sum()) > 10
+    torch.testing.assert_close(nll, right, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(whole_nll, right, rtol=1e-9, atol=1e-9)
+    assert loss.item() == pytest.approx(0.25 * float(right.sum()), rel=1e-9)
+    for name, gradient in gradients(lm).items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-8, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_documents_do_not_leak(family: str) -> None:
+    lm = tiny(family, dtype=torch.float32)
+    assert keeps_documents_apart(lm)
+    batch = masked([6, 5, 9], share=0.9)
+    second = batch["doc_ids"] == 1
+    assert second[0].any()
+    other = batch["input_ids"].where(batch["doc_ids"] != 0, batch["input_ids"] ^ 1 | 4)
+    changed = {**batch, "input_ids": other}
+    assert (other != batch["input_ids"])[0].any()
+
+    def nll(of: Batch, attention: Attention) -> Tensor:
+        return mlm_loss(lm, of, attention=attention, scale=1.0)[1][0][second[0]]
+
+    assert torch.equal(nll(batch, "document"), nll(changed, "document"))
+    assert float((nll(batch, "row") - nll(changed, "row")).abs().max()) > 1e-3
+
+
+def test_padding_is_not_seen() -> None:
+    lm = tiny("bert")
+    batch = masked([5], share=0.5)
+    assert (batch["doc_ids"] < 0).any()
+    other = {**batch, "input_ids": batch["input_ids"].masked_fill(batch["doc_ids"] < 0, 77)}
+    for attention in ("document", "row"):
+        ours, theirs = (mlm_loss(lm, of, attention=attention, scale=1.0)[1] for of in (batch, other))
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("attention", ["document", "row"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_batch_without_a_target_and_with_a_row_of_padding(family: str, attention: Attention) -> None:
+    lm = tiny(family, dtype=torch.float32)
+    batch = masked([5, 3, 20])
+    nothing = {"input_ids": PAD, "labels": -100, "position_ids": 0, "doc_ids": -1}
+    for name, value in nothing.items():
+        batch[name][-1] = value
+    batch["labels"][:] = -100
+
+    loss, nll = mlm_loss(lm, batch, attention=attention, scale=1.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+    assert loss.item() == 0
+    assert torch.equal(nll, torch.zeros(batch["labels"].shape))
+    assert all(torch.equal(grad, torch.zeros_like(grad)) for grad in gradients(lm).values())
+
+
+def test_losses_by_subset_are_not_shifted() -> None:
+    batch = masked([5, 3, 20, 7, 11])
+    nll = torch.rand(batch["labels"].shape, generator=torch.Generator().manual_seed(0))
+    right: dict[int, list[float]] = defaultdict(list)
+    for row, labels in enumerate(batch["labels"].tolist()):
+        for place, label in enumerate(labels):
+            if label != -100:
+                right[int(batch["subset_ids"][row, place])].append(float(nll[row, place]))
+
+    sums, counts = subset_sums(nll, batch, 3)
+
+    assert counts.tolist() == [len(right[subset]) for subset in range(3)]
+    assert sums.tolist() == pytest.approx([sum(right[subset]) for subset in range(3)])
+
+
+# Models
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_positions_and_shapes(family: str, made: Path) -> None:
+    tokenizer = load_tokenizer(made / "tokenizer")
+    given = ModelConfig(config=str(made / family))
+    lm = build_model(given, tokenizer, seq_len=40, seed=3, objective="mlm")
+    assert isinstance(lm, MaskedLM)
+    assert (lm.max_length, lm.head_by_place, lm.model.training) == (40, True, True)
+    assert type(lm.model).__name__.lower() == f"{family}formaskedlm"
+    again = build_model(given, tokenizer, seq_len=40, seed=3, objective="mlm").model.state_dict()
+    assert all(torch.equal(again[name], value) for name, value in lm.model.state_dict().items())
+    with pytest.raises(PilekitError, match=r"has 40 positions and data.seq_len is 41; set data.seq_len to 40 or less$"):
+        model_shape(given, tokenizer, 41, "mlm")
+
+
+def test_what_does_not_keep_documents_apart_is_refused(made: Path, tmp_path: Path) -> None:
+    """Its attention adds a mask to its own numbers."""
+    config_of("megatron").save_pretrained(tmp_path / "megatron")
+    change = f"model.config={tmp_path / 'megatron'}"
+    with pytest.raises(
+        PilekitError, match=r"^a megatron-bert model does not keep .* apart; set data.attention = \"row\"$"
+    ):
+        trainer(made, tmp_path / "run", change)
+    assert not (tmp_path / "run").exists()
+    assert trainer(made, tmp_path / "run", change, "data.attention=row", "train.steps=1").fit().step == 1
+
+
+def test_positions_that_go_on_are_seen_by_the_proof() -> None:
+    """A mask that is heeded is not enough: a document must have the positions that it has alone."""
+    model: Any = tiny("bert", dtype=torch.float32).model
+    forward = model.base_model.forward
+    model.base_model.forward = lambda *given, position_ids=None, **named: forward(*given, **named)
+    assert not keeps_documents_apart(as_masked_lm(model))
+
+
+def test_models_that_are_not_masked(made: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(made / "tokenizer")
+
+    def refused(config: Any) -> str:
+        config.save_pretrained(tmp_path / "model")
+        with pytest.raises(PilekitError) as raised:
+            build_model(ModelConfig(config=str(tmp_path / "model")), tokenizer, seq_len=16, seed=0, objective="mlm")
+        return str(raised.value)
+
+    decoder = config_of("bert")
+    decoder.is_decoder = True
+    assert refused(decoder).endswith('if its config.json has "is_decoder": true, set that to false')
+    assert "has no embedding of tokens" in refused(config_of("ibert"))
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "gpt_neox"}')
+    with pytest.raises(PilekitError, match="gpt_neox model is not a masked language model; give one such as bert"):
+        model_shape(ModelConfig(config=str(tmp_path / "model")), tokenizer, 16, "mlm")
+
+
+def test_a_model_that_needs_padding_and_a_tokenizer_without(made: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(made / "tokenizer")
+    tokenizer.pad_id = None
+    with pytest.raises(PilekitError, match='this roberta model needs a padding token: name it as "pad_token"'):
+        build_model(ModelConfig(config=str(made / "roberta")), tokenizer, seq_len=16, seed=0, objective="mlm")
+
+
+# The trainer
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, a tokenizer with a mask token, configs without and with dropout, and run.toml."""
+    folder = tmp_path_factory.mktemp("made")
+    tiny_corpus(folder / "corpus", shards=2, documents=60)
+    (folder / "tokenizer").mkdir()
+    byte_level_bpe(300, added=("<mask>",)).save(str(folder / "tokenizer" / "tokenizer.json"))
+    for family in FAMILIES:
+        config_of(family).save_pretrained(folder / family)
+    config_of("bert", dropout=0.1).save_pretrained(folder / "dropout")
+    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
+    return folder
+
+
+def trainer(made: Path, out: Path, *changes: str) -> Trainer:
+    return Trainer(load_config(made / "run.toml", changes), out)
+
+
+def steps_of(made: Path, count: int) -> list[Batch]:
+    stream = PileStream(
+        Corpus(made / "corpus"),
+        tokenizer=made / "tokenizer",
+        seq_len=SEQ_LEN,
+        batch_size=8,
+        objective="mlm",
+        outputs=OUTPUTS,
+    )
+    return list(islice(stream, count))
+
+
+def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[float]:
+    """Of each step before its update; `model` is trained in place, with transformers' own loss and whole batches."""
+    named = list(model.named_parameters())
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    decayed = [p for _, p in named if p.ndim > 1 and id(p) not in embeddings]
+    others = [p for _, p in named if p.ndim < 2 or id(p) in embeddings]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        lr=0.01,
+        betas=(0.9, 0.95),
+        eps=1e-3,
+    )
+    losses = []
+    for batch in steps:
+        documents = batch["doc_ids"]
+        inputs = {"input_ids": batch["input_ids"], "labels": batch["labels"]}
+        if attention == "row":
+            inputs["attention_mask"] = (documents >= 0).long()
+        else:
+            padding = torch.eye(SEQ_LEN, dtype=torch.bool) | (documents >= 0)[:, :, None]
+            inputs["attention_mask"] = ((documents[:, :, None] == documents[:, None, :]) & padding)[:, None]
+            inputs["position_ids"] = batch["position_ids"]
+        loss = model(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def model_of(made: Path, state: dict[str, Tensor]) -> Any:
+    model = made_of(BertConfig.from_pretrained(made / "bert"))
+    model.load_state_dict(state)
+    return model.train()
+
+
+@pytest.mark.parametrize("attention", ["document", "row"])
+def test_it_is_the_plain_loop_and_loads_with_equal_logits(made: Path, tmp_path: Path, attention: Attention) -> None:
+    ours = trainer(made, tmp_path / "run", f"data.attention={attention}")
+    start = {name: value.clone() for name, value in ours.engine.lm.model.state_dict().items()}
+    steps = steps_of(made, 6)
+    lm = as_masked_lm(model_of(made, start))
+    first = steps[0]
+    nll = plain_nll(lm, first, attention)
+    reference = model_of(made, start)
+    expected = plain_losses(reference, steps, attention)
+
+    finished = ours.fit()
+
+    records = lines(tmp_path / "run")
+    assert [record["loss"] for record in records] == pytest.approx(expected, rel=1e-5)
+    assert records[-1]["tokens"] == sum(int((batch["doc_ids"] >= 0).sum()) for batch in steps)
+    by_subset: dict[str, list[float]] = defaultdict(list)
+    for row, place in (first["labels"] != -100).nonzero().tolist():
+        by_subset[ours.stream.subset_names[int(first["subset_ids"][row, place])]].append(float(nll[row, place]))
+    assert records[0]["loss_by_subset"] == {
+        name: pytest.approx(sum(losses) / len(losses), rel=1e-5) for name, losses in by_subset.items()
+    }
+    assert finished.model is not None
+    loaded = AutoModelForMaskedLM.from_pretrained(finished.model, attn_implementation="sdpa")
+    again = called(loaded, first["input_ids"])
+    assert torch.equal(called(ours.engine.lm.model, first["input_ids"]), again)
+    torch.testing.assert_close(called(reference, first["input_ids"]), again, rtol=1e-3, atol=1e-3)
+    tokenizer = AutoTokenizer.from_pretrained(finished.model)
+    assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (300, PAD)
+    exported = load_tokenizer(finished.model)
+    assert exported.mask_id == load_tokenizer(made / "tokenizer").mask_id == 300
+
+
+def test_a_model_dir_is_trained_further(made: Path, tmp_path: Path) -> None:
+    first = trainer(made, tmp_path / "first", f"model.config={made / 'roberta'}", "train.steps=2").fit().model
+    ours = trainer(made, tmp_path / "second", f"model.path={first}", "train.steps=1")
+    stored = load_file(f"{first}/model.safetensors")
+    parameters = dict(ours.engine.lm.model.named_parameters())
+    assert all(torch.equal(parameters[name], value) for name, value in stored.items() if name in parameters)
+    assert len(stored.keys() & parameters.keys()) == len(parameters)
+    assert ours.fit().step == 1
+
+
+def interrupt_at(step: int) -> Callable[[StepMetrics], None]:
+    def on_step(metrics: StepMetrics) -> None:
+        if metrics.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return on_step
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(made: Path, tmp_path: Path) -> None:
+    change = f"model.config={made / 'dropout'}"
+    trainer(made, tmp_path / "whole", change).fit()
+    for stop in (1, 3):
+        assert trainer(made, tmp_path / "parts", change).fit(interrupt_at(stop)).step == stop
+    trainer(made, tmp_path / "parts", change).fit()
+
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    whole, parts = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("whole", "parts"))
+    assert all(torch.equal(parts[name], value) for name, value in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["data.attention=causal"], r'data.attention = "causal": with train.objective = "mlm" it must be .* or "row"'),
+        (["train.objective=clm", "data.attention=row"], r'with train.objective = "clm" it must be .* or "causal"'),
+        (["train.eval_every=2"], r"train.eval_every = 2: bits per byte need a causal model; .* it must be 0"),
+        (["model.preset=pythia-14m"], r'model.preset = "pythia-14m": presets predict the next token; .*model.config'),
+    ],
+)
+def test_what_cannot_be_together(made: Path, changes: list[str], message: str) -> None:
+    with pytest.raises(PilekitError, match=message):
+        load_config(made / "run.toml", changes)
+
+
+def test_a_tokenizer_without_a_mask_token(made: Path, tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer(tmp_path / "tokenizer")
+    with pytest.raises(PilekitError, match='has no mask token, which objective="mlm" needs'):
+        trainer(made, tmp_path / "run", f"data.tokenizer={tokenizer}")
+
+
+def test_a_step_in_which_nothing_was_masked(made: Path, tmp_path: Path) -> None:
+    few = ("data.seq_len=2", "train.global_batch_size=1", "train.micro_batch_size=1", "train.steps=50")
+    with pytest.raises(PilekitError, match="so few tokens that none was masked"):
+        trainer(made, tmp_path / "run", *few).fit()
+
+
+def test_the_command_that_shows_a_step_begins_from_the_beginning(made: Path, tmp_path: Path) -> None:
+    ours = trainer(made, tmp_path / "run")
+    assert "--lanes" in peek_command(ours.config, ours.stream, 5, Path("checkpoints/step-4"))
+    assert "--state" not in peek_command(ours.config, ours.stream, 5, Path("checkpoints/step-4"))
+
+
+@pytest.mark.parametrize("attention", ["document", "row"])
+def test_the_estimate_counts_what_is_kept(made: Path, attention: Attention) -> None:
+    model = made_of(config_of("bert")).train()
+    total, seen = 0, {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal total
+        if (storage := tensor.untyped_storage())._cdata not in seen:
+            seen.add(storage._cdata)
+            total += storage.nbytes()
+        return tensor
+
+    batch = masked([5, 3, 20, 4, 9])
+    rows, seq_len = batch["input_ids"].shape
+    seen_by = torch.ones((rows, 1, seq_len, seq_len), dtype=torch.bool)
+    seen_by[:, :, 0, 1] = False
+    mask = seen_by if attention == "document" else (batch["doc_ids"] >= 0)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        model.base_model(input_ids=batch["input_ids"], attention_mask=mask, position_ids=batch["position_ids"])
+    config = load_config(made / "run.toml", [f"data.attention={attention}"])
+    shape = model_shape(config.model, load_tokenizer(made / "tokenizer"), SEQ_LEN, "mlm")
+
+    kept = kept_by_trunk(shape, rows=rows, seq_len=seq_len, attention=attention, objective="mlm", dtype=torch.float32)
+
+    assert sum(kept.blocks) + kept.rest == pytest.approx(total, rel=0.05)
+    assert kept.mask == rows * seq_len**2
+    found = estimate(config, 2)
+    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert found.stages[0].activations > 0
+
+
+# In each rank
+
+
+def losses_of_stages(made: Path, out: Path, dtype: str) -> list[list[float]]:
+    """Of the steps under each stage; the third of stage 3 goes on from a checkpoint."""
+    found = []
+    for zero in range(4):
+        run = out / f"zero-{zero}"
+        changes = (f"parallel.zero={zero}", f"precision.dtype={dtype}")
+        for steps in (2, 3) if zero == 3 else (2,):
+            trainer(made, run, *changes, f"train.steps={steps}").fit()
+        found.append([record["loss"] for record in lines(run)])
+    return found
+
+
+@pytest.mark.parametrize(
+    "dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow), pytest.param("fp16", marks=pytest.mark.slow)]
+)
+def test_two_ranks_under_every_stage_are_the_plain_loop(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, dtype: str
+) -> None:
+    start = trainer(made, tmp_path / "start").engine.lm.model.state_dict()
+    steps = steps_of(made, 3)
+    expected = plain_losses(model_of(made, start), steps, "document")
+
+    found = process_group(2).run(losses_of_stages, made, tmp_path, dtype, timeout=150.0)
+
+    assert found[0] == found[1]
+    for losses in found[0]:
+        assert losses == pytest.approx(expected[: len(losses)], rel=1e-5 if dtype == "fp32" else 0.02)
+        assert losses[:2] == pytest.approx(found[0][0], rel=1e-5 if dtype == "fp32" else 1e-3)
+    assert [len(losses) for losses in found[0]] == [2, 2, 2, 3]
+    stored = load_file(tmp_path / "zero-3" / "model" / "model.safetensors")
+    assert not json.loads((tmp_path / "zero-3" / "model" / "config.json").read_text())["is_decoder"]
+    assert stored.keys() <= model_of(made, start).state_dict().keys()
