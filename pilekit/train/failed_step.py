@@ -1,4 +1,4 @@
-"""What to say of a step that failed: which documents were in it, or that memory ran out.
+"""What to say of a step that failed: which documents were in it, that memory ran out, that nothing could be compiled.
 
 A loss or gradient that is not a number is told before the optimizer moves, so the weights are still those of the step
 before, and are saved: the next run goes on right there. All documents of the step go to `failed-step-N.json`.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def failed_step(
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out; on a CPU torch has no class for that."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def failed_compilation(error: BaseException) -> str | None:
+    """What torch.compile could not do, in one line, if that is the error; None for any other."""
+    dynamo = sys.modules.get("torch._dynamo.exc")  # seconds, where nothing is compiled
+    if dynamo is None or not isinstance(error, dynamo.TorchDynamoException):
+        return None
+    cause = getattr(error, "inner_exception", error)
+    first, *_ = str(cause).split("\n", 1)
+    return visible(f"{type(cause).__name__}: {first}", 200)
 
 
 def _written(file: Path, content: dict[str, Any]) -> bool:

@@ -34,7 +34,7 @@ from pilekit.train.device import check_device
 from pilekit.train.engine import Engine, Update
 from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.export import export_model
-from pilekit.train.failed_step import failed_step, is_out_of_memory
+from pilekit.train.failed_step import failed_compilation, failed_step, is_out_of_memory
 from pilekit.train.interrupt import first_interrupt
 from pilekit.train.logs import open_logs
 from pilekit.train.masked import MaskedLM, keeps_documents_apart
@@ -98,7 +98,7 @@ class Trainer:
         self.held_out = ranks.together(lambda: open_held_out(config))
         objective, seq_len = config.train.objective, config.data.seq_len
         lm = build_on(ranks, config.model, self.tokenizer, seq_len=seq_len, seed=config.train.seed, objective=objective)
-        if config.data.attention == "document" and not ranks.first(lambda: _keeps_documents_apart(lm)):
+        if config.data.attention == "document" and not ranks.first(lambda: _keeps_documents_apart(lm, seq_len)):
             raise ranks.error(
                 f"a {visible(lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
                 f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
@@ -250,6 +250,11 @@ class Trainer:
             except (RuntimeError, MemoryError) as error:
                 if lost := lost_rank(error, ranks):
                     raise lost from error
+                if what := failed_compilation(error):
+                    raise PilekitError(
+                        f"rank {ranks.rank}: the model's blocks cannot be compiled here ({what}); set parallel.compile "
+                        "= false, or another precision.dtype"
+                    ) from error
                 if is_out_of_memory(error):
                     raise PilekitError(
                         f"rank {ranks.rank} is out of memory; lower train.micro_batch_size or data.seq_len, set "
@@ -348,8 +353,8 @@ def seed_of_step(seed: int, step: int, rank: int = 0) -> int:
     return xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode() if rank else f"{seed} {step}".encode())
 
 
-def _keeps_documents_apart(lm: CausalLM | MaskedLM) -> bool:
-    return keeps_documents_apart(lm) if isinstance(lm, MaskedLM) else isolates_documents(lm)
+def _keeps_documents_apart(lm: CausalLM | MaskedLM, seq_len: int) -> bool:
+    return keeps_documents_apart(lm, seq_len) if isinstance(lm, MaskedLM) else isolates_documents(lm)
 
 
 def _nothing(opened: object) -> None:

@@ -7,10 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from pilekit.errors import PilekitError
-from pilekit.train.failed_step import failed_step, is_out_of_memory
+from pilekit.train.failed_step import failed_compilation, failed_step, is_out_of_memory
 from pilekit.train.ranks import join
 from pilekit.train.run_folder import RunFolder
 from tests.process_groups import ProcessGroups
@@ -76,3 +77,13 @@ def test_out_of_memory() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"))
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_blocks_that_cannot_be_compiled() -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no\x1b compiler\nand much more")
+
+    with pytest.raises(RuntimeError) as raised:
+        torch.compile(torch.nn.Linear(2, 2), backend=broken)(torch.zeros(1, 2))
+    assert failed_compilation(raised.value) == "ValueError: no\\x1b compiler"
+    assert failed_compilation(RuntimeError("shapes do not fit")) is None
