@@ -51,7 +51,7 @@ class MaskedLM:
 def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
     """What is needed to train `model`; a PilekitError if it does not predict from both sides."""
     name = visible(str(model.config.model_type), 60)
-    ids = _probe_ids(model)
+    ids = _probe_ids(model, PROBE_TOKENS)
     length = ids.shape[1]
     places = torch.arange(0, length, 2)
     unproven = MaskedLM(model, tokens_of(model), head_by_place=True)
@@ -82,14 +82,15 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
     return MaskedLM(model, unproven.max_length, head_by_place=proven)
 
 
-def keeps_documents_apart(lm: MaskedLM) -> bool:
-    """Whether each document of a row is as if it stood alone.
+def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
+    """Whether each document of a row of `seq_len` tokens is as if it stood alone.
 
     Two documents are put into one row, and the first is changed: nothing of the second may change. And each has the
-    logits that it has in a row of its own, where the model counts positions for itself.
+    logits that it has in a row of its own, where the model counts positions for itself. The second fills nearly all of
+    the row: models whose layers see a window only (ModernBERT) take a mask in place of that, which longer ones reveal.
     """
-    ids = _probe_ids(lm.model)
-    half = ids.shape[1] // 2
+    ids = _probe_ids(lm.model, seq_len)
+    half = min(PROBE_TOKENS, ids.shape[1]) // 2
     if half == 0:
         return True
     lengths = [half, ids.shape[1] - half]
@@ -176,10 +177,10 @@ def _passed_over(head: Any) -> Iterator[None]:
         del head.forward
 
 
-def _probe_ids(model: PreTrainedModel) -> Tensor:
-    """Ids [1, 8], different ones as far as the vocabulary allows, without padding."""
+def _probe_ids(model: PreTrainedModel, length: int) -> Tensor:
+    """Ids [1, length] or as many as fit, different ones as far as the vocabulary allows, without padding."""
     ids = _ordinary_ids(model)
-    length = min(PROBE_TOKENS, tokens_of(model) or PROBE_TOKENS)
+    length = min(length, tokens_of(model) or length)
     return ids[torch.arange(3, 3 + length) % len(ids)].unsqueeze(0)
 
 

@@ -23,6 +23,7 @@ from transformers import (
     DistilBertConfig,
     IBertConfig,
     MegatronBertConfig,
+    ModernBertConfig,
     RobertaConfig,
 )
 
@@ -183,7 +184,7 @@ def test_loss_and_gradients_are_those_of_each_document_alone(family: str, attent
 @pytest.mark.parametrize("family", FAMILIES)
 def test_documents_do_not_leak(family: str) -> None:
     lm = tiny(family, dtype=torch.float32)
-    assert keeps_documents_apart(lm)
+    assert keeps_documents_apart(lm, 40)
     batch = masked([6, 5, 9], share=0.9)
     second = batch["doc_ids"] == 1
     assert second[0].any()
@@ -275,7 +276,24 @@ def test_positions_that_go_on_are_seen_by_the_proof() -> None:
     model: Any = tiny("bert", dtype=torch.float32).model
     forward = model.base_model.forward
     model.base_model.forward = lambda *given, position_ids=None, **named: forward(*given, **named)
-    assert not keeps_documents_apart(as_masked_lm(model))
+    assert not keeps_documents_apart(as_masked_lm(model), 40)
+
+
+def test_a_mask_that_replaces_a_window_is_seen_by_the_proof() -> None:
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        local_attention=8,
+        pad_token_id=PAD,
+    )
+    lm = as_masked_lm(made_of(config).eval())
+    assert keeps_documents_apart(lm, 8)
+    assert not keeps_documents_apart(lm, 64)
 
 
 def test_models_that_are_not_masked(made: Path, tmp_path: Path) -> None:
