@@ -12,11 +12,15 @@ export NO_MKDOCS_2_WARNING := 1
 demo: $(VENV)
 	$(BIN)/pilekit demo --out demo
 
+# Two processes, a file of tests in each: what one is waiting for, the other computes.
+PARALLEL := -n 2 --dist loadfile
+
 test: $(VENV)
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 test-slow: $(VENV)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow $(PARALLEL) --ignore tests/frameworks
+	$(BIN)/pytest -m slow tests/frameworks
 	$(BIN)/pytest --nbmake --nbmake-timeout=600 -m '' notebooks
 
 check: $(VENV)
@@ -25,7 +29,7 @@ check: $(VENV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --strict --quiet
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 # One script after the other: each compares pilekit with its peers in one run, on an otherwise idle machine.
 bench: $(VENV)
