@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_AHEAD_BYTES = 32 << 20
+_AHEAD_BYTES = 64 << 20
 _BYTES_OF_TOKEN = 40
 """In a batch, with all of its columns."""
 _PIPE_BYTES = 1 << 20
@@ -34,7 +34,7 @@ class StreamLoader:
     """Made by `stream.loader(...)`.
 
     num_workers              processes that make batches; 0: this one does
-    prefetch_factor          batches that each worker makes ahead; by default what 32 MiB hold, from 2 to 64: a worker
+    prefetch_factor          batches that each worker makes ahead; by default what 64 MiB hold, from 2 to 128: a worker
                              that fills the windows of its lanes gives nothing for a moment, which others bridge
     pin_memory               whether batches come in page-locked memory, from which they go to a GPU faster
     multiprocessing_context  how workers are started, as DataLoader takes it
@@ -68,7 +68,7 @@ class StreamLoader:
         if num_workers:
             if prefetch_factor is None:
                 prefetch_factor = max(
-                    2, min(64, _AHEAD_BYTES // (_BYTES_OF_TOKEN * stream.batch_size * stream.seq_len))
+                    2, min(128, _AHEAD_BYTES // (_BYTES_OF_TOKEN * stream.batch_size * stream.seq_len))
                 )
             self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
         self._told = False

@@ -61,7 +61,7 @@ from pilekit.stream.sharded_twice import refuse_second_sharding
 from pilekit.stream.state import Record
 from pilekit.stream.topology import rank_of_world, refuse_differing_backends
 from pilekit.stream.window import PACKINGS, Packing
-from pilekit.stream.worker_part import WorkerPart
+from pilekit.stream.worker_part import WorkerPart, work_in_background
 from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -388,6 +388,7 @@ class PileStream(IterableDataset[Batch]):
                 "handed out; set persistent_workers=False"
             )
         self._iterated = True
+        work_in_background()
         record = self._current()
         watched = self._repeated if part.worker == 0 else None
         if watched is not None:

@@ -7,7 +7,9 @@ state counts batches as the iteration began; `made` of the worker's part are beh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -54,3 +56,12 @@ def refuse_worker_state(state: Mapping[str, Any]) -> None:
             "this is the state of one worker of a DataLoader, which knows only its own part; load the loader's state "
             "into the StatefulDataLoader that it was taken from, or use stream.loader() and its state"
         )
+
+
+def work_in_background() -> None:
+    """Have Linux take this process for one that computes all the time: it then interrupts nobody when it wakes.
+
+    A worker has batches in stock, and who waits for one has not; without this the two take turns several times a batch.
+    """
+    with suppress(OSError, AttributeError):  # another system, or one that does not allow it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
