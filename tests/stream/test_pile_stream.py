@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import pickle
+import re
 from collections import Counter
 from itertools import chain, islice, product
 from typing import Any
@@ -344,7 +345,7 @@ def test_explain_speaks_of_no_tokens_where_there_are_none(corpora: Corpora) -> N
         ({"filters": [no_brown_fox, 5]}, "is no stage"),
         ({"epochs": 0, "lanes": "auto"}, "epochs"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),  # the same in every process
 )
 def test_wrong_arguments(corpora: Corpora, settings: Settings, change: Settings, message: str) -> None:
     with pytest.raises(PilekitError, match=message) as raised:
