@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -22,6 +23,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoXConfig
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
+from pilekit.train import checkpoint
+from pilekit.train.checkpoint_tensors import write_tensors
 from pilekit.train.config import load_config
 from pilekit.train.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
@@ -402,3 +405,23 @@ def test_only_empty_documents_are_told(made: Path, tmp_path: Path) -> None:
     shard.write_text('{"text": ""}\n' * 200)
     with pytest.raises(PilekitError, match="none of the step's rows has a token"):
         trainer(made, tmp_path / "run", f"data.path={shard}").fit()
+
+
+@pytest.mark.parametrize("asynchronous", ["true", "false"])
+def test_a_checkpoint_on_a_full_disk_costs_itself_and_not_the_run(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asynchronous: str
+) -> None:
+    def full(folder: Path, *others: Any) -> None:
+        if folder.name.startswith("step-3"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_tensors(folder, *others)
+
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    finished = trainer(made, tmp_path / "run", f"checkpoint.asynchronous={asynchronous}").fit()
+    assert (finished.step, finished.model) == (8, tmp_path / "run" / "model")
+    assert sorted(folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-6", "step-8"]
+    [warning] = [record.getMessage() for record in caplog.records if "cannot be written" in record.getMessage()]
+    assert warning.endswith(
+        "step-3: the checkpoint cannot be written: No space left on device; training goes on, and earlier checkpoints "
+        "are as they were"
+    )
