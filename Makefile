@@ -21,7 +21,7 @@ test: $(VENV)
 test-slow: $(VENV)
 	$(BIN)/pytest -m slow $(PARALLEL) --ignore tests/frameworks
 	$(BIN)/pytest -m slow tests/frameworks
-	$(BIN)/pytest --nbmake --nbmake-timeout=600 -m '' notebooks
+	$(BIN)/pytest --nbmake --nbmake-timeout=600 --timeout=900 -m '' notebooks
 
 check: $(VENV)
 	$(BIN)/ruff check .

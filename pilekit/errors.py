@@ -12,6 +12,10 @@ class PilekitError(Exception):
     """Bad input or a wrong argument, told in one line that names the place and the remedy."""
 
 
+class ToldElsewhere(PilekitError):
+    """An error that rank 0, or whoever started the ranks, tells too: a rank that prints its errors leaves it out."""
+
+
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 # Direction overrides and other invisible format characters can make a terminal show something else than what is there;
 # lone surrogates (bytes of a file name that are no UTF-8) could not be printed at all.

@@ -49,3 +49,14 @@ def small_disk(path: Path, size: int) -> Iterator[SmallDisk]:
 def _limit_files(size: int) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """No file can grow past `size` bytes, as on a full disk: writing fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -20,7 +20,6 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from pilekit.assemble import demo_corpus
 from pilekit.corpus import write_header
@@ -102,8 +101,8 @@ def command(out: Path) -> None:
     generated arithmetic. They are written anew in frames that can be sought, and verified, as is a copy with one wrong
     bit; copies and near-duplicates are removed, and two shown. Then a tokenizer is trained on them, they are counted
     and streamed as packed batches, by one rank and by two, which make the same steps; and a small model is trained for
-    a minute by two ranks and scored in bits per byte, before and after. Takes two to three minutes and no network; run
-    again, it keeps the corpus and the models that are there.
+    a minute by two ranks and scored in bits per byte, before and after, which is compared and drawn. Takes two to three
+    minutes and no network; run again, it keeps the corpus, the models and the scores that are there.
 
     \b
     Example:
@@ -137,10 +136,13 @@ def command(out: Path) -> None:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
     held_out = (f"{corpus / 'val.jsonl.zst'}", f"{corpus / 'test.jsonl.zst'}", "--manifest", "demo")
     one_step = ("--set", "train.steps=1", "--set", "schedule.warmup=1")
-    for name, changes in (("before", one_step), ("after", ())):
-        run("train", f"{out / 'train.toml'}", *changes, "--out", f"{out / name}", "--nproc-per-node", "2")
-        run("bpb", f"{out / name / 'model'}", *held_out, "--out", f"{out / name / 'bpb'}")
-    _compare(out / "before" / "bpb" / "result.json", out / "after" / "bpb" / "result.json")
+    scores = [out / "before" / "bpb", out / "after" / "bpb"]
+    for score, changes in zip(scores, (one_step, ()), strict=True):
+        run("train", f"{out / 'train.toml'}", *changes, "--out", f"{score.parent}", "--nproc-per-node", "2")
+        plot = f"{score.parent / 'bpb.png'}"
+        run("bpb", f"{score.parent / 'model'}", *held_out, "--out", f"{score}", "--plot", plot)
+    run("bpb", "--compare", *map(str, scores), "--plot", f"{out / 'gain.png'}")
+    _check_fallen(*(score / "result.json" for score in scores))
     click.echo(f"\nEverything is in {visible(str(out))}; take any command from above and change it.")
 
 
@@ -207,20 +209,10 @@ def _compare_steps(alone: list[list[str]], *ranks: list[list[str]]) -> None:
         raise PilekitError(f"{len(ranks)} ranks make other steps than one: {', '.join(differing)}")
 
 
-def _compare(before: Path, after: Path) -> None:
-    """Print bits per byte after one step and after all of them; it must have fallen in every subset."""
-    first, last = (json.loads(path.read_bytes()) for path in (before, after))
-    table = Table(title="Bits per byte after one step and after all", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("subset")
-    for name in ("before", "after", "change"):
-        table.add_column(name, justify="right")
-    rows = [*((name, score, last["subsets"][name]) for name, score in first["subsets"].items())]
-    for name, old, new in (*rows, ("overall", first["overall"], last["overall"])):
-        change = f"{100 * (new['bpb'] / old['bpb'] - 1):+.0f} %"
-        table.add_row(Text(visible(name, 60)), f"{old['bpb']:.4f}", f"{new['bpb']:.4f}", change)
-    click.echo()
-    Console().print(table)
-    if risen := [name for name, old, new in rows if new["bpb"] >= old["bpb"]]:
+def _check_fallen(before: Path, after: Path) -> None:
+    """Raise PilekitError unless bits per byte have fallen in every subset."""
+    first, last = (json.loads(path.read_bytes())["subsets"] for path in (before, after))
+    if risen := [name for name, score in first.items() if last[name]["bpb"] >= score["bpb"]]:
         raise PilekitError(
             f"training did not help with {visible(', '.join(risen), 200)}; look at {visible(str(after))}"
         )

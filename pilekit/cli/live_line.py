@@ -2,7 +2,7 @@
 
     step 900/1000  loss 3.215  lr 2.5e-04  12.3k tokens/s  wait 1%  3 min left
 
-Here "wait" is the share of the step in which it waited for data. A step that fp16 skipped without a loss shows the last
+Here "wait" is the share of the step in which it waited for data. A step that was skipped without a loss shows the last
 one; how many were skipped, and the newest bits per byte, stand at the end where there is room for them.
 It appears with the first step and vanishes at the end, so that nothing of it is left among results; warnings that come
 meanwhile are printed above it. The time left is the mean time of recent steps, newer ones counting more, times the

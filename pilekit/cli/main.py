@@ -7,16 +7,18 @@ traceback only under `--debug`), 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from pilekit import __version__
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, ToldElsewhere, visible
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -112,8 +114,29 @@ def main() -> NoReturn:
     except (PilekitError, OSError) as error:
         if debug:
             raise
-        click.echo(f"error: {visible(str(error))}", err=True)
+        if not (isinstance(error, ToldElsewhere) and os.environ.get("RANK", "0") != "0"):
+            click.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(1)
+
+
+def rank_main() -> NoReturn:
+    """The same for a process that may be one rank of many: a rank that fails among others leaves without taking leave.
+
+    Closing its connections in good order can mean waiting for ranks that wait for it, while nobody has been told yet.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code == 0 or os.environ.get("WORLD_SIZE", "1") == "1":
+            raise
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 class _StandardOutput(io.FileIO):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, ToldElsewhere, visible
 
 if TYPE_CHECKING:
     from pilekit.train.config import TrainConfig
@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     metavar="auto|never|STEP_FOLDER",
     help="Go on from the run's newest checkpoint, from none, or begin from another run's: as checkpoint.resume.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["native", "deepspeed", "accelerate"]),
+    help="What makes the steps; as parallel.engine.  [default: native]",
+)
 @click.option("--estimate", is_flag=True, help="Print each process's memory under ZeRO stages 0 to 3; train nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --estimate: as JSON, in bytes.")
 @click.option("--dry-run", is_flag=True, help="Check the config and what it names; write nothing.")
@@ -67,6 +72,7 @@ def command(
     nproc_per_node: int | None,
     max_restarts: int,
     resume: str | None,
+    engine: str | None,
     estimate: bool,
     as_json: bool,
     dry_run: bool,
@@ -103,6 +109,8 @@ def command(
         )
     if resume is not None:
         changes = (*changes, f"checkpoint.resume={resume}")
+    if engine is not None:
+        changes = (*changes, f"parallel.engine={engine}")
     if in_job and not (estimate or dry_run):
         _train_as_rank(config_file, changes, out)
         return
@@ -145,8 +153,8 @@ def _read(
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
     """Train as one of the ranks that a launcher has started."""
+    from pilekit.engine.ranks import join
     from pilekit.train.interrupt import ended_by_sigterm
-    from pilekit.train.ranks import ToldElsewhere, join
 
     with ended_by_sigterm():
         ranks = join()
@@ -174,8 +182,8 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
 
 def _train(config: TrainConfig, run: RunFolder) -> None:
     from pilekit.cli.live_line import live_line
+    from pilekit.engine.ranks import join
     from pilekit.train.interrupt import ended_by_sigterm, interrupted_by
-    from pilekit.train.ranks import join
     from pilekit.train.trainer import Trainer  # torch: seconds that a wrong config should not cost
 
     with ended_by_sigterm():
@@ -193,7 +201,9 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
                 raise KeyboardInterrupt
             return
     model = visible(str(finished.model))
-    loss = "nothing was left to train" if finished.last is None else f"loss {finished.last.loss:.4f}"
+    loss = "nothing was left to train"
+    if finished.last is not None:
+        loss = "the last one was skipped" if finished.last.loss is None else f"loss {finished.last.loss:.4f}"
     done = "1 step" if finished.step == 1 else f"{finished.step:,} steps"
     click.echo(f"{done} done, {finished.tokens:,} tokens: {loss}")
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
@@ -225,6 +235,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
 
     from pilekit.train.checkpoint import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
+    from pilekit.train.engines import check_engine
     from pilekit.train.estimate import estimate
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.tensorboard import check_tensorboard
@@ -232,11 +243,13 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     data, train = config.data, config.train
     if config.log.tensorboard:
         check_tensorboard()
+    check_engine(config)
     stream = open_stream(config, world_size=world_size)
     open_held_out(config)
     tokenizer = stream.tokenizer
     memory = estimate(config, world_size)
     stage = memory.stages[memory.chosen]
+    natively = "" if config.parallel.engine == "native" else " with the native engine"
     in_host = f" and {decimal(stage.host)} in the CPU's memory" if stage.host else ""
     corpus = stream.corpus
     shards = "1 shard" if len(corpus.shards) == 1 else f"{len(corpus.shards):,} shards"
@@ -257,7 +270,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
         ("tokenizer", f"{visible(str(tokenizer.path))}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
         ("model", f"{visible(_model_of(config))}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(map(str, others)) or 'no other number'}"),
-        ("memory", f"{decimal(stage.device)}{in_host} of each rank at the most (--estimate says for what)"),
+        ("memory", f"{decimal(stage.device)}{in_host} of each rank at the most{natively} (--estimate says for what)"),
         (
             "step",
             f"{train.global_batch_size:,} rows x {data.seq_len:,} = {tokens:,} tokens, "

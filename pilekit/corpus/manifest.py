@@ -103,6 +103,8 @@ class PublishedTable(_Strict, frozen=True):
     models: tuple[Text, ...]
     overall: tuple[Amount, ...] = ()
     subsets: dict[str, tuple[Amount, ...]] = {}
+    split: Literal["val", "test"] | None = None
+    """The held-out split that the data are all of, or a part of; None: other data, or it is not stated."""
     certainty: Certainty = "verified"
     note: str = ""
 
@@ -119,6 +121,7 @@ class PublishedResult(_Strict, frozen=True):
     model: str
     metric: Metric
     measured_on: str
+    split: Literal["val", "test"] | None
     overall: float | None
     subsets: dict[str, float]
     title: str
@@ -219,6 +222,7 @@ def _result(table: PublishedTable, column: int) -> PublishedResult:
         model=table.models[column],
         metric=table.metric,
         measured_on=table.measured_on,
+        split=table.split,
         overall=table.overall[column] if table.overall else None,
         subsets={name: row[column] for name, row in table.subsets.items()},
         title=table.title,

@@ -1,4 +1,7 @@
-"""Where work on many shards runs: local processes, later also a cluster behind the same two calls."""
+"""Where work runs: on many shards in local processes, later on a cluster behind the same two calls; in ranks of a job.
+
+ranks.py, which imports torch, is imported by those who need it.
+"""
 
 from __future__ import annotations
 

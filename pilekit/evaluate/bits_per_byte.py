@@ -1,57 +1,79 @@
 """`bits_per_byte`: documents in, figures per subset out.
 
-    read -> the first `limit` documents of each subset -> tokens -> score_documents -> sums per subset, in float64
+    selection -> those that are not recorded yet, of this rank -> tokens -> score_documents -> records -> tabulate
+
+The figures are a function of the records, and of nothing else: it is the same for them whether a document was scored
+now or in an earlier run, alone or on one rank of many. Ranks share nothing while they score, and meet at the end; so
+nobody waits for anybody until then, and what an interrupted run has recorded serves one on any number of ranks.
 
 A document's bytes are those of its raw text as UTF-8, whatever a tokenizer's normaliser makes of it, and its text is
-encoded as it stands: no token is added, none recognised in it.
+encoded as it stands: no token is added, none recognised in it. What is wrong with model, tokenizer, corpus, folder or
+machine is told before the weights, which may take minutes, are read; where all is recorded, they never are.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from pilekit.corpus import Corpus, resolve_subsets
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.corpus import Corpus, Manifest
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, check_vocabulary, load_causal_lm
-from pilekit.evaluate.model_folder import check_folder, positions_of, read_config
-from pilekit.evaluate.protocol import Rules, max_length_of, prefix_token, protocol
-from pilekit.evaluate.result import BitsPerByte, Score, total
-from pilekit.evaluate.scoring import (
-    BATCH_TOKENS,
-    ScoredDocument,
-    Share,
-    TokenizedDocument,
-    ignore,
-    one_by_one,
-    score_documents,
-)
-from pilekit.shards import SkippedLines, read
+from pilekit.evaluate.credit import Credit
+from pilekit.evaluate.device import device_of
+from pilekit.evaluate.job import apart, ranks_of_job
+from pilekit.evaluate.masked_lm import load_masked_lm
+from pilekit.evaluate.prepared import Data, Given, Prepared, check_counts, corpus_of, prepare, rules_of
+from pilekit.evaluate.protocol import MLM_SEED, protocol
+from pilekit.evaluate.pseudo_scoring import Template, pseudo_score_documents
+from pilekit.evaluate.records import Records
+from pilekit.evaluate.result import BitsPerByte, write_result
+from pilekit.evaluate.result_folder import RecordFile, held_folder, record_path
+from pilekit.evaluate.scoring import ScoredDocument, Share, TokenizedDocument, ignore, score_documents
+from pilekit.evaluate.selection import Recorded, dealt, selected, tokenized
+from pilekit.evaluate.tabulate import tabulate
+from pilekit.evaluate.training_copies import count_training_copies
+from pilekit.shards import SkippedLines
 from pilekit.shards.reading import OnError
-from pilekit.tokenize import Tokenize, Tokenizer, load_tokenizer
+from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+MOST_OTHERS = 30
+"""Labels in the protocol that the manifest does not know: what is of thousands is told by a few."""
 
 
 def bits_per_byte(
     model_dir: str | Path,
-    data: str | Path | Sequence[str | Path] | Corpus | None = None,
+    data: Data = None,
     *,
     subsets: Sequence[str] | None = None,
     limit: int | None = None,
     max_length: int | None = None,
+    context_len: int = 1,
     prefix: str | int = "auto",
-    batch_tokens: int = BATCH_TOKENS,
+    paper: bool = False,
+    group0: str | Path | None = None,
+    train: Data = None,
+    mlm_sample: int | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    out: str | Path | None = None,
     on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
 ) -> BitsPerByte:
-    """Score a model in Hugging Face's format, with its own tokenizer, on a corpus; in float32.
+    """Score a model in Hugging Face's format, with its own tokenizer, on a corpus.
 
     Returns a `BitsPerByte`: a `Score` for each subset that has documents, in `.subsets`, one over all in `.overall`
-    (`.bpb` is the figure), and in `.protocol` what the figures depend on.
+    (`.bpb` is the figure, `.interval` its 95 % interval), and in `.protocol` what the figures depend on. A masked model
+    (BERT's and RoBERTa's kind) is recognised by its config.json; its figures are pseudo-bits per byte.
 
     model_dir      a folder with config.json, safetensors and tokenizer.json
     data           a path, glob or URL, several of them, a `Corpus`, or None for the default places. Where val or test
@@ -60,39 +82,85 @@ def bits_per_byte(
     limit          the first so many documents of each subset; None: all. Reading ends when all subsets asked for have
                    as many; else when all of the manifest, and all others met until then, have
     max_length     tokens in a window; None: as many as the model has positions, 2048 where it declares no limit
+    context_len    inputs that a window behind the first has, at the least, for each token that it predicts. 1, disjoint
+                   windows, is what published figures are made with; more gives lower figures at a higher cost
     prefix         what stands before a document's first token: "bos", "eos", a token's id, "auto" (BOS, else EOS), or
                    "none": then the first token is context only and not predicted, while its bytes count
-    batch_tokens   tokens in a forward pass: for speed and memory, the figures do not depend on it
+    paper          figures as in the Pile's paper, by its fixed constants of tokens per byte
+    group0         only the documents of these lists, of the test split: the tenth of it that the paper scored
+    train          training shards: documents whose text occurs in them are counted, in `.training_copies`
+    mlm_sample     of a masked model's window only so many tokens, drawn at random, are scored; None: all
+    dtype          "fp32", "bf16", "fp16", or "auto": fp32 on a CPU, on a GPU as the weights are stored
+    device         "cpu", "cuda", "cuda:N", or "auto": a GPU where there is one
+    batch_tokens   tokens in a forward pass: for speed and memory, the figures do not depend on it. None: what suits the
+                   device. Where memory does not hold so many, fewer are taken, and a warning says so
+    out            a folder for result.json and the record of every document, written as soon as it is scored: an
+                   interrupted call goes on from there when it is made again, and one that was complete answers at once
     on_error       "raise": a bad line is a `PilekitError`; "skip": it is passed over, a warning tells how many were,
                    and so does "skipped_lines" in the protocol
     advance        called with each further amount of stored bytes dealt with
 
-    PilekitError for anything wrong with the model, its tokenizer or the corpus, and if no document is selected.
+    Among several processes (torchrun, or a process group that stands) all must make the same call: documents are dealt
+    to them, all get the same result, and the first writes it. PilekitError, on all of them, for anything wrong with the
+    model, its tokenizer, the corpus or the folder, and if no document is selected.
     """
-    if not isinstance(model_dir, str | os.PathLike):
-        raise PilekitError(f"model_dir is the path of a model's folder, not {visible(repr(model_dir), 80)}")
-    corpus = (data if isinstance(data, Corpus) else Corpus(data)).only_held_out()
-    _check(limit=limit, max_length=max_length, batch_tokens=batch_tokens)
-    _exact(subsets, corpus)
-    check_folder(model_dir)  # What is wrong is told before the weights, which may take a minute, are read.
-    max_length_of(positions_of(read_config(model_dir)), max_length)
-    tokenizer = load_tokenizer(model_dir)
-    prefix_token(prefix, tokenizer, None)
-    lm = load_causal_lm(model_dir)
-    check_vocabulary(lm.model, tokenizer, str(model_dir))
-    return score_corpus(
-        lm,
-        tokenizer,
-        corpus,
-        subsets=subsets,
-        limit=limit,
-        max_length=max_length,
-        prefix=prefix,
-        batch_tokens=batch_tokens,
-        on_error=on_error,
-        advance=advance,
-        model_dir=model_dir,
-    )
+    ranks = ranks_of_job()
+    placed = ranks.together(lambda: device_of(device, ranks))
+
+    def check() -> Prepared:
+        check_counts(limit=limit, max_length=max_length, batch_tokens=batch_tokens, context_len=context_len)
+        check_counts(mlm_sample=mlm_sample)
+        given = Given(subsets, limit, max_length, context_len, prefix, paper, group0, mlm_sample, dtype)
+        prepared = prepare(model_dir, data, given, placed, ranks.world_size)
+        if train is not None:
+            corpus_of(train)  # that it is there; it is read at the end
+        return prepared
+
+    of = ranks.first(check)
+
+    def load() -> CausalLM | _Masked:
+        if of.template is None:
+            lm = load_causal_lm(model_dir, dtype=of.dtype, device=placed)
+            check_vocabulary(lm.model, of.tokenizer, str(model_dir))
+            return lm
+        return _Masked(load_masked_lm(model_dir, dtype=of.dtype, device=placed), of.template)
+
+    with ExitStack() as held:
+        recorded = Recorded(Records.of([], [shard.name for shard in of.corpus.shards], of.corpus.manifest))
+        if out is not None:
+            recorded = Recorded(ranks.first(lambda: _held(out, of, held)))
+        labels: dict[str, None] = {}
+        records, skipped = _score(
+            load,
+            of,
+            recorded,
+            ranks,
+            batch_tokens=batch_tokens,
+            out=out,
+            on_error=on_error,
+            advance=advance,
+            labels=labels,
+        )
+
+        def finish() -> BitsPerByte:
+            described = {
+                **of.protocol,
+                "skipped_lines": skipped.count,
+                "labels": _told(labels, of.corpus.manifest),
+                "records": None if out is None else of.key,
+            }
+            result = tabulate(records, described, of.corpus.manifest)
+            _tell(records, of, skipped)
+            for warning in result.warnings:
+                logger.warning("%s", visible(warning, 1000))
+            if train is not None:
+                copies = count_training_copies(records, corpus_of(train), on_error=on_error)
+                result = replace(result, training_copies=copies)
+            if out is not None:
+                write_result(result, out)
+            return result
+
+        return ranks.first(finish)
 
 
 def score_corpus(
@@ -103,156 +171,194 @@ def score_corpus(
     subsets: Sequence[str] | None = None,
     limit: int | None = None,
     max_length: int | None = None,
+    context_len: int = 1,
     prefix: str | int = "auto",
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
     on_error: OnError = "raise",
-    advance: Callable[[int], None] = ignore,
-    model_dir: str | Path | None = None,
-    share: Share = one_by_one,
+    share: Share | None = None,
 ) -> BitsPerByte:
-    """The same for a model in memory, in its own precision, on all shards of `corpus`.
+    """The same for a causal model in memory, in its own precision, on all shards of `corpus`; nothing is written.
 
-    The model is afterwards as it was before: in training, if it was, and no random number is drawn. `model_dir` is
-    where the protocol says it came from, and `share` who makes the forward passes (see `score_documents`).
+    The model is afterwards as it was before: in training, if it was, and no random number is drawn. `share` says who
+    makes the forward passes (see `score_documents`); it is for processes that each make this call, as training does.
     """
-    _check(limit=limit, max_length=max_length, batch_tokens=batch_tokens)
-    exact = _exact(subsets, corpus)
-    rules = Rules(
-        max_length_of(lm.max_length, max_length), str(prefix), prefix_token(prefix, tokenizer, lm), exact, limit
+    check_counts(limit=limit, max_length=max_length, batch_tokens=batch_tokens, context_len=context_len)
+    given = Given(subsets, limit, max_length, context_len, prefix)
+    rules = rules_of(given, corpus, tokenizer, lm.model, lm.max_length, masked=False)
+    described = protocol(
+        lm.model, tokenizer, corpus, rules, dtype=lm.model.dtype, device=lm.model.device.type, model_dir=None
     )
-    described = protocol(lm, tokenizer, corpus, rules, model_dir)
-    credit = _Credit(advance)
-    skipped = SkippedLines()
-    documents = _documents(corpus, tokenizer, rules, on_error, skipped, credit)
-    sums: dict[str, Score] = {}
+    of = Prepared(corpus, rules, tokenizer, lm.model.dtype, described, "", None, None)
+    recorded = Recorded(Records.of([], [shard.name for shard in corpus.shards], corpus.manifest))
     was_training = lm.model.training
     lm.model.train(False)
     try:
-        for document in score_documents(
+        records, skipped = _score(
+            lambda: lm, of, recorded, None, batch_tokens=batch_tokens, on_error=on_error, share=share
+        )
+    finally:
+        lm.model.train(was_training)
+    _tell(records, of, skipped)
+    return tabulate(records, {**described, "skipped_lines": skipped.count, "records": None}, corpus.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Masked:
+    lm: Any
+    template: Template
+
+
+def _held(out: str | Path, of: Prepared, held: ExitStack) -> Records:
+    """What is recorded in the folder, which is held as long as `held` is open; says so where there is something."""
+    recorded = held.enter_context(held_folder(out, of.key, of.protocol, of.corpus.manifest))
+    if len(recorded):
+        documents = "1 document is" if len(recorded) == 1 else f"{len(recorded):,} documents are"
+        logger.warning("continuing: %s recorded in %s", documents, visible(str(out)))
+    return recorded
+
+
+def _score(
+    load: Callable[[], CausalLM | _Masked],
+    of: Prepared,
+    recorded: Recorded,
+    ranks: Ranks | None,
+    *,
+    batch_tokens: int | None,
+    out: str | Path | None = None,
+    on_error: OnError = "raise",
+    advance: Callable[[int], None] = ignore,
+    share: Share | None = None,
+    labels: dict[str, None] | None = None,
+) -> tuple[Records, SkippedLines]:
+    """All records, those of `recorded` and of all ranks, which none of them has before all have scored theirs.
+
+    load     the model, which is asked for if a document is to be scored
+    ranks    None: this process scores all
+    out      where records are written as they come; None: nowhere
+    labels   gets those of all documents that are read; None: only documents of the subsets asked for are
+    """
+    rank, world_size = (0, 1) if ranks is None else (ranks.rank, ranks.world_size)
+    names = [shard.name for shard in of.corpus.shards]
+    manifest = of.corpus.manifest
+    credit = Credit(advance, world_size)
+    skipped = SkippedLines()
+
+    def own(check: Callable[[], None]) -> Records:
+        def scored(tokens: int) -> None:
+            credit.scored(tokens)
+            check()
+
+        with ExitStack() as opened:
+            batches = opened.enter_context(
+                closing(selected(of.corpus, of.rules, of.lists, on_error, skipped, credit.read, labels))
+            )
+            left = map(recorded.left_of, credit.passing(batches))
+            documents = tokenized(dealt(left, rank, world_size), of.tokenizer)
+            found = _scored(load, documents, of, batch_tokens, scored, share)
+            if out is not None:
+                file = opened.enter_context(RecordFile(record_path(out, of.key, rank)))
+                found = _written(found, file)
+            return Records.of(found, names, manifest)
+
+    parts = [own(lambda: None)] if ranks is None else ranks.gather(apart(ranks, own))
+    credit.all()
+
+    def all_of_them() -> Records:
+        records = Records.joined([recorded.all_met(), *parts], manifest)
+        if not len(records):
+            raise PilekitError(_nothing_selected(of.corpus, of.rules.subsets))
+        return records
+
+    return all_of_them() if ranks is None else ranks.together(all_of_them), skipped
+
+
+def _scored(
+    load: Callable[[], CausalLM | _Masked],
+    documents: Iterable[TokenizedDocument],
+    of: Prepared,
+    batch_tokens: int | None,
+    scored: Callable[[int], None],
+    share: Share | None,
+) -> Iterator[ScoredDocument]:
+    documents = iter(documents)
+    first = next(documents, None)
+    if first is None:
+        return
+    lm, rules = load(), of.rules
+    documents = chain([first], documents)
+    if isinstance(lm, _Masked):
+        yield from pseudo_score_documents(
+            lm.lm,
+            documents,
+            template=lm.template,
+            max_length=rules.max_length,
+            sample=rules.mlm_sample,
+            seed=MLM_SEED,
+            batch_tokens=batch_tokens,
+            scored=scored,
+        )
+    else:
+        yield from score_documents(
             lm,
             documents,
             prefix=rules.prefix_id,
             max_length=rules.max_length,
+            context_len=rules.context_len,
             batch_tokens=batch_tokens,
-            scored=credit.scored,
+            scored=scored,
             share=share,
-        ):
-            sums[document.subset] = _plus(sums.get(document.subset, Score()), document)
-    finally:
-        documents.close()
-        lm.model.train(was_training)
-    credit.all()
-    if not sums:
-        raise PilekitError(_nothing_selected(corpus, exact))
-    for name in exact or ():
-        if name not in sums:
+        )
+
+
+def _written(documents: Iterable[ScoredDocument], file: RecordFile) -> Iterator[ScoredDocument]:
+    for document in documents:
+        file.append(document)
+        yield document
+
+
+def _told(labels: Iterable[str], manifest: Manifest) -> list[str]:
+    """Of the labels met all that the manifest knows, in its order, and the first few others."""
+    known = [subset.name for subset in manifest.subsets]
+    met = set(labels)
+    return [name for name in known if name in met] + [name for name in labels if name not in known][:MOST_OTHERS]
+
+
+def _tell(records: Records, of: Prepared, skipped: SkippedLines) -> None:
+    """Warn of what the figures do not show: subsets and labels that are not there, lines that were skipped."""
+    corpus = of.corpus
+    for name in of.rules.subsets or ():
+        if name not in records.subsets:
             logger.warning("no documents of %s in %s", visible(name, 80), visible(corpus.root, 200))
+    known = {subset.name for subset in corpus.manifest.subsets}
+    for place, shard in enumerate(corpus.shards):
+        labels = {records.subsets[code] for code in set(records.subset[records.shard == place].tolist())}
+        if known and labels and not labels & known:
+            logger.warning(
+                "%s: has no label that the manifest %s knows, only %s; if labels are elsewhere in its records, give a "
+                "manifest that says where",
+                visible(shard.name, 200),
+                visible(corpus.manifest.name, 60),
+                visible(", ".join(sorted(labels)[:3]), 200),
+            )
+    if of.lists is not None and of.rules.limit is None:
+        unmet = {
+            name: count
+            for name, count in of.lists.unmet().items()
+            if of.rules.subsets is None or name in of.rules.subsets
+        }
+        if unmet:
+            name, count = max(unmet.items(), key=lambda item: item[1])
+            logger.warning(
+                "the lists of group0 name %d documents that are not in %s, %d of them of %s: it is not the whole test "
+                "set",
+                sum(unmet.values()),
+                visible(corpus.root, 200),
+                count,
+                visible(name, 80),
+            )
     if skipped.count:
         lines = "1 bad line" if skipped.count == 1 else f"{skipped.count:,} bad lines"
         logger.warning("skipped %s, the first: %s", lines, visible(str(skipped.examples[0]), 500))
-    described["skipped_lines"] = skipped.count
-    known = (subset.name for subset in corpus.manifest.subsets if subset.name in sums)
-    return BitsPerByte(total(sums.values()), {name: sums[name] for name in dict.fromkeys((*known, *sums))}, described)
-
-
-def _documents(
-    corpus: Corpus, tokenizer: Tokenizer, rules: Rules, on_error: OnError, skipped: SkippedLines, credit: _Credit
-) -> Generator[TokenizedDocument, None, None]:
-    tokenize = Tokenize(tokenizer)
-    first = _FirstDocuments(corpus, rules)
-    for shard in corpus.shards:
-        with read(shard, rules.subsets, on_error, manifest=corpus.manifest, advance=credit.read) as reader:
-            for batch in map(first.of, reader):
-                credit.scored(0)
-                sizes = batch.text_bytes().tolist()
-                for tokens in tokenize(iter([batch])):
-                    for i, (begin, end) in enumerate(zip(tokens.offsets, tokens.offsets[1:], strict=False)):
-                        yield TokenizedDocument(
-                            shard.name, int(tokens.numbers[i]), tokens.subsets[i], sizes[i], tokens.ids[begin:end]
-                        )
-                if first.are_all_there:
-                    break
-            skipped.merge(reader.skipped)
-        if first.are_all_there:
-            return
-
-
-class _FirstDocuments:
-    """Takes the first `limit` documents of each subset; counts what it takes."""
-
-    def __init__(self, corpus: Corpus, rules: Rules) -> None:
-        self.limit = rules.limit
-        known = [subset.name for subset in corpus.manifest.subsets]
-        self.taken = dict.fromkeys(known if rules.subsets is None else rules.subsets, 0)
-        self.most = len(self.taken) + MAX_SUBSETS
-        self.ends = self.limit is not None and bool(self.taken)
-
-    def of(self, batch: DocumentBatch) -> DocumentBatch:
-        keep = []
-        for subset in batch.subsets:
-            taken = self.taken.get(subset, 0)
-            keep.append(self.limit is None or taken < self.limit)
-            self.taken[subset] = taken + keep[-1]
-        if len(self.taken) > self.most:
-            raise too_many_subsets(MAX_SUBSETS)
-        return batch.where(keep)
-
-    @property
-    def are_all_there(self) -> bool:
-        return self.ends and all(taken == self.limit for taken in self.taken.values())
-
-
-class _Credit:
-    """Tells how many stored bytes have been dealt with: read and scored, where reading is far ahead of scoring.
-
-    A small shard is read whole before its first token is scored. So a scored token counts for as many stored bytes as
-    one usually takes, and what was read long ago for scored, whatever became of it.
-    """
-
-    BYTES_PER_TOKEN = 1.3
-    READ_AHEAD = 4 << 20
-
-    def __init__(self, advance: Callable[[int], None]) -> None:
-        self.advance = advance
-        self.bytes_read = self.told = self.tokens = 0
-
-    def read(self, amount: int) -> None:
-        self.bytes_read += amount  # the decoding thread's only act here: what is due is told by the other alone
-
-    def scored(self, tokens: int) -> None:
-        self.tokens += tokens
-        due = max(int(self.tokens * self.BYTES_PER_TOKEN), self.bytes_read - self.READ_AHEAD)
-        self._tell(min(due, self.bytes_read))
-
-    def all(self) -> None:
-        self._tell(self.bytes_read)
-
-    def _tell(self, due: int) -> None:
-        if due > self.told:
-            self.advance(due - self.told)
-            self.told = due
-
-
-def _plus(score: Score, document: ScoredDocument) -> Score:
-    return Score(
-        score.documents + 1, score.bytes + document.bytes, score.tokens + document.tokens, score.nll + document.nll
-    )
-
-
-def _check(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and (type(value) is not int or value < 1):
-            raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 40)}")
-
-
-def _exact(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
-    """The exact names of the subsets asked for; None: all."""
-    if subsets is None:
-        return None
-    names = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
-    if not names:
-        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
-    return names
 
 
 def _nothing_selected(corpus: Corpus, subsets: tuple[str, ...] | None) -> str:

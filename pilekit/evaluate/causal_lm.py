@@ -45,16 +45,19 @@ class CausalLM:
     """Whether the model's logits are exactly `head` of the trunk's output, so that they may be made in chunks."""
 
 
-def load_causal_lm(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> CausalLM:
-    """The model of a folder with config.json and safetensors, in `dtype`, to predict with; on a GPU where there is one.
+def load_causal_lm(
+    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> CausalLM:
+    """The model of a folder with config.json and safetensors, in `dtype`, to predict with.
+
+    device   None: a GPU where there is one
 
     A PilekitError where there is no such model: no folder, no weights, weights that leave a part of the model to
     chance, above all its head, a type unknown to transformers or with code of its own, a model that is not causal.
     Nothing is downloaded, unpickled or executed.
     """
     model = load_model(model_dir, dtype=dtype)
-    if torch.cuda.is_available():
-        cast("nn.Module", model).to("cuda")
+    cast("nn.Module", model).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
         return as_causal_lm(model)
     except PilekitError as error:

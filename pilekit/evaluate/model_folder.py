@@ -10,6 +10,7 @@ is allocated. Tensors may be stored in any precision; they come in the one asked
 from __future__ import annotations
 
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -76,6 +77,8 @@ MASKED = Kind(
 # Where the models' authors have put the number of positions.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
+_STORED = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
+
 # Fields of a config.json that must choose nothing here: the code to run, the file of the weights; and the labels of a
 # classifier, of which transformers makes a dictionary of any size.
 _PASSED_OVER = ("auto_map", "transformers_weights", "num_labels", "id2label", "label2id")
@@ -86,12 +89,9 @@ def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -
 
     Raises PilekitError, in one line, for anything that is not such a folder.
     """
+    config = outline(folder, kind).config
     folder = Path(folder)
     shown = visible(str(folder))
-    check_folder(folder)
-    config = read_config(folder, kind)
-    files = weight_files(folder)
-    _check_size(folder, config, files, kind)
     try:
         with quiet():
             model, found = kind.auto.from_pretrained(
@@ -109,6 +109,17 @@ def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -
         raise PilekitError(f"{shown}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
     _check_complete(shown, model, found, kind)
     return cast("PreTrainedModel", model)
+
+
+def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
+    """The model of this kind of `folder` without its numbers, on the meta device: its names, shapes and configuration.
+
+    PilekitError for what is no such folder, for damaged weights, and where they cannot hold what config.json describes.
+    """
+    folder = Path(folder)
+    check_folder(folder)
+    config = read_config(folder, kind)
+    return _checked_outline(folder, config, weight_files(folder), kind)
 
 
 def check_folder(folder: str | Path) -> None:
@@ -174,6 +185,26 @@ def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
     return config
 
 
+def kind_of(folder: str | Path) -> Kind:
+    """Whether the model of `folder` is causal or masked, by the class that its config.json says it was saved as.
+
+    A type of both kinds (BERT, RoBERTa, ...) that names no class of either is masked, unless it is a decoder. What is
+    neither, or cannot be read, counts as causal: whoever reads it as such says what is wrong.
+    """
+    try:
+        content: Any = orjson.loads((Path(folder) / "config.json").read_bytes())
+        model_type = str(content["model_type"])
+        classes = set(content.get("architectures") or ())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return CAUSAL
+    if model_type not in MASKED.types:
+        return CAUSAL
+    if model_type not in CAUSAL.types:
+        return MASKED
+    masked, causal = (bool(classes & {kind.types[model_type]}) for kind in (MASKED, CAUSAL))
+    return MASKED if masked or not (causal or content.get("is_decoder") is True) else CAUSAL
+
+
 def positions_of(config: PreTrainedConfig) -> int | None:
     """The positions that a model of this configuration has; None if it names no limit."""
     for field in _POSITIONS:
@@ -198,6 +229,21 @@ def weight_files(folder: str | Path) -> list[Path]:
             "trust it, AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder) of transformers converts it"
         )
     raise PilekitError(f"{shown}: has no weights ({WEIGHTS}), only a configuration; copy the whole model")
+
+
+def stored_dtype(folder: str | Path) -> torch.dtype:
+    """The precision of most of the stored numbers of `folder`, of those that a model can compute in; float32 if none.
+
+    Only the headers of the weight files are read.
+    """
+    numbers: dict[str, int] = {}
+    for file in weight_files(folder):
+        with _opened(file) as opened:
+            for name in opened.keys():  # noqa: SIM118 (no mapping)
+                tensor = opened.get_slice(name)
+                numbers[tensor.get_dtype()] = numbers.get(tensor.get_dtype(), 0) + math.prod(tensor.get_shape())
+    known = {name: count for name, count in numbers.items() if name in _STORED}
+    return _STORED[max(known, key=lambda name: known[name])] if known else torch.float32
 
 
 def model_on_meta(config: PreTrainedConfig, shown: str, kind: Kind = CAUSAL) -> PreTrainedModel:
@@ -255,18 +301,13 @@ def _indexed_files(index: Path) -> list[Path]:
     return files
 
 
-def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path], kind: Kind) -> None:
+def _checked_outline(folder: Path, config: PreTrainedConfig, files: list[Path], kind: Kind) -> PreTrainedModel:
     """Refuse damaged files, and a configuration that describes a far larger model than the files can hold."""
     tensors = size = 0
     for file in files:
-        try:
-            with safe_open(file, framework="pt") as opened:
-                tensors += len(opened.keys())
+        with _opened(file) as opened:
+            tensors += len(opened.keys())
             size += file.stat().st_size
-        except (SafetensorError, OSError) as error:
-            raise PilekitError(
-                f"{visible(str(file))}: is not a whole safetensors file ({visible(str(error), 200)}); copy it again"
-            ) from error
     shown = visible(str(folder / "config.json"))
     layers = getattr(config.get_text_config(), "num_hidden_layers", None)
     positions = (vars(config.get_text_config()).get(field) for field in _POSITIONS)
@@ -275,11 +316,25 @@ def _check_size(folder: Path, config: PreTrainedConfig, files: list[Path], kind:
             raise PilekitError(f"{shown}: names {value:,} {what}, and a model has at least one; copy it again")
     if isinstance(layers, int) and layers > tensors:
         raise PilekitError(f"{shown}: names {layers:,} layers, but the weights beside it hold {tensors:,} tensors")
-    parameters = sum(parameter.numel() for parameter in model_on_meta(config, shown, kind).parameters())
+    model = model_on_meta(config, shown, kind)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > size:
         raise PilekitError(
             f"{shown}: describes {parameters:,} parameters, but the weights beside it have only {size:,} bytes"
         )
+    return model
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """The tensors of a safetensors file, of which none is read yet."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            yield opened
+    except (SafetensorError, OSError) as error:
+        raise PilekitError(
+            f"{visible(str(file))}: is not a whole safetensors file ({visible(str(error), 200)}); copy it again"
+        ) from error
 
 
 def _check_complete(shown: str, model: PreTrainedModel, found: dict[str, Any], kind: Kind) -> None:

@@ -1,7 +1,8 @@
 """Negative log-likelihoods of documents: windows of like length in one batch, logits only where a token is scored.
 
     documents -> their windows, held until they have LOOK_AHEAD tokens -> batches of like length, the longest first
-              -> the trunk once -> head and cross entropy in chunks of rows -> sums in float64 -> documents, in order
+              -> the trunk once -> head and cross entropy in chunks of rows -> sums in float64
+              -> each document as soon as the last of its windows is scored
 
 Batching changes no figure: windows are padded on the right, where a causal model does not look, and every window has a
 sum of its own. Memory grows neither with the corpus nor, but for its own tokens, with a document: what is held is the
@@ -23,11 +24,15 @@ from torch.nn.functional import cross_entropy
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, depends_on_length
+from pilekit.evaluate.fitting import Fitting, is_out_of_memory
+from pilekit.evaluate.records import ScoredDocument as ScoredDocument
 from pilekit.evaluate.windows import Window, windows
 
 BATCH_TOKENS = 4096
 """A token of `pythia-14m` takes one CPU core 270-280 us with 2,048 or 4,096 tokens in a batch, 300 with 8,192, 330 with
 32,768: larger batches leave the cache, and pad more. Four fifths of it are the head and its softmax."""
+BATCH_TOKENS_ON_GPU = 32_768
+"""A guess, not measured: enough that the GPU and not Python, which launches its kernels, is what takes the time."""
 LOOK_AHEAD = 1 << 20
 """Of 1,068 documents of 22 subsets, 4,096 tokens in a batch and windows of 2,048, 0.7 % of the computed tokens are
 padding; 2.2 % with a quarter of this look-ahead, 12 % with 1 / 64."""
@@ -45,6 +50,7 @@ class TokenizedDocument:
     """A document to be scored.
 
     shard, number   its identity
+    text            xxh3_64 of its raw text's UTF-8, which is part of it
     subset          its label
     bytes           UTF-8 bytes of its raw text
     ids             uint32 [tokens], no special token added
@@ -52,29 +58,25 @@ class TokenizedDocument:
 
     shard: str
     number: int
+    text: int
     subset: str
     bytes: int
     ids: npt.NDArray[np.uint32] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredDocument:
-    """A document that was scored: `tokens` is how many were predicted, `nll` the sum over them in nats."""
-
-    shard: str
-    number: int
-    subset: str
-    bytes: int
-    tokens: int
-    nll: float
-
-
 @dataclass(slots=True)
 class _Open:
-    """A document whose windows are being scored; `sequence` is the prefix and its tokens, uint32."""
+    """A document whose windows are being scored.
+
+    sequence   the prefix and its tokens, uint32
+    held       how many of its windows are not scored yet
+    whole      whether these are all that are left
+    """
 
     document: TokenizedDocument
     sequence: npt.NDArray[np.uint32]
+    held: int = 0
+    whole: bool = False
     nll: float = 0.0
 
     @property
@@ -83,7 +85,7 @@ class _Open:
 
     def scored(self) -> ScoredDocument:
         of = self.document
-        return ScoredDocument(of.shard, of.number, of.subset, of.bytes, self.tokens, self.nll)
+        return ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, self.tokens, self.nll)
 
 
 class _Piece(NamedTuple):
@@ -99,13 +101,13 @@ Share = Callable[[Sequence[Windows], Forward], Iterable[list[float]]]
 """How the sums of all windows of all batches, in order, come about."""
 
 
-def one_by_one(batches: Sequence[Windows], forward: Forward) -> Iterator[list[float]]:
-    """All of them in this process."""
-    return map(forward, batches)
-
-
 def ignore(amount: int) -> None:
     """Where nobody asks how far the work has come."""
+
+
+def usual_batch_tokens(device: torch.device) -> int:
+    """Inputs in a batch where none are asked for."""
+    return BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ON_GPU
 
 
 def score_documents(
@@ -114,68 +116,68 @@ def score_documents(
     *,
     prefix: int | None,
     max_length: int,
-    batch_tokens: int = BATCH_TOKENS,
+    context_len: int = 1,
+    batch_tokens: int | None = None,
     look_ahead: int = LOOK_AHEAD,
     scored: Callable[[int], None] = ignore,
-    share: Share = one_by_one,
+    share: Share | None = None,
 ) -> Iterator[ScoredDocument]:
-    """Yield every document with its negative log-likelihood, in order; the model is used in its mode, device and dtype.
+    """Yield every document with its negative log-likelihood; the model is used in its mode, device and dtype.
 
     prefix         the token id before the first token; None: the first token is context only and not scored
     max_length     the most inputs of a window (see windows.py)
-    batch_tokens   inputs in a batch, padding counted; one window always fits
+    context_len    inputs that a window behind the first has, at the least, for each token that it predicts
+    batch_tokens   inputs in a batch, padding counted; one window always fits. None: what suits the device
     look_ahead     windows of so many tokens are sorted by length together
     scored         called with each further number of tokens scored
-    share          who makes the forward passes: this process all of them, or each process of a job some
+    share          who makes the forward passes; None: this process all of them, and where memory does not hold a batch
+                   it is made in parts, and so are all others, which a warning says
 
-    A loss that is no finite number is a PilekitError that names the document.
+    A document comes as soon as it is scored, between two forward passes; so the order is that of their lengths rather
+    than their own. A loss that is no finite number is a PilekitError that names the document, and so is what the model
+    raises; `share` gets it from the forward pass, as the cause of that PilekitError.
     """
+    share = share or Fitting(_length)
+    batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.head_is_last else BATCH_TOKENS)
     held: list[_Piece] = []
-    opened: list[_Open] = []
     weight = 0
-    for current, window in _pieces(documents, prefix, max_length):
-        if weight >= look_ahead:
-            _score(lm, held, batch_tokens, scored, share)
-            yield from (one.scored() for one in opened if one is not current)
-            opened, held, weight = [one for one in opened if one is current], [], 0
-        weight += OBJECT_TOKENS
-        if window is None:
-            opened.append(current)
-        else:
-            held.append(_Piece(current, window))
-            weight += window.end - window.begin
-    _score(lm, held, batch_tokens, scored, share)
-    yield from (one.scored() for one in opened)
-
-
-def _pieces(
-    documents: Iterable[TokenizedDocument], prefix: int | None, max_length: int
-) -> Iterator[tuple[_Open, Window | None]]:
-    """Every document, first with None for its beginning, then with each of its windows."""
     before = np.array([] if prefix is None else [prefix], dtype=np.uint32)
     for document in documents:
         current = _Open(document, np.concatenate((before, document.ids)))
-        yield current, None
-        for window in windows(current.tokens, max_length):
-            yield current, window
+        for window in windows(current.tokens, max_length, context_len):
+            if weight >= look_ahead:
+                yield from _score(lm, held, batch_tokens, scored, share)
+                held, weight = [], 0
+            held.append(_Piece(current, window))
+            current.held += 1
+            weight += OBJECT_TOKENS + window.end - window.begin
+        current.whole = True
+        if not current.held:
+            yield current.scored()
+    yield from _score(lm, held, batch_tokens, scored, share)
 
 
-def _score(lm: CausalLM, held: list[_Piece], batch_tokens: int, scored: Callable[[int], None], share: Share) -> None:
-    """Add the losses of all windows to their documents'."""
+def _score(
+    lm: CausalLM, held: list[_Piece], batch_tokens: int, scored: Callable[[int], None], share: Share
+) -> Iterator[ScoredDocument]:
+    """Add the losses of all windows to their documents', and yield those that are complete."""
 
     def forward(batch: Windows) -> list[float]:
         try:
             return _losses(lm, batch)
         except (RuntimeError, IndexError, ValueError, MemoryError) as error:
-            raise _failed(batch[0], error) from error
+            raise failed(batch[0].of.document, len(batch), _length(batch[0]), error) from error
 
     made = list(batches(held, batch_tokens, mixed=not depends_on_length(lm.model)))
     for batch, losses in zip(made, share(made, forward), strict=True):
         for piece, nll in zip(batch, losses, strict=True):
-            piece.of.nll += nll
             if not math.isfinite(nll):
-                raise _no_number(piece, nll)
+                raise no_number(piece.of.document, nll)
+            piece.of.nll += nll
+            piece.of.held -= 1
         scored(sum(piece.window.targets for piece in batch))
+        ended = {id(piece.of): piece.of for piece in batch if piece.of.whole and not piece.of.held}
+        yield from (one.scored() for one in ended.values())
 
 
 def batches(held: Iterable[_Piece], batch_tokens: int, *, mixed: bool = True) -> Iterator[list[_Piece]]:
@@ -185,16 +187,20 @@ def batches(held: Iterable[_Piece], batch_tokens: int, *, mixed: bool = True) ->
     """
     batch: list[_Piece] = []
     longest = 0
-    for piece in sorted(held, key=lambda piece: piece.window.begin - piece.window.end):
+    for piece in sorted(held, key=_length, reverse=True):
         full = (len(batch) + 1) * longest > batch_tokens
-        if batch and (full or not (mixed or piece.window.end - piece.window.begin == longest)):
+        if batch and (full or not (mixed or _length(piece) == longest)):
             yield batch
             batch = []
         if not batch:
-            longest = piece.window.end - piece.window.begin
+            longest = _length(piece)
         batch.append(piece)
     if batch:
         yield batch
+
+
+def _length(piece: _Piece) -> int:
+    return piece.window.end - piece.window.begin
 
 
 @torch.no_grad()
@@ -209,7 +215,7 @@ def _losses(lm: CausalLM, batch: list[_Piece]) -> list[float]:
     else:
         rows = lm.model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1)
     losses = torch.empty(len(places), dtype=torch.float64, device=rows.device)
-    step = _chunk_rows(rows.device, lm.head.weight.shape[0] if lm.head_is_last else rows.shape[-1])
+    step = chunk_rows(rows.device, lm.head.weight.shape[0] if lm.head_is_last else rows.shape[-1])
     for begin in range(0, len(places), step):
         chunk = slice(begin, begin + step)
         logits = rows[places[chunk]]
@@ -224,7 +230,7 @@ def _losses(lm: CausalLM, batch: list[_Piece]) -> list[float]:
 
 def _arrays(batch: list[_Piece]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(inputs [windows, longest], the flat place in them of each scored position, the token it predicts)."""
-    longest = batch[0].window.end - batch[0].window.begin
+    longest = _length(batch[0])
     inputs = np.zeros((len(batch), longest), dtype=np.int64)
     places, targets = [], []
     for row, (of, (begin, end, count)) in enumerate(batch):
@@ -235,28 +241,33 @@ def _arrays(batch: list[_Piece]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
     return inputs, np.concatenate(places), np.concatenate(targets).astype(np.int64)
 
 
-def _chunk_rows(device: torch.device, vocabulary: int) -> int:
+def chunk_rows(device: torch.device, vocabulary: int) -> int:
+    """How many rows of logits are made at a time."""
     return max(1, (CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_ON_GPU) // (4 * vocabulary))
 
 
-def _no_number(piece: _Piece, nll: float) -> PilekitError:
+def no_number(document: TokenizedDocument, nll: float) -> PilekitError:
+    """What a loss that is no finite number is told as."""
     return PilekitError(
-        f"{_place(piece)}: the model's loss is {nll}, not a finite number; its weights are damaged, or too large for "
-        "the precision it computes in; copy the model again"
+        f"{_place(document)}: the model's loss is {nll}, not a finite number; its weights are damaged, or too large "
+        "for the precision it computes in; copy the model again"
     )
 
 
-def _failed(longest: _Piece, error: Exception) -> PilekitError:
-    """What a model raises at a batch, as of its longest window."""
+def failed(document: TokenizedDocument, windows: int, length: int, error: Exception) -> PilekitError:
+    """What a model raises at a batch of windows, as of its longest, which is of this document."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in lines[0]
+    said = visible(lines[0], 200)
+    if is_out_of_memory(error):
+        many = "a window" if windows == 1 else f"{windows:,} windows"
+        return PilekitError(
+            f"{_place(document)}: memory does not hold a forward pass over {many} of {length:,} tokens ({said}); "
+            "give a smaller --max-length, or --dtype bf16"
+        )
     return PilekitError(
-        f"{_place(longest)}: the model fails at a window of {longest.window.end - longest.window.begin:,} tokens "
-        f"({visible(lines[0], 200)}); give a smaller --max-length"
-        + (", or fewer batch_tokens to bits_per_byte" if memory else "")
+        f"{_place(document)}: the model fails at a window of {length:,} tokens ({said}); give a smaller --max-length"
     )
 
 
-def _place(piece: _Piece) -> str:
-    document = piece.of.document
+def _place(document: TokenizedDocument) -> str:
     return f"{visible(document.shard, 200)}, document {document.number} ({visible(document.subset, 80)})"

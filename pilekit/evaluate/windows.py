@@ -51,3 +51,11 @@ def windows(tokens: int, max_length: int, context_len: int = 1) -> Iterator[Wind
         targets = min(max_length - context_len + 1, tokens - end)
         end += targets
         yield Window(end - max_length, end, targets)
+
+
+def cost_factor(max_length: int, context_len: int) -> float:
+    """Inputs computed for each token of a long document: 1.0 where windows do not overlap, 2.0 where half of each does.
+
+    Documents that fit into one window cost the same for any `context_len`.
+    """
+    return max_length / (max_length - context_len + 1)

@@ -37,8 +37,12 @@ def figure_format(path: str | Path) -> str:
 
 def write_figure(stats: CorpusStats, path: Path) -> None:
     """Draw `stats` into the file `path`, which is there whole or not at all."""
+    save_figure(draw(stats), path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib `Figure` into the file `path`, whole or not at all, in the format of its suffix."""
     file_format = figure_format(path)
-    figure = draw(stats)
     with warnings.catch_warnings(), write_atomically(path) as file:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # A label may be in any script.
         figure.savefig(file, format=file_format, dpi=150)

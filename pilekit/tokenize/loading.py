@@ -178,7 +178,7 @@ def _agreed_fast_encoder(
 ) -> EncodeBatch | str:
     """fastokens' encoder if it gives the reference's ids on the probe set; else the reason why it cannot be used."""
     try:
-        fast = fast_encoder(json_text, special_tokens)
+        fast = fast_encoder(_without_template(json_text), special_tokens)
         probe = probe_texts(added_tokens)
         expected_ids, expected_offsets = reference(probe)
         ids, offsets = fast(probe)
@@ -201,6 +201,11 @@ def _agreed_fast_encoder(
             return reference(texts)
 
     return encode
+
+
+def _without_template(json_text: str) -> str:
+    """The same without what puts special tokens around a text: nothing is added, and fastokens knows not all kinds."""
+    return orjson.dumps(orjson.loads(json_text) | {"post_processor": None}).decode()
 
 
 def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> dict[str, int | None]:

@@ -92,6 +92,20 @@ class Tokenizer:
         found: int | None = self._reference.token_to_id(token)
         return found
 
+    def around(self) -> tuple[list[int], list[int]] | None:
+        """The ids before and behind a text by the file's template, as [CLS] and [SEP]; None if it is no such template.
+
+        `encode_batch` adds neither. A file without a template has none to add.
+        """
+        found = []
+        for text in ("a", "a b c"):
+            plain, whole = (self._reference.encode(text, add_special_tokens=added).ids for added in (False, True))
+            places = [i for i in range(len(whole) - len(plain) + 1) if whole[i : i + len(plain)] == plain]
+            if not plain or len(places) != 1:
+                return None
+            found.append((whole[: places[0]], whole[places[0] + len(plain) :]))
+        return found[0] if found[0] == found[1] else None
+
     @cached_property
     def vocab_size(self) -> int:
         """Rows that an embedding needs: the largest id + 1, added tokens included."""

@@ -54,8 +54,8 @@ def chunked_cross_entropy(
     rows     whose logits are held at a time; no result depends on it but by rounding
 
     The sum, 0-d, can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64 inputs),
-    and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in
-    autocast's type where it is on, and in the inputs' own elsewhere.
+    and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in the
+    inputs' type.
     """
     total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)  # type: ignore[no-untyped-call]
     return total, each
@@ -68,7 +68,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
-        product_type = _product_type(hidden, weight)
+        product_type = torch.promote_types(hidden.dtype, weight.dtype)
         exact_type = torch.promote_types(product_type, torch.float32)
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         each = hidden.new_empty(len(hidden), dtype=exact_type)
@@ -129,11 +129,3 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.addmm_(left, right)
     else:
         total += torch.mm(left, right)
-
-
-def _product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:
-    """What matrix products are made in."""
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device) and hidden.dtype != torch.float64:
-        return torch.get_autocast_dtype(device)
-    return torch.promote_types(hidden.dtype, weight.dtype)

@@ -14,22 +14,23 @@ together or not at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import CausalLM
+from pilekit.evaluate.masked_lm import MaskedLM
 from pilekit.train.blocks import blocks_of
 from pilekit.train.config import TrainConfig
 from pilekit.train.loss_scale import LossScale
-from pilekit.train.masked import MaskedLM
 from pilekit.train.optimizer import build_optimizer
-from pilekit.train.ranks import Ranks
 from pilekit.train.recompute import recompute_activations
 from pilekit.train.sharding import (
     before_micro_batch,
@@ -41,6 +42,8 @@ from pilekit.train.sharding import (
     whole_parameters,
 )
 from pilekit.train.step_loss import StepLoss
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,15 @@ class Engine:
         if not self._cut and not self._ranks.is_first:  # all have the whole: rank 0's counts
             squares.zero_()
         return math.sqrt(self._ranks.sum(squares).item())
+
+    def state(self) -> tuple[nn.Module, Optimizer]:
+        """The model and the optimizer, whose tensors are all of the state."""
+        return self.lm.model, self.optimizer
+
+    def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
+        """Have `read` put a checkpoint into `state`, and go on from there; what it returns."""
+        self.optimizer.zero_grad()
+        return read(*self.state())
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -10,14 +10,16 @@ parameters in the largest group (a block, or all that is in none), r in that res
     optimizer   8Ψ         8Ψ/W            8Ψ/W       8Ψ/W
     gathered    cΨ         cΨ              cΨ         c(r + 2u')     u': in the largest block
     buffers     (c + 4)u   (c + 4)u        (c + 4)u   (c + 4)u       one group's gradients on their way
+    sent        0          0               4r         4r             between micro-batches: what has just been sent
 
 A parameter is cut along its first dimension into W pieces of as many rows, so the first rank holds all of Ψ/W rounded
 up, row by row. One rank that computes in float32 gathers nothing and has no buffers. Activations come from running the
 trunk on the meta device (activations.py).
 
 The peak is either when a backward pass begins, or when it ends: activations are all there at the one, gradients at the
-other. With several micro-batches the gradients of those before are there at both. Where a run uses more than that, it
-is what lies outside of tensors: the libraries, their workspaces, and memory in pieces that fit nothing.
+other. With several micro-batches the gradients of those before are there at both; and the buffer that the last group,
+which is the rest, was sent from is given back only when the next backward pass sends its first. Where a run uses more
+than that, it is what lies outside of tensors: the libraries, their workspaces, and memory in pieces that fit nothing.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class Held:
     optimizer: int
     gathered: int
     buffers: int
+    sent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ def held_bytes(model: nn.Module, *, stage: Stage, world_size: int, dtype: Dtype,
     own = {name: _rows(parameter, ranks) for name, parameter in whole.items()}
     trained = [name for name, parameter in whole.items() if parameter.requires_grad]
     blocks = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks_of(model)]
+    in_blocks = {id(parameter) for block in blocks_of(model) for parameter in block.parameters()}
     total = sum(parameter.numel() for parameter in whole.values())
     learnt = sum(whole[name].numel() for name in trained)
     rest = total - sum(blocks)
@@ -147,6 +151,9 @@ def held_bytes(model: nn.Module, *, stage: Stage, world_size: int, dtype: Dtype,
         optimizer=sum(8 * own[name] + 4 for name in trained),  # two means, and the number of steps
         gathered=0 if alone else size * gathered,
         buffers=0 if alone else (size + 4) * max([rest, *blocks]),
+        sent=4 * world_size * sum(own[name] for name in trained if name not in in_blocks)
+        if stage >= 2 and micro_batches > 1 and not alone
+        else 0,
     )
 
 
@@ -167,7 +174,7 @@ def _stage(zero: Stage, held: Held, activations: int, micro_batches: int, *, off
         before = held.accumulated
     else:
         host = 0
-    backward_begins = before + activations
+    backward_begins = before + held.sent + activations
     backward_ends = max(before, complete) + held.buffers
     return StageEstimate(zero, held, activations, stays + held.gathered + max(backward_begins, backward_ends), host)
 

@@ -28,10 +28,10 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM
+from pilekit.evaluate.masked_lm import MaskedLM
 from pilekit.evaluate.model_folder import quiet
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.probe import probe_texts
-from pilekit.train.masked import MaskedLM
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,11 @@ def _write_model(folder: Path, lm: CausalLM | MaskedLM, weights: Mapping[str, to
         model.generation_config = GenerationConfig.from_model_config(model.config)
     try:
         with quiet():
-            model.save_pretrained(folder, state_dict=weights, max_shard_size="10TB")
+            dtype = model.dtype if weights is None else next(iter(weights.values())).dtype
+            model.save_pretrained(folder, state_dict=weights, max_shard_size="10TB")  # which may empty `weights`
+            if dtype != model.dtype:  # it computes in another type than its masters have, which are what is written
+                model.config.dtype = dtype
+                model.config.save_pretrained(folder)
     finally:
         if generation is not None:
             model.generation_config = generation

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 import torch
 
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.stream import Batch
-from pilekit.train.ranks import Ranks
 from pilekit.train.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -78,11 +78,6 @@ def failed_step(
         f"step {step}: {what}, in rows with {shown}{more}{where}; lower optimizer.lr or lengthen schedule.warmup and "
         f"run again: {again if step > 1 else 'it begins anew'}; the step's documents are shown by: {peek}"
     )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; on a CPU torch has no class for that."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def failed_compilation(error: BaseException) -> str | None:

@@ -44,6 +44,21 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
     cores are shared out as threads, unless OMP_NUM_THREADS says how many. PilekitError if the machine has too few GPUs,
     and if a rank failed for the last time: which, and how it ended. To be called by the main thread.
     """
+    received: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:  # from here on: a KeyboardInterrupt amid torch's imports may be lost in them
+        codes = _exit_codes(nproc, arguments, max_restarts, received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    stopped = (130, -signal.SIGINT, -signal.SIGTERM)  # as one ends that has nothing to save yet
+    if codes and not (received and all(code in stopped for code in codes.values())):
+        raise PilekitError(_failure(codes, max_restarts))
+    return 130 if signal.SIGINT in received else 0
+
+
+def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: list[int]) -> dict[int, int]:
+    """The exit code of each rank that failed for the last time; signals that come are appended to `received`."""
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -51,7 +66,6 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
     check_gpus(nproc, "--nproc-per-node")
-    received: list[int] = []
     settings = rank_environment(nproc) | {LAUNCHER: str(os.getpid())}
     settings["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""  # none: they are handled here
     with tempfile.TemporaryDirectory(prefix="pilekit-launch-") as folder, _quiet_elastic(), _inherited(settings):
@@ -90,20 +104,17 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
             if not reached:
                 raise _Stopped
 
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
+            signal.signal(signal.SIGINT, pass_on)
+            signal.signal(signal.SIGTERM, pass_on)
             result = agent.run()
         except _Stopped:
-            result = None
+            return {}
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             rendezvous.shutdown()
-    codes = {} if result is None else {rank: failure.exitcode for rank, failure in result.failures.items()}
-    stopped = (130, -signal.SIGINT, -signal.SIGTERM)  # as one ends that has nothing to save yet
-    if codes and not (received and all(code in stopped for code in codes.values())):
-        raise PilekitError(_failure(codes, max_restarts))
-    return 130 if signal.SIGINT in received else 0
+    return {rank: failure.exitcode for rank, failure in result.failures.items()}
 
 
 def end_with_launcher() -> None:

@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
+from pilekit.engine.ranks import Ranks
 from pilekit.stream import PileStream
 from pilekit.train.checkpoint import Checkpoints
 from pilekit.train.config import TrainConfig
 from pilekit.train.metrics import MetricsLog, StepMetrics, read_metrics
 from pilekit.train.peek import peek_command
-from pilekit.train.ranks import Ranks
 from pilekit.train.run_folder import RunFolder
 from pilekit.train.tensorboard import TensorBoardLog
 from pilekit.train.watch import Watch, against_waiting
@@ -25,7 +25,8 @@ def open_logs(
     """Yield what every rank calls with every step's figures; a run goes on after `step`, and what is later is dropped.
 
     metrics.jsonl and TensorBoard have every `log.every`-th step, the last, and those after which bits per byte were
-    measured. Every step is looked at for what needs a look (see watch.py).
+    measured. Every step is looked at for what needs a look (see watch.py). PilekitError of a call is rank 0's alone;
+    where the block ends well, that lines could not be written is one on all ranks.
     """
     logs: list[MetricsLog | TensorBoardLog] = []
     watches: list[Watch] = []
@@ -48,6 +49,11 @@ def open_logs(
         for watch in watches:
             watch.write(metrics)
 
+    def end() -> None:
+        for log in logs:
+            log.close()
+
     with ExitStack() as opened:
         ranks.first(begin)
-        yield lambda metrics: ranks.together(lambda: write(metrics))  # a full disk is for all to hear
+        yield write
+        ranks.first(end)

@@ -3,17 +3,21 @@
 `step` counts steps done: the line of step N and the checkpoint of step N tell of the same moment. So resuming from
 checkpoint N keeps the lines up to N and drops the rest, which will be written again, and the file ends up as if the
 run had never been stopped. A line is written by one call, so only a full disk or a cut of power can tear the last one.
+What a full disk does not take waits in memory until there is room, so that it costs neither a line nor the run.
 
 Every number is finite: JSON has no others, and a loss or gradient that is not a number means that the run is lost. The
-one exception is a step that fp16 skips because its gradient overflowed: `grad_norm` is null there, and `loss` may be.
+one exception is a step that is skipped, because its gradient overflowed in fp16 or no row has a token to predict:
+`grad_norm` is null there, and `loss` may be.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import resource
 import sys
+from collections import deque
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -25,6 +29,11 @@ import torch
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.result import BitsPerByte
 from pilekit.shards.atomic import check_target, write_atomically
+
+logger = logging.getLogger(__name__)
+
+MOST_HELD = 1 << 16
+"""Lines that wait for room on the disk: some tens of megabytes."""
 
 
 class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,13 +56,14 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """Steps done, this one included."""
     loss: float | None
-    """Mean negative log-likelihood of the step's target tokens, in nats; null if it overflowed in fp16."""
+    """Mean negative log-likelihood of the step's target tokens, in nats; null where it overflowed in fp16, or there is
+    none."""
     loss_by_subset: dict[str, float]
     """The same by subset, for those that have a target in this step."""
     lr: float
     """The learning rate that this step used."""
     grad_norm: float | None
-    """The gradient's norm before clipping; null in a step that was skipped because it overflowed."""
+    """The gradient's norm before clipping; null in a step that was skipped."""
     tokens: int
     """Tokens trained on since the run began, padding not counted."""
     tokens_per_second: float
@@ -68,8 +78,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     loss_scale: float | None = None
     """What fp16 multiplied the loss with in this step; null in other precisions."""
     skipped: int = 0
-    """Steps since the run began, this one included, whose gradient overflowed in fp16, so that no weight was changed.
-    They count among `step` and `tokens`."""
+    """Steps since the run began, this one included, that changed no weight: whose gradient overflowed in fp16, or in
+    which there was no token to predict. They count among `step` and `tokens`."""
     bpb: StepBitsPerByte | msgspec.UnsetType = msgspec.UNSET
     """Bits per byte after this step; missing where nothing was evaluated."""
 
@@ -80,12 +90,15 @@ class MetricsLog:
     path          the file, made if missing
     resume_step   the step that training goes on from: lines of later steps are dropped, and a torn last line. 0: all
 
-    PilekitError where the file cannot be read or written, or where a line is no metrics of pilekit.
+    PilekitError where the file cannot be read or made, or where a line is no metrics of pilekit. Lines that cannot be
+    written later wait, and are tried again with each new one and at the end: the first such failure is a warning.
     """
 
     def __init__(self, path: Path, *, resume_step: int) -> None:
         check_target(path)
         self._path = path
+        self._held: deque[tuple[int, bytes]] = deque()  # step, what is left to write of its line
+        self._is_told = False
         _drop_later(path, resume_step)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,18 +107,50 @@ class MetricsLog:
             raise _not_written(path, error) from error
 
     def write(self, metrics: StepMetrics) -> None:
-        """Append one line. PilekitError where that cannot be done, or for a number that is infinite or NaN."""
+        """Append one line, at once or when there is room.
+
+        PilekitError for a number that is infinite or NaN, and if `MOST_HELD` lines wait already.
+        """
         _refuse_infinities(metrics)
-        rest = memoryview(msgspec.json.encode(metrics) + b"\n")
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise _not_written(self._path, error) from error
+        if len(self._held) >= MOST_HELD:
+            raise PilekitError(
+                f"{visible(str(self._path))}: has not been writable since step {self._held[0][0]:,}, and no more lines "
+                "are kept in memory; make room and run the same command again"
+            )
+        self._held.append((metrics.step, msgspec.json.encode(metrics) + b"\n"))
+        error = self._write_held()
+        if error is not None and not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "%s; training goes on, and lines from step %s on wait in memory until there is room",
+                _not_written(self._path, error),
+                f"{self._held[0][0]:,}",
+            )
 
     def close(self) -> None:
-        """Close the file; what was written is there whether it is closed or not."""
+        """Write what waits and close the file. PilekitError where that cannot be written, which is then lost."""
+        error = self._write_held()
+        lost = list(self._held)
+        self._held.clear()
         self._file.close()
+        if error is not None:
+            raise PilekitError(
+                f"{_not_written(self._path, error)}; it lacks the figures from step {lost[0][0]:,} on, nothing else is "
+                "lost; make room before the run goes on"
+            ) from error
+
+    def _write_held(self) -> OSError | None:
+        """Write what there is room for; why there is none for the rest."""
+        try:
+            while self._held:
+                step, line = self._held[0]
+                while line:
+                    line = line[self._file.write(line) :]
+                    self._held[0] = step, line
+                self._held.popleft()
+        except OSError as error:
+            return error
+        return None
 
     def __enter__(self) -> MetricsLog:
         return self
@@ -113,7 +158,12 @@ class MetricsLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except PilekitError as unwritten:
+            if error is None:
+                raise
+            logger.warning("%s", unwritten)  # what ended the run is told by who raised it
 
 
 def read_metrics(path: str | Path) -> list[StepMetrics]:

@@ -19,8 +19,10 @@ import xxhash
 from transformers import GPTNeoXConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, check_vocabulary, max_length_of
+from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm, tokens_of
 from pilekit.evaluate.model_folder import (
     CAUSAL,
     MASKED,
@@ -34,9 +36,7 @@ from pilekit.evaluate.model_folder import (
 )
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import ModelConfig, Objective
-from pilekit.train.masked import MaskedLM, as_masked_lm, tokens_of
 from pilekit.train.presets import PRESETS
-from pilekit.train.ranks import Ranks
 
 VOCABULARY_MULTIPLE = 128
 """GPT-NeoX rounds its embedding up to a multiple of this, which matrix units like: 50,277 ids have 50,304 rows."""

@@ -24,10 +24,10 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
 from pilekit.train.config import TrainConfig
-from pilekit.train.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from pilekit.engine.ranks import Ranks
 from pilekit.train.precision import policy
-from pilekit.train.ranks import Ranks
 
 Stage = Literal[0, 1, 2, 3]
 

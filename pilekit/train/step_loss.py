@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from pilekit.evaluate.causal_lm import CausalLM
+from pilekit.evaluate.masked_lm import MaskedLM
 from pilekit.train.config import Attention
-from pilekit.train.masked import MaskedLM, mlm_loss
+from pilekit.train.masked import mlm_loss
 from pilekit.train.objectives import clm_loss
 
 

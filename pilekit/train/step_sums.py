@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pilekit.engine.ranks import Ranks
 from pilekit.train.objectives import subset_sums
-from pilekit.train.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
     """A step over all ranks.
 
-    loss       mean over its targets, in nats; may be no finite number
+    loss       mean over its targets, in nats; may be no finite number, and is none where there is no target
     by_subset  the same by subset, of those with a target, in the order of the names; finite ones only
     waited     seconds that the rank which waited longest waited for data
     memory     bytes of the rank that has most

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,26 +25,28 @@ import torch
 import xxhash
 from msgspec import structs
 
+from pilekit.engine.ranks import join, lost_rank
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, isolates_documents
+from pilekit.evaluate.fitting import is_out_of_memory
+from pilekit.evaluate.masked_lm import MaskedLM, keeps_documents_apart
 from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint import Checkpoints, Progress, Unwritten
 from pilekit.train.config import TrainConfig, check
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.device import check_device
-from pilekit.train.engine import Engine, Update
+from pilekit.train.engine import Update
+from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.export import export_model
-from pilekit.train.failed_step import failed_compilation, failed_step, is_out_of_memory
+from pilekit.train.failed_step import failed_compilation, failed_step
 from pilekit.train.interrupt import first_interrupt
 from pilekit.train.logs import open_logs
-from pilekit.train.masked import MaskedLM, keeps_documents_apart
 from pilekit.train.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.model import build_on, fingerprint
 from pilekit.train.objectives import count_targets
 from pilekit.train.peek import peek_command
 from pilekit.train.profile import Profile, part
-from pilekit.train.ranks import join, lost_rank
 from pilekit.train.run_folder import RunFolder, check_start, open_run, run_of, take_config
 from pilekit.train.schedule import learning_rate
 from pilekit.train.sharding import own_part
@@ -54,7 +57,7 @@ from pilekit.train.watch import against_waiting
 logger = logging.getLogger(__name__)
 
 NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
-"""Of a step whose loss is no number, which fp16 alone may go on from."""
+"""Of a step without a token to predict, or whose loss is no number, which fp16 alone may go on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Trainer:
         check(config)
         self.ranks = ranks = join()
         ranks.together(lambda: check_device(config, ranks.device))
+        ranks.together(lambda: check_engine(config, ranks.device))
         if config.log.tensorboard:
             ranks.first(check_tensorboard)
         self.config = config
@@ -103,24 +107,26 @@ class Trainer:
                 f"a {visible(lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
                 f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
             )
-        self.engine = Engine(lm, config, ranks)
+        self.engine = build_engine(lm, config, ranks)
         self._model = fingerprint(lm.model)
         self._has_trained = False
+        self._without_targets = 0
 
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
         """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
 
-        `on_step` is called after every step. Ctrl-C and SIGTERM end the step, save it and return. A loss or a gradient
-        that is not a number is a PilekitError that names the step and its documents.
+        `on_step` is called after every step, on every rank; a PilekitError that it raises on any ends the run on all.
+        Ctrl-C and SIGTERM end the step, save it and return. A loss or a gradient that is not a number is a PilekitError
+        that names the step and its documents.
         """
         config, ranks, engine, steps = self.config, self.ranks, self.engine, self.config.steps
         with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:
             done = self._begin(run, checkpoints)
-            saved, metrics = done.step, None
+            saved, metrics, failed = done.step, None, None
             profile = Profile(run.path / "profile", config, ranks, against_waiting(self.stream))
             with open_logs(run, config, ranks, self.stream, checkpoints, done.step) as log, profile:
                 try:
-                    while done.step < steps and not ranks.any(interrupted()):
+                    while not self._is_asked_to_stop(interrupted(), failed) and done.step < steps:
                         with profile.step(done.step + 1):
                             started = time.perf_counter()
                             with part("data"):
@@ -134,12 +140,13 @@ class Trainer:
                             scale = engine.loss_scale.value if engine.loss_scale else None
                             with part("checkpoint"):
                                 checkpoints.before_update()
-                            update = engine.update(lr) if scale or math.isfinite(sums.loss) else NO_UPDATE
-                            if update.skipped and not scale:
+                            is_sound = targets > 0 and (scale or math.isfinite(sums.loss))
+                            update = engine.update(lr) if is_sound else NO_UPDATE
+                            if update.skipped and targets and not scale:
                                 self._secure(checkpoints, done, saved)  # so that the command can go on from there
                                 saved = done.step
-                                failed = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
-                                raise failed_step(run, ranks, *failed, peek=self._peek(checkpoints, done.step + 1))
+                                bad = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
+                                raise failed_step(run, ranks, *bad, peek=self._peek(checkpoints, done.step + 1))
 
                             done = replace(
                                 done,
@@ -152,9 +159,7 @@ class Trainer:
                             metrics = figures(done, sums, update, lr=lr, scale=scale, tokens=tokens, seconds=seconds)
                             if self._is_measured(done.step):
                                 metrics = structs.replace(metrics, bpb=self._bits_per_byte())
-                            log(metrics)
-                            if on_step is not None:
-                                on_step(metrics)
+                            failed = error_of(metrics, log, on_step)
                             with part("checkpoint"):
                                 checkpoints.poll()
                                 if done.step % config.checkpoint.every == 0:
@@ -163,17 +168,28 @@ class Trainer:
                 except PilekitError:
                     self._secure(checkpoints, done, saved)
                     raise
-            if done.step > saved:
-                self._save(checkpoints, done)
-            finished = done.step == steps
-            if finished and (metrics is not None or not ranks.first(run.model.exists)):
-                weights = dict(engine.full_parameters())
-                ranks.first(lambda: export_model(run.model, engine.lm, self.tokenizer, weights))
-            checkpoints.finish()
+                if done.step > saved:
+                    self._save(checkpoints, done)
+                finished = done.step >= steps  # more, where there are fewer to do than before
+                if finished and (metrics is not None or not ranks.first(run.model.exists)):
+                    weights = dict(engine.full_parameters())
+                    ranks.first(lambda: export_model(run.model, engine.lm, self.tokenizer, weights))
+                checkpoints.finish()
             return Finished(done.step, done.tokens, not finished, run.model if finished else None, metrics)
 
+    def _is_asked_to_stop(self, interrupted: bool, failed: PilekitError | None) -> bool:
+        """Whether any rank was; all raise what any rank's step `failed` with after it had been done."""
+        asked = self.ranks.most(2 if failed else int(interrupted))
+        if asked == 2:
+            self.ranks.together(lambda: _raise(failed))
+        return asked == 1
+
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
-        """This rank's batch of the next step, and how many targets and tokens all ranks' batches have."""
+        """This rank's batch of the next step, and how many targets and tokens all ranks' batches have.
+
+        A step may have no target: one document a row, the shortest of each window first, and these empty. PilekitError
+        if whole windows have none: there is nothing to learn in such a corpus.
+        """
         batch, error = None, None
         try:
             batch = next(batches)
@@ -183,16 +199,18 @@ class Trainer:
         targets, tokens, failed = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
         if failed:
             self.ranks.together(lambda: _raise(error))
-        if targets == 0:
+        self._without_targets = 0 if targets else self._without_targets + 1
+        most = min(max(10, 2 * self.config.data.window), self.config.steps)
+        if self._without_targets >= most:
             raise self.ranks.error(
-                "none of the step's rows has a token to predict; are there only empty documents, or, with "
-                'train.objective = "mlm", so few tokens that none was masked?'
+                f"no row of {f'{most} steps' if most > 1 else 'the step'} has a token to predict; are there only empty "
+                'documents, or, with train.objective = "mlm", so few tokens that none was masked?'
             )
         assert batch is not None
         return batch, targets, tokens
 
     def _learning_rate(self, done: Progress) -> float:
-        """Of the next step; one that overflowed has not counted."""
+        """Of the next step; one that was skipped has not counted."""
         config = self.config
         return learning_rate(
             done.step - done.skipped, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule
@@ -201,8 +219,11 @@ class Trainer:
     def _accumulate_gradients(self, batch: Batch, targets: int) -> torch.Tensor:
         """Add up, micro-batch by micro-batch, the gradient of the mean loss over all targets of the step.
 
-        Returns the losses of this rank's targets, float32, as `clm_loss` or `mlm_loss` gives them.
+        Returns the losses of this rank's targets, float32, as `clm_loss` or `mlm_loss` gives them. Where no rank has a
+        target, nothing is computed, and there are none.
         """
+        if targets == 0:
+            return torch.empty(len(batch["labels"]), 0)
         rows, size = len(batch["input_ids"]), self.config.train.micro_batch_size
         nlls = []
         for first in range(0, rows, size):
@@ -266,7 +287,6 @@ class Trainer:
         """What is done so far; weights, optimizer and stream are put where they were then."""
         config, ranks, engine = self.config, self.ranks, self.engine
         folder, name = checkpoints.newest(), visible(str(run.path))
-        engine.optimizer.zero_grad()
         ranks.first(lambda: check_start(run, config))
         if folder is None and config.checkpoint.resume not in ("auto", "never"):
             folder = Path(config.checkpoint.resume)
@@ -277,7 +297,7 @@ class Trainer:
             self._has_trained = True
             return Progress(0, 0, self.stream.state_dict(), torch.get_num_threads(), self._model)
         self._has_trained = True
-        done = checkpoints.load(folder, engine.lm.model, engine.optimizer)
+        done = engine.load(partial(checkpoints.load, folder))
         if done.model != self._model:
             raise ranks.error(
                 f"{name}: its checkpoint is of a model of another configuration; put the config.json back that it was "
@@ -307,8 +327,8 @@ class Trainer:
             checkpoints.finish()
 
     def _save(self, checkpoints: Checkpoints, done: Progress) -> None:
-        lm, ranks = self.engine.lm, self.ranks
-        if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in lm.model.parameters())):
+        ranks, (model, optimizer) = self.ranks, self.engine.state()
+        if ranks.any(not all(bool(own_part(parameter).isfinite().all()) for parameter in model.parameters())):
             raise ranks.error(
                 f"step {done.step}: the weights are no longer numbers and are not saved; lower optimizer.lr or "
                 "lengthen schedule.warmup, and run again"
@@ -322,7 +342,7 @@ class Trainer:
             world_size=ranks.world_size,
         )
         try:
-            checkpoints.save(lm.model, self.engine.optimizer, progress, msgspec.to_builtins(self.config))
+            checkpoints.save(model, optimizer, progress, msgspec.to_builtins(self.config))
         except Unwritten as unwritten:  # told again at the end, if no later one can be written
             if ranks.is_first:
                 logger.warning("%s; training goes on, and earlier checkpoints are as they were", unwritten.what)
@@ -346,6 +366,17 @@ def figures(
         loss_scale=scale,
         skipped=done.skipped,
     )
+
+
+def error_of(metrics: StepMetrics, *told: Callable[[StepMetrics], object] | None) -> PilekitError | None:
+    """Tell these, in order, of a step; what they fail with, for all ranks to hear before the next step."""
+    try:
+        for tell in told:
+            if tell is not None:
+                tell(metrics)
+    except PilekitError as error:
+        return error
+    return None
 
 
 def seed_of_step(seed: int, step: int, rank: int = 0) -> int:

@@ -3,6 +3,7 @@
     log_likelihoods(model_dir, ["a document", ...], batch_size=4)["log_likelihoods"]
 
 This file is both sides: imported, it makes the environment and asks; run by the Python of that environment, it answers.
+Where the Python that asks has the harness itself, as one on a machine without a network must, that one answers.
 What the harness and pilekit do unlike by default is set to pilekit's choice, and can be set back:
 
     special_tokens   the text of a special token in a document: "text", or "parse", which is the harness's default
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +36,23 @@ def log_likelihoods(
     prefix_token_id: int | None = None,
     special_tokens: str = "text",
     add_bos_token: bool | None = False,
+    dtype: str = "float32",
     warm_up: Sequence[str] = (),
 ) -> dict[str, Any]:
     """`log_likelihoods`, one a document in nats, and how they were made.
 
     `bits_per_byte` by the harness's own metric, `prefix_token_id` and `max_length` as used, `seconds` of scoring, and
-    `memory`, the most resident bytes above those of the loaded model. `warm_up` is scored before, outside both.
+    `memory`, the most bytes above those of the loaded model. `warm_up` is scored before, outside both.
     """
     # Imported here, because the other side has neither the package nor its tests.
     from tests.benchmarks.peers import peer_environment, run_peer
 
     # The versions tested together here are what the peer gets too, so that the same torch computes on both sides.
-    python = peer_environment("lm-eval", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")])
+    python = (
+        Path(sys.executable)
+        if find_spec("lm_eval")
+        else peer_environment("lm-eval", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")])
+    )
     task = {
         "model_dir": str(model_dir),
         "documents": list(documents),
@@ -55,6 +62,7 @@ def log_likelihoods(
         "prefix_token_id": prefix_token_id,
         "special_tokens": special_tokens,
         "add_bos_token": add_bos_token,
+        "dtype": dtype,
     }
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(task, file)
@@ -70,9 +78,27 @@ def resident(name: str) -> int:
     return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
 
 
+def held_memory() -> int:
+    """Bytes that tensors hold of the GPU, where there is one; else those of this process that are resident."""
+    import torch
+
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else resident("VmRSS")
+
+
+def peak_memory() -> int:
+    """The most that `held_memory` has been since `forget_peak`."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident("VmHWM")
+
+
 def forget_peak() -> None:
-    """From here on, `VmHWM` is the most resident memory since this call."""
+    """From here on, `VmHWM` is the most resident memory since this call, and so is what torch tells of a GPU's."""
+    import torch
+
     Path("/proc/self/clear_refs").write_text("5")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
 
 
 def _answer(task: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +116,7 @@ def _answer(task: dict[str, Any]) -> dict[str, Any]:
             else None
         ),
         device="cuda" if torch.cuda.is_available() else "cpu",
-        dtype="float32",
+        dtype=task["dtype"],
         batch_size=task["batch_size"],
         max_length=task["max_length"],
         prefix_token_id=task["prefix_token_id"],
@@ -106,12 +132,12 @@ def _answer(task: dict[str, Any]) -> dict[str, Any]:
             return harness.loglikelihood_rolling(requests, disable_tqdm=True)
 
     sum(float(parameter.detach().sum()) for parameter in harness.model.parameters())  # every page of the weights is in
-    model = resident("VmRSS")
+    model = held_memory()
     score(task["warm_up"])
     forget_peak()
     begin = time.perf_counter()
     scores = score(task["documents"])
-    seconds, memory = time.perf_counter() - begin, resident("VmHWM") - model
+    seconds, memory = time.perf_counter() - begin, peak_memory() - model
     sizes = [len(text.encode()) for text in task["documents"]]
     return {
         "seconds": seconds,

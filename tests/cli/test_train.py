@@ -22,7 +22,8 @@ from pilekit.errors import PilekitError
 from pilekit.train.config import load_config
 from pilekit.train.estimate import estimate, table
 from pilekit.train.run_folder import open_run
-from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
+from tests.tiny import tiny_model
+from tests.train.runs import tiny_run
 
 MAIN = [sys.executable, "-c", "from pilekit.cli.main import main; main()"]
 
@@ -30,23 +31,7 @@ MAIN = [sys.executable, "-c", "from pilekit.cli.main import main; main()"]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus, a tokenizer, the shape of a model, and a config that names them."""
-    folder = tmp_path_factory.mktemp("made")
-    tiny_corpus(folder / "data")
-    tiny_tokenizer(folder / "tokenizer")
-    tiny_model().config.save_pretrained(folder / "shape")
-    (folder / "tiny.toml").write_text(f"""\
-[data]
-path = "{folder}/data"
-tokenizer = "{folder}/tokenizer"
-seq_len = 32
-[model]
-config = "{folder}/shape"
-[train]
-steps = 4
-global_batch_size = 4
-micro_batch_size = 2
-""")
-    return folder
+    return tiny_run(tmp_path_factory.mktemp("made"), steps=4, micro_batch_size=2)
 
 
 @pytest.fixture(autouse=True)

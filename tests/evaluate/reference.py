@@ -8,24 +8,24 @@ from typing import Any
 import torch
 
 
-def reference_windows(tokens: int, max_length: int, context_len: int) -> list[tuple[list[int], list[int]]]:
+def reference_windows(tokens: int, max_length: int, context_len: int) -> list[tuple[range, range]]:
     """Per window (places of the inputs, places predicted) in [prefix] + tokens, by the words of the rule."""
     found, done = [], 0  # `done` tokens, at places 1 .. done, are predicted
     while done < tokens:
         count = min(max_length if done == 0 else max_length - context_len + 1, tokens - done)
-        predicted = list(range(done + 1, done + count + 1))
-        inputs = [place for place in range(predicted[-1]) if done == 0 or place >= predicted[-1] - max_length]
+        predicted = range(done + 1, done + count + 1)
+        inputs = range(0 if done == 0 else predicted[-1] - max_length, predicted[-1])
         found.append((inputs, predicted))
         done += count
     return found
 
 
 @torch.no_grad()
-def reference_nll(model: Any, ids: list[int], prefix: int | None, max_length: int) -> float:
+def reference_nll(model: Any, ids: list[int], prefix: int | None, max_length: int, context_len: int = 1) -> float:
     """The negative log-likelihood of a document in nats; `model` computes in float64."""
     sequence = ids if prefix is None else [prefix, *ids]
     nll = 0.0
-    for inputs, predicted in reference_windows(max(len(sequence) - 1, 0), max_length, context_len=1):
+    for inputs, predicted in reference_windows(max(len(sequence) - 1, 0), max_length, context_len):
         logits = model(torch.tensor([[sequence[place] for place in inputs]])).logits[0]
         assert logits.dtype == torch.float64
         for row, place in zip(logits[-len(predicted) :], predicted, strict=True):

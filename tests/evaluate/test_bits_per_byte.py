@@ -15,9 +15,12 @@ from transformers import AutoModelForCausalLM
 from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as module
+from pilekit.evaluate import selection
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.causal_lm import as_causal_lm, load_causal_lm
+from pilekit.evaluate.credit import Credit
 from pilekit.evaluate.result import BitsPerByte, Score, write_result
+from pilekit.evaluate.result_folder import read_result
 from pilekit.shards import read_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_bpb, reference_nll
@@ -42,13 +45,16 @@ def documents_of(corpus: Path) -> dict[str, list[str]]:
     return found
 
 
-def expected_scores(model_dir: Path, texts: dict[str, list[str]]) -> dict[str, tuple[float, float]]:
+def expected_scores(
+    model_dir: Path, texts: dict[str, list[str]], context_len: int = 1
+) -> dict[str, tuple[float, float]]:
     """(nll, bits per byte) of each subset, slowly."""
     model = AutoModelForCausalLM.from_pretrained(model_dir).double().eval()
     tokenizer = load_tokenizer(model_dir)
     found = {}
     for subset, of in texts.items():
-        nll = math.fsum(reference_nll(model, tokenizer.encode_batch([text])[0].tolist(), 0, 32) for text in of)
+        ids = [tokenizer.encode_batch([text])[0].tolist() for text in of]
+        nll = math.fsum(reference_nll(model, one, 0, 32, context_len) for one in ids)
         found[subset] = nll, reference_bpb(nll, of)
     return found
 
@@ -63,15 +69,20 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model_dir(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_equal_to_the_reference_whatever_the_batch(family: Family, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "context_len"), [*((family, 1) for family in FAMILIES), ("llama", 12)])
+def test_equal_to_the_reference_whatever_the_batch(
+    family: Family, context_len: int, corpus: Path, tmp_path: Path
+) -> None:
     model_dir = tiny_model_dir(tmp_path, family)
     texts = documents_of(corpus)
-    expected = expected_scores(model_dir, texts)
+    expected = expected_scores(model_dir, texts, context_len)
     everything = [text for of in texts.values() for text in of]
     for dtype, tolerance, same in ((torch.float32, 1e-6, 1e-7), (torch.float64, 1e-12, 1e-12)):
         lm, tokenizer = load_causal_lm(model_dir, dtype=dtype), load_tokenizer(model_dir)
-        results = [score_corpus(lm, tokenizer, Corpus(corpus), batch_tokens=size) for size in (1, 100, 100_000)]
+        results = [
+            score_corpus(lm, tokenizer, Corpus(corpus), context_len=context_len, batch_tokens=size)
+            for size in (1, 100, 100_000)
+        ]
         for result in results:
             assert set(result.subsets) == set(texts)
             for name, score in result.subsets.items():
@@ -108,7 +119,11 @@ def test_from_a_folder_it_is_the_same_with_the_protocol(model_dir: Path, corpus:
     ]
     assert (protocol["manifest"], protocol["subsets"], protocol["limit"]) == ("pile", None, None)
     assert protocol["skipped_lines"] == 0
-    assert in_memory.protocol == {**protocol, "model": {**protocol["model"], "path": None, "weights": None}}
+    nowhere = {**protocol["model"], "path": None, "weights": None, "config": None}
+    labels = {batch_label for batch in read_corpus(Corpus(corpus)) for batch_label in batch.subsets}
+    assert set(protocol["labels"]) == labels == set(result.subsets)
+    assert in_memory.protocol | {"labels": protocol["labels"]} == {**protocol, "model": nowhere}
+    assert "labels" not in in_memory.protocol
 
 
 def test_other_weights_have_another_fingerprint(tmp_path: Path, corpus: Path, model_dir: Path) -> None:
@@ -334,11 +349,11 @@ def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
 
 def test_progress_is_never_far_behind_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    credit = module._Credit(told.append)
+    credit = Credit(told.append)
     for _ in range(100):
         credit.read(1 << 20)
         credit.scored(0)
-    assert sum(told) == (100 << 20) - module._Credit.READ_AHEAD
+    assert sum(told) == (100 << 20) - Credit.READ_AHEAD
     credit.all()
     assert sum(told) == 100 << 20
 
@@ -370,17 +385,40 @@ def test_what_a_model_dir_lacks(damage: Callable[[Path], None], words: str, tmp_
         bits_per_byte(model_dir, corpus)
 
 
-def test_what_is_wrong_is_told_before_the_weights_are_read(tmp_path: Path, corpus: Path) -> None:
-    model_dir = tiny_model_dir(tmp_path)
-    (model_dir / "model.safetensors").write_bytes(b"not to be read")
-    with pytest.raises(PilekitError, match="prefix is auto, bos"):
-        bits_per_byte(model_dir, corpus, prefix="first")
-    with pytest.raises(PilekitError, match="the model has 32 positions"):
-        bits_per_byte(model_dir, corpus, max_length=33)
-    with pytest.raises(PilekitError, match="not a whole safetensors file"):
+def test_what_is_wrong_is_told_before_the_weights_are_read(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_weights(*arguments: Any, **options: Any) -> None:
+        pytest.fail("the weights were read")
+
+    monkeypatch.setattr(module, "load_causal_lm", read_weights)
+    model_dir = tiny_model_dir(tmp_path / "model")
+    arguments: list[tuple[dict[str, Any], str]] = [
+        ({"prefix": "first"}, "prefix is auto, bos"),
+        ({"prefix": 320}, "only the ids 0 to 319"),
+        ({"max_length": 33}, "the model has 32 positions"),
+        ({"context_len": 33}, "context_len is 33, but a window has only 32 tokens"),
+        ({"max_length": 8, "context_len": 9}, "context_len is 9, but a window has only 8 tokens"),
+        ({"context_len": 0}, "context_len is a whole number from 1 on"),
+        ({"mlm_sample": 0}, "mlm_sample is a whole number from 1 on"),
+        ({"mlm_sample": 5}, "mlm_sample is for masked models, and this gpt_neox model is a causal one"),
+        ({"dtype": "float32"}, "dtype is auto, fp32, bf16 or fp16, not 'float32'"),
+        ({"device": "gpu"}, "device is auto, cpu, cuda or cuda:N, not 'gpu'"),
+        ({"group0": tmp_path / "nowhere"}, "no such file or folder"),
+        ({"train": tmp_path / "nowhere"}, "no such file or folder"),
+        ({"out": model_dir / "config.json"}, "cannot be made: Not a directory"),
+    ]
+    for options, words in arguments:
+        with pytest.raises(PilekitError, match=words):
+            bits_per_byte(model_dir, corpus, **options)
+    grow_tokenizer(model_dir)
+    with pytest.raises(PilekitError, match="vocabulary larger than the embeddings"):
         bits_per_byte(model_dir, corpus)
     break_tokenizer(model_dir)
     with pytest.raises(PilekitError, match=r"no tokenizer\.json"):
+        bits_per_byte(model_dir, corpus)
+    (model_dir / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(PilekitError, match="not a whole safetensors file"):
         bits_per_byte(model_dir, corpus)
 
 
@@ -410,7 +448,7 @@ def test_bad_lines_are_skipped_and_counted_when_asked(
 
 
 def test_too_many_labels_are_no_subsets(model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SUBSETS", 3)
+    monkeypatch.setattr(selection, "MAX_SUBSETS", 3)
     shard = write(tmp_path / "a.jsonl", [(f"label {n}", "x") for n in range(4)])
     with pytest.raises(PilekitError, match="more than 3 different subset labels"):
         bits_per_byte(model_dir, shard)
@@ -421,10 +459,146 @@ def test_result_json(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     path = write_result(result, tmp_path / "new" / "folder")
     told = json.loads(path.read_text())
     assert told == result.to_json()
-    assert list(told) == ["overall", "subsets", "protocol"]
-    assert list(told["overall"]) == ["documents", "bytes", "tokens", "bpb", "nll"]
+    assert {"overall", "weighted", "subsets", "published", "protocol"} <= set(told)
+    assert {"documents", "bytes", "tokens", "bpb", "interval", "nll"} <= set(told["overall"])
     assert told["subsets"]["ArXiv"] == told["overall"]
     assert [file.name for file in path.parent.iterdir()] == ["result.json"]
+
+
+def test_a_shard_without_any_known_label_is_told(
+    tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "a.jsonl", [("Foo\x1b", "x"), ("Bar", "x"), (None, "x")])
+    write(tmp_path / "b.jsonl", [("Foo", "x"), ("ArXiv", "x")])
+    bits_per_byte(model_dir, tmp_path)
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith("a.jsonl: has no label that the manifest pile knows, only (none), Bar, Foo\\x1b; if labels")
+    caplog.clear()
+    bits_per_byte(model_dir, Corpus(tmp_path, manifest_of()))
+    assert caplog.text == ""
+
+
+def test_a_smaller_precision_is_asked_for_and_told(model_dir: Path, corpus: Path) -> None:
+    whole, half = (bits_per_byte(model_dir, corpus, dtype=dtype) for dtype in ("auto", "bf16"))
+    assert (whole.protocol["dtype"], half.protocol["dtype"]) == ("float32", "bfloat16")
+    assert half.overall.nll != whole.overall.nll
+    assert half.overall.nll == pytest.approx(whole.overall.nll, rel=1e-2)
+
+
+def test_overlapping_windows_are_another_protocol(model_dir: Path, corpus: Path) -> None:
+    """Each token is predicted from as many inputs or more, and the same tokens are counted."""
+    disjoint, overlapping = (bits_per_byte(model_dir, corpus, context_len=of) for of in (1, 16))
+    assert overlapping.protocol["context_len"] == 16
+    assert "overlap" in overlapping.protocol["windows"]
+    assert overlapping.overall.tokens == disjoint.overall.tokens
+    assert overlapping.overall.nll != disjoint.overall.nll
+
+
+def test_only_documents_of_the_lists(tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are numbered within their subset, over all shards of test, whatever else is asked for."""
+    write(tmp_path / "test" / "0.jsonl", [("ArXiv", "a"), ("Github", "bb"), ("ArXiv", "ccc"), ("Ubuntu IRC", "i" * 40)])
+    write(tmp_path / "test" / "1.jsonl", [("ArXiv", "dddd"), ("Github", "eeeee")])
+    write(tmp_path / "val.jsonl", [("ArXiv", "not of test")])
+    lists = tmp_path / "lists.json"
+    lists.write_text('{"ArXiv": [0, 2], "Github": [1, 7]}')
+    with caplog.at_level(logging.WARNING):
+        result = bits_per_byte(model_dir, tmp_path, group0=lists, out=tmp_path / "out")
+    assert {name: score.bytes for name, score in result.subsets.items()} == {"ArXiv": 5, "Github": 5, "Ubuntu IRC": 40}
+    assert [shard["name"] for shard in result.protocol["data"]] == ["test/0.jsonl", "test/1.jsonl"]
+    assert result.protocol["group0"].startswith("xxh3:")
+    assert "the lists of group0 name 1 documents that are not in" in caplog.text
+    only = bits_per_byte(model_dir, tmp_path, group0=lists, subsets=["github"], limit=1)
+    assert {name: score.bytes for name, score in only.subsets.items()} == {"Github": 5}
+    with pytest.raises(PilekitError, match=r"val\.jsonl: is a val shard, and group0 numbers the documents of test"):
+        bits_per_byte(model_dir, tmp_path / "val.jsonl", group0=lists)
+
+
+PILE_LABELS = [subset.name for subset in load_manifest().subsets]
+
+
+@pytest.mark.parametrize(
+    ("labels", "arguments", "why"),
+    [
+        (PILE_LABELS, {}, None),
+        (PILE_LABELS, {"limit": 2}, "only 1 of the Pile's 22 labels were met in these shards; --limit may have ended"),
+        ([*PILE_LABELS, "Mine"], {}, "these shards have a label that is none of the Pile's: Mine"),
+        (["ArXiv", "Mine", "Other"], {}, "these shards have a label that is none of the Pile's: Mine and 1 more"),
+        (["ArXiv", "Github"], {}, "only 2 of the Pile's 22 labels were met in these shards"),
+        (PILE_LABELS, {"context_len": 4}, "these windows overlap"),
+    ],
+)
+def test_published_figures_stand_beside_documents_of_the_pile_only(
+    labels: list[str], arguments: dict[str, Any], why: str | None, tmp_path: Path, model_dir: Path
+) -> None:
+    """Also where only one subset is asked for: labels that are passed over count, first read or recorded already."""
+    corpus = tmp_path / "corpus"
+    write(corpus / "val" / "0.jsonl", [("ArXiv", "a text"), ("ArXiv", "one more")])
+    write(corpus / "val" / "1.jsonl", [(label, "a text") for label in labels])
+    for _ in range(2):
+        result = bits_per_byte(model_dir, corpus, subsets=["arxiv"], out=tmp_path / "out", **arguments)
+        assert (result.published is None) == (why is not None)
+        assert (result.withheld or "").startswith(why or "")
+        assert list(result.subsets) == ["ArXiv"]
+        again = read_result(tmp_path / "out")
+        assert (again.published, again.withheld) == (result.published, result.withheld)
+    every = bits_per_byte(model_dir, corpus, **{name: v for name, v in arguments.items() if name != "limit"})
+    if "limit" not in arguments:
+        assert every.withheld == result.withheld
+        assert every.protocol["labels"] == result.protocol["labels"]
+
+
+def test_few_foreign_labels_are_told(tmp_path: Path, model_dir: Path) -> None:
+    foreign = [(f"label {n}", "x") for n in range(100)]
+    shard = write(tmp_path / "val.jsonl", [*foreign, ("Github", "x"), ("ArXiv", "x")])
+    result = bits_per_byte(model_dir, shard, subsets=["Github"])
+    labels = result.protocol["labels"]
+    assert labels[:3] == [*(name for name in PILE_LABELS if name in ("ArXiv", "Github")), "label 0"]
+    assert len(labels) == 32
+    assert result.overall.documents == 1
+
+
+def test_where_there_is_no_figure_a_warning_says_so(
+    tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = write(tmp_path / "empty.jsonl", [("ArXiv", ""), ("Github", "")])
+    single = write(tmp_path / "single.jsonl", [("ArXiv", "x")])
+    for shard, prefix, said in (
+        (empty, "auto", "no byte was scored, so there is no figure: no text in 2 documents"),
+        (single, "none", "no token was predicted, so there is no figure: the first of a document is not, without"),
+    ):
+        caplog.clear()
+        result = bits_per_byte(model_dir, shard, prefix=prefix)
+        assert result.overall.bpb is None
+        [warning] = result.warnings
+        assert warning.startswith(said)
+        assert caplog.messages == [warning]
+        assert result.to_json()["warnings"] == [warning]
+
+
+def test_constants_of_another_tokenizer_are_warned_of(
+    tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tiny model's tokens are short."""
+    shard = write(tmp_path / "val.jsonl", [(label, "Some text of words and words. " * 3) for label in PILE_LABELS])
+    result = bits_per_byte(model_dir, shard, paper=True)
+    [warning] = result.warnings
+    assert warning.startswith("the paper's constants are those of the GPT-2 tokenizer, by which this text has 0.")
+    assert f"here it has {result.overall.tokens_per_byte:.3f}" in warning
+    assert caplog.messages == [warning]
+    assert (result.published, result.withheld) == (None, "the paper's constants are not those of this tokenizer")
+    caplog.clear()
+    assert bits_per_byte(model_dir, shard).published is not None
+    assert caplog.messages == []
+
+
+def test_copies_in_the_training_shards_are_counted(tmp_path: Path, model_dir: Path) -> None:
+    write(tmp_path / "val.jsonl", [("ArXiv", "one"), ("Github", "two"), ("ArXiv", "three")])
+    train = write(tmp_path / "train" / "00.jsonl", [("Github", "three"), ("Github", "four"), ("Github", "three")])
+    result = bits_per_byte(model_dir, tmp_path / "val.jsonl", train=train, out=tmp_path / "out")
+    assert result.training_copies is not None
+    assert result.training_copies.overall == 1
+    assert result.training_copies.subsets == {"ArXiv": 1, "Github": 0}
+    assert read_result(tmp_path / "out").training_copies == result.training_copies
 
 
 def test_every_pile_subset_can_be_named(model_dir: Path, tmp_path: Path) -> None:

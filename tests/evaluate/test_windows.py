@@ -1,36 +1,52 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.windows import Window, windows
+from pilekit.evaluate.windows import Window, cost_factor, windows
 from tests.evaluate.reference import reference_windows
 
 
-def places(window: Window) -> tuple[list[int], list[int]]:
+def places(window: Window) -> tuple[range, range]:
     """(places of the inputs, places predicted) in [prefix] + tokens, as the docstring of Window says."""
-    return (
-        list(range(window.begin, window.end)),
-        list(range(window.end - window.targets + 1, window.end + 1)),
-    )
+    return range(window.begin, window.end), range(window.end - window.targets + 1, window.end + 1)
 
 
-@pytest.mark.parametrize("tokens", range(65))
-def test_every_window_is_the_one_of_the_rule(tokens: int) -> None:
-    for max_length in range(1, 65):
-        for context_len in {1, 2, max_length // 2, max_length - 1, max_length} - {-1, 0}:
-            if context_len <= max_length:
-                found = [places(window) for window in windows(tokens, max_length, context_len)]
-                assert found == reference_windows(tokens, max_length, context_len)
+def published(tokens: int, max_length: int, context_len: int) -> list[tuple[range, range]]:
+    """The rule as it was published, without a step that depends on the one before.
+
+    For tokens t_0 .. t_{n-1} and M = max_length: the first window predicts the first min(M, n) from the prefix on.
+    Window j behind it predicts block j of M - C + 1 of the others, and has the M inputs in front of its end.
+    """
+    stride = max_length - context_len + 1
+    blocks = math.ceil(max(tokens - max_length, 0) / stride)
+    ends = [min(max_length + block * stride, tokens) for block in range(blocks + 1)] if tokens else []
+    return [
+        (range(max(end - max_length, 0), end), range(max_length + (block - 1) * stride + 1 if block else 1, end + 1))
+        for block, end in enumerate(ends)
+    ]
 
 
-@given(st.integers(0, 64), st.integers(1, 64), st.data())
-def test_every_context_len(tokens: int, max_length: int, data: st.DataObject) -> None:
+@pytest.mark.parametrize("max_length", range(1, 65))
+def test_every_window_is_the_one_of_the_rule(max_length: int) -> None:
+    for context_len in range(1, max_length + 1):
+        for tokens in range(65):
+            found = [places(window) for window in windows(tokens, max_length, context_len)]
+            assert found == reference_windows(tokens, max_length, context_len)
+            assert found == published(tokens, max_length, context_len)
+
+
+@given(st.integers(0, 5000), st.integers(1, 600), st.data())
+def test_every_token_is_predicted_once_and_with_enough_in_front_of_it(
+    tokens: int, max_length: int, data: st.DataObject
+) -> None:
     context_len = data.draw(st.integers(1, max_length))
     found = [places(window) for window in windows(tokens, max_length, context_len)]
-    assert found == reference_windows(tokens, max_length, context_len)
+    assert found == reference_windows(tokens, max_length, context_len) == published(tokens, max_length, context_len)
     assert [place for _, predicted in found for place in predicted] == list(range(1, tokens + 1))
     for inputs, predicted in found[1:]:
         assert len(inputs) == max_length
@@ -41,6 +57,13 @@ def test_the_published_examples() -> None:
     """34 tokens by 10: 0-9, 10-19, 20-29, then 30-33 from 23-32; 9 tokens by 2: the last one from 6 and 7."""
     assert list(windows(34, 10)) == [Window(0, 10, 10), Window(10, 20, 10), Window(20, 30, 10), Window(24, 34, 4)]
     assert list(windows(9, 2))[-1] == Window(7, 9, 1)
+
+
+@pytest.mark.parametrize(("max_length", "context_len"), [(1, 1), (8, 1), (8, 4), (8, 8), (512, 256), (512, 512)])
+def test_the_cost_is_that_of_a_long_document(max_length: int, context_len: int) -> None:
+    tokens = 1000 * max_length
+    inputs = sum(window.end - window.begin for window in windows(tokens, max_length, context_len))
+    assert inputs / tokens == pytest.approx(cost_factor(max_length, context_len), rel=0.002)
 
 
 @pytest.mark.parametrize(("max_length", "context_len"), [(0, 1), (-1, 1), (4, 0), (4, 5)])

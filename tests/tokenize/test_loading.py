@@ -151,6 +151,18 @@ def test_unknown_arguments(file: Path) -> None:
         load_tokenizer(file, special_tokens="no")  # type: ignore[arg-type]
 
 
+def test_robertas_template_does_not_stand_in_the_way_of_the_fast_encoder(tmp_path: Path) -> None:
+    made = byte_level_bpe(300)
+    plain = load_tokenizer(saved(made, tmp_path / "plain.json"))
+    made.post_processor = processors.RobertaProcessing(("<|padding|>", 1), ("<|endoftext|>", 0))
+    tokenizer = load_tokenizer(saved(made, tmp_path / "roberta.json"))
+    assert tokenizer.backend == plain.backend == "fastokens"
+    assert tokenizer.around() == ([0], [1])
+    assert plain.around() == ([], [])
+    ours, theirs = (one.encode_batch(["a b", "", "ü"]) for one in (tokenizer, plain))
+    assert [part.tolist() for part in ours] == [part.tolist() for part in theirs]
+
+
 @pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
 def test_nothing_is_added_cut_or_padded(tmp_path: Path, backend: Any) -> None:
     made = byte_level_bpe(300)

@@ -27,10 +27,10 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint import Progress
-from pilekit.train.checkpoint_files import verify
-from pilekit.train.ranks import Ranks, join
+from pilekit.train.checkpoint.files import verify
 from tests.train.saving import adamw, checkpoints_in
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}

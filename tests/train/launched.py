@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
+from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.train.interrupt import ended_by_sigterm, first_interrupt
 from pilekit.train.launch import end_with_launcher
-from pilekit.train.ranks import Ranks, join
 
 
 def main(folder: Path, kind: str, *more: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train.interrupt import first_interrupt
-from pilekit.train.ranks import join
 
 
 def about(*args: Any) -> list[tuple[Any, ...]]:

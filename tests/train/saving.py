@@ -12,10 +12,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
+from pilekit.engine.ranks import Ranks
 from pilekit.train.checkpoint import Checkpoints, Progress
-from pilekit.train.ranks import Ranks
+from pilekit.train.checkpoint.files import INDEX_FILE, STATE_FILE
 
 CONFIG = {"a": {"b": 1}}
+
+SHARD = "__0_0.distcp"
+FILES = [SHARD, INDEX_FILE, STATE_FILE]
+"""Of a checkpoint that one rank has written."""
 
 
 def alone() -> Ranks:
@@ -109,3 +114,14 @@ def steps_in(run: Path) -> set[str]:
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """What pilekit has logged, and not torch, which tells a log of its own of every call."""
     return [record for record in caplog.records if record.name.startswith("pilekit.")]
+
+
+class Warned(logging.Handler):
+    """Notes what is warned of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())

@@ -7,9 +7,7 @@ import json
 import logging
 import os
 import pickle
-import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,10 +18,13 @@ from torch.optim import AdamW
 
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint import Progress, find_checkpoint
-from pilekit.train.checkpoint_files import INDEX_FILE, STATE_FILE, own_sums, write_state
-from pilekit.train.checkpoint_tensors import state_tensors, write_tensors
+from pilekit.train.checkpoint.files import INDEX_FILE, STATE_FILE, own_sums, write_state
+from pilekit.train.checkpoint.tensors import state_tensors, write_tensors
+from tests.small_disk import files_limited_to
 from tests.tiny import Family, tiny_model
 from tests.train.saving import (
+    FILES,
+    SHARD,
     adamw,
     alone,
     assert_same,
@@ -37,9 +38,6 @@ from tests.train.saving import (
     train,
     warnings_in,
 )
-
-SHARD = "__0_0.distcp"
-FILES = [SHARD, INDEX_FILE, STATE_FILE]
 
 
 def stored(folder: Path, into: Path) -> dict[str, Tensor]:
@@ -405,17 +403,6 @@ def test_checkpoints_may_be_links_to_another_disk(tmp_path: Path) -> None:
 
 
 # A disk that is full
-
-
-@contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    """No file can grow past `size` bytes, as on a full disk: writing fails."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("room", ["nothing", "a part of the tensors", "the tensors", "all but the state"])

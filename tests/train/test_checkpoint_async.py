@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from pilekit.errors import PilekitError
-from pilekit.train import checkpoint as module
 from pilekit.train.checkpoint import Checkpoints
-from pilekit.train.checkpoint_tensors import write_tensors
+from pilekit.train.checkpoint import saving as module
+from pilekit.train.checkpoint.tensors import write_tensors
+from tests.small_disk import files_limited_to
 from tests.tiny import tiny_model
 from tests.train.saving import (
     CONFIG,
+    SHARD,
     adamw,
     assert_same,
     checkpoints_in,
@@ -33,7 +37,6 @@ from tests.train.saving import (
     train,
     warnings_in,
 )
-from tests.train.test_checkpoint import SHARD, files_limited_to
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -243,17 +246,65 @@ def test_the_last_save_that_fails_is_an_error_and_no_warning(tmp_path: Path, cap
     assert not warnings_in(caplog)
 
 
-def test_latest_that_cannot_be_written_is_told_and_the_checkpoint_is_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_latest_that_cannot_be_written_is_told_and_the_checkpoint_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, asynchronous: bool
 ) -> None:
     (tmp_path / "latest").mkdir()
-    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=asynchronous, keep_last=1)
+    for step in (1, 2):
+        filled(checkpoints, nn.Linear(2, 3), step)
+    checkpoints.finish()
+    assert [record.getMessage() for record in warnings_in(caplog)] == [
+        f"{tmp_path}/latest: is a folder; name a file in it; it should name {tmp_path}/checkpoints/step-{step}, which "
+        "is whole and is found without it"
+        for step in (1, 2)
+    ]
+    assert checkpoints.saved == [1, 2]
+    assert steps_in(tmp_path) == {"step-2"}
+    assert newest(tmp_path) == "step-2"  # a restart goes on too
+
+
+def test_an_older_one_that_cannot_be_removed_is_told_and_the_new_one_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=1)
     filled(checkpoints, nn.Linear(2, 3), 1)
-    wait_for_the_end(checkpoints)
-    checkpoints.poll()
+    checkpoints.finish()
+    rename = Path.rename
+
+    def refused(path: Path, target: Path) -> Path:
+        if path.name == "step-1":
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:  # who runs the tests as root may rename everything
+        patch.setattr(Path, "rename", refused)
+        filled(checkpoints, nn.Linear(2, 3), 2)
+        checkpoints.finish()
     [record] = warnings_in(caplog)
-    assert f"{tmp_path / 'latest'}: is a folder" in record.getMessage()
-    assert steps_in(tmp_path) == {"step-1"}
+    assert record.getMessage() == f"{tmp_path}/checkpoints/step-1 cannot be renamed: Permission denied"
+    assert checkpoints.saved == [1, 2]
+    assert steps_in(tmp_path) == {"step-1", "step-2"}
+    assert newest(tmp_path) == "step-2"
+
+
+def test_what_is_before_a_step_is_the_newest_that_is_kept(tmp_path: Path) -> None:
+    model = nn.Linear(2, 3)
+    other = save(tmp_path / "other", 2)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=2)
+    assert checkpoints.before(9) is None
+    checkpoints.load(other, model, adamw(model))
+    assert checkpoints.before(3) == other
+    assert checkpoints.before(2) is None
+    for step in (4, 6, 8):
+        filled(checkpoints, model, step)
+    wait_for_the_end(checkpoints)  # but nobody has looked: 4 is removed, and of 8 nothing is known yet
+    kept = tmp_path / "checkpoints"
+    assert steps_in(tmp_path) == {"step-6", "step-8"}
+    assert [checkpoints.before(step) for step in (5, 7, 9)] == [other, kept / "step-6", kept / "step-6"]
+    checkpoints.finish()
+    assert [checkpoints.before(step) for step in (5, 7, 9)] == [other, kept / "step-6", kept / "step-8"]
 
 
 @pytest.mark.parametrize("where", ["_copied", "write_tensors", "own_sums", "put_in_place"])
@@ -301,11 +352,12 @@ def test_waiting_is_counted(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_ends_its_save(tmp_path: Path) -> None:
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom torch import nn\nfrom pilekit.train import checkpoint\n"
+        "import sys, time\nfrom pathlib import Path\nfrom torch import nn\n"
+        "from pilekit.train.checkpoint import saving\n"
         "from tests.train.saving import adamw, checkpoints_in, progress_of\n"
-        "write = checkpoint.write_tensors\n"
+        "write = saving.write_tensors\n"
         "def slow(*arguments):\n    time.sleep(0.5)\n    write(*arguments)\n"
-        "checkpoint.write_tensors = slow\n"
+        "saving.write_tensors = slow\n"
         "model = nn.Linear(2, 3)\n"
         "checkpoints = checkpoints_in(Path(sys.argv[1]), asynchronous=True)\n"
         "checkpoints.save(model, adamw(model), progress_of(5), {})\n"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint_files import (
+from pilekit.train.checkpoint.files import (
     INDEX_FILE,
     STATE_FILE,
     Damaged,
@@ -28,8 +28,7 @@ from pilekit.train.checkpoint_files import (
     verify,
     write_state,
 )
-from tests.train.saving import load, newest, save, steps_in, warnings_in
-from tests.train.test_checkpoint import FILES, SHARD
+from tests.train.saving import FILES, SHARD, load, newest, save, steps_in, warnings_in
 
 
 def flip(path: Path, at: int, mask: int = 1) -> None:

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
-from pilekit.train import checkpoint as module
 from pilekit.train.checkpoint import Checkpoints
-from pilekit.train.checkpoint_files import deal, verify
-from pilekit.train.checkpoint_tensors import state_tensors, write_tensors
-from pilekit.train.ranks import Ranks, join
+from pilekit.train.checkpoint import saving as module
+from pilekit.train.checkpoint.files import deal, verify
+from pilekit.train.checkpoint.tensors import state_tensors, write_tensors
 from pilekit.train.sharding import own_part
 from tests.process_groups import ProcessGroups
-from tests.train.saving import CONFIG, adamw, alone, checkpoints_in, progress_of, state_of, steps_in, train
-from tests.train.test_checkpoint import files_limited_to
+from tests.small_disk import files_limited_to
+from tests.train.saving import CONFIG, Warned, adamw, alone, checkpoints_in, progress_of, state_of, steps_in, train
 from tests.train.test_checkpoint_damage import flip
 from tests.train.test_engine import batches, engine_of, model_of, settings, step
 
@@ -252,15 +252,6 @@ def load_newest(run: Path) -> tuple[float, list[str]]:
         return float(value[0, 0]), warned.lines
     finally:
         logging.getLogger("pilekit").removeHandler(warned)
-
-
-class Warned(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
 
 
 def error_of(function: Callable[..., Any], *arguments: Any) -> str | None:

@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPTNeoXConfig
 
+from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
 from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.engine import Engine, Update
-from pilekit.train.ranks import Ranks, join
 from pilekit.train.sharding import own_part
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model

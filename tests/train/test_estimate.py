@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import as_causal_lm
 from pilekit.train.activations import activation_bytes, kept_by_trunk
@@ -28,7 +29,6 @@ from pilekit.train.config import (
 )
 from pilekit.train.engine import Engine
 from pilekit.train.estimate import Estimate, Held, estimate, held_bytes, table
-from pilekit.train.ranks import join
 from pilekit.train.recompute import KEPT
 from pilekit.train.sharding import own_part
 from tests.process_groups import ProcessGroups
@@ -56,7 +56,7 @@ def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) ->
     parameters = list(engine.lm.model.parameters())
     mine = cut(random_rows(0, 8, 64), ranks.world_size)[ranks.rank]
     gathered = [0]
-    accumulated = 0
+    accumulated = sent = 0
 
     def look(*_: Any) -> None:
         gathered[0] = max(gathered[0], gathered_bytes(engine._step_loss))
@@ -67,6 +67,7 @@ def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) ->
         engine.forward_backward(rows, scale=1e-3, last=number == micro_batches - 1)
         if number < micro_batches - 1:
             accumulated = whole_gradients(engine._step_loss)
+            sent = sent_bytes(engine._step_loss)
     gradients = sum(own_part(p.grad).nbytes for p in parameters if p.grad is not None)
     engine.update(1e-3)
     state = [value for each in engine.optimizer.state.values() for value in each.values()]
@@ -77,6 +78,7 @@ def held_by_engine(family: Family, zero: Any, dtype: Any, micro_batches: int) ->
         optimizer=sum(own_part(value).nbytes for value in state),
         gathered=gathered[0],
         buffers=0,
+        sent=sent,
     )
 
 
@@ -90,6 +92,14 @@ def gathered_bytes(root: nn.Module) -> int:
     return sum(
         output.untyped_storage().nbytes() for parameter in groups_of(root) for output in parameter.all_gather_outputs
     )
+
+
+def sent_bytes(root: nn.Module) -> int:
+    """What gradients were sent from, and is held until something else is sent."""
+    if not isinstance(root, FSDPModule):
+        return 0
+    context: Any = root._get_fsdp_state()._comm_ctx
+    return sum(state.reduce_scatter_input.nbytes for state in context.reduce_scatter_states)
 
 
 def whole_gradients(root: nn.Module) -> int:
@@ -135,7 +145,9 @@ def check_held(
         optimizer=expected.optimizer,
         gathered=gathered,
         buffers=0,
+        sent=expected.sent,
     )
+    assert (expected.sent > 0) == (zero >= 2 and micro_batches > 1 and (world_size, dtype) != (1, "fp32"))
 
 
 def test_a_parameter_with_fewer_rows_than_ranks_and_one_that_is_not_trained() -> None:
@@ -281,8 +293,9 @@ def test_an_estimate_by_hand(tmp_path: Path) -> None:
         optimizer=2 * count + 4 * tensors,
         gathered=2 * count,
         buffers=6 * max(block, rest),
+        sent=4 * rest,
     )
-    backward_begins = count + chosen.activations  # gradients of the first micro-batch, activations of the second
+    backward_begins = count + 4 * rest + chosen.activations  # what the first micro-batch leaves, and the second needs
     assert backward_begins > count + chosen.held.buffers
     assert (chosen.device, chosen.host) == (3 * count + 4 * tensors + 2 * count + backward_begins, 0)
     assert [stage.zero for stage in found.stages] == [0, 1, 2, 3]
@@ -300,7 +313,7 @@ def test_offload_moves_all_but_what_is_gathered_to_the_host(tmp_path: Path) -> N
 
     held, chosen = found.stages[3].held, found.stages[3]
     assert chosen.host == held.parameters + held.gradients + held.optimizer
-    assert chosen.device == held.gathered + max(chosen.activations, held.buffers)
+    assert chosen.device == held.gathered + held.sent + max(chosen.activations, held.buffers)
     assert found.stages[0].host == 0
     assert "in CPU memory" in table(found)[1]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.train.failed_step import failed_compilation, failed_step, is_out_of_memory
-from pilekit.train.ranks import join
+from pilekit.train.failed_step import failed_compilation, failed_step
 from pilekit.train.run_folder import RunFolder
 from tests.process_groups import ProcessGroups
 
@@ -70,13 +70,6 @@ def test_a_file_that_cannot_be_written_does_not_hide_the_step(process_group: Pro
     first, second = process_group(2).run(message_of, str(tmp_path), [(0, 0)], math.inf, 3)
     assert first == second
     assert first.startswith("step 3: the loss is inf, in rows with shard0 document 10, a\\x1bb document 11; lower")
-
-
-def test_out_of_memory() -> None:
-    assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"))
-    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
 def test_blocks_that_cannot_be_compiled() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.result import BitsPerByte, Score
+from pilekit.train import metrics as module
 from pilekit.train.metrics import MetricsLog, StepBitsPerByte, StepMetrics, numbers_of, read_metrics, step_memory
+from tests.small_disk import files_limited_to
 
 KEYS = [
     "step",
@@ -252,23 +255,67 @@ def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, field: str,
     assert [one.step for one in read_metrics(path)] == [1, 3]
 
 
-def test_a_full_disk_is_told_and_what_was_written_can_be_gone_on_from(tmp_path: Path) -> None:
+def test_what_a_full_disk_does_not_take_waits_until_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(straight := tmp_path / "straight.jsonl", range(1, 9), 0)
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, resume_step=0)
     log.write(metrics(1))
     first = path.stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (first + 50, hard))
-    try:
-        with pytest.raises(PilekitError, match=r"metrics\.jsonl: cannot be written: File too large"):
-            log.write(metrics(2))
-        log.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_limited_to(first + 50):
+        for step in (2, 3, 4):
+            log.write(metrics(step))
     assert path.stat().st_size == first + 50  # torn
     assert read_metrics(path) == [metrics(1)]
-    write(path, range(2, 4), 1)
-    assert read_metrics(path) == [metrics(1), metrics(2), metrics(3)]
+    for step in range(5, 8):
+        log.write(metrics(step))
+    with files_limited_to(path.stat().st_size):
+        log.write(metrics(8))
+    log.close()
+    assert path.read_bytes() == straight.read_bytes()
+    assert caplog.messages == [
+        f"{path}: cannot be written: File too large; training goes on, and lines from step 2 on wait in memory until "
+        "there is room"
+    ]
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_lines_that_no_room_is_made_for_are_told_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, closing: bool
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    told = (
+        f"{path}: cannot be written: File too large; it lacks the figures from step 3 on, nothing else is lost; make "
+        "room before the run goes on"
+    )
+
+    def fill() -> None:
+        with MetricsLog(path, resume_step=0) as log, files_limited_to(len(msgspec.json.encode(metrics(1))) * 2 + 20):
+            for step in range(1, 6):
+                log.write(metrics(step))
+            if not closing:
+                raise ValueError("another")
+            log.close()
+
+    with pytest.raises(PilekitError if closing else ValueError, match=f"^{re.escape(told)}$" if closing else "another"):
+        fill()
+    assert caplog.messages[0].endswith("lines from step 3 on wait in memory until there is room")
+    assert len(caplog.messages) == 1
+    assert [one.step for one in read_metrics(path)] == ([1, 2] if closing else [1, 2, 3, 4, 5])
+
+
+def test_lines_do_not_wait_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_HELD", 3)
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, resume_step=0)
+    with files_limited_to(0):
+        for step in range(1, 4):
+            log.write(metrics(step))
+        with pytest.raises(PilekitError, match=r"has not been writable since step 1, and no more lines are"):
+            log.write(metrics(4))
+    log.close()
+    assert [one.step for one in read_metrics(path)] == [1, 2, 3]
 
 
 def test_files_that_cannot_be(tmp_path: Path) -> None:

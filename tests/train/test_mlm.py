@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,35 +18,29 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     BertConfig,
-    DistilBertConfig,
-    IBertConfig,
-    MegatronBertConfig,
-    ModernBertConfig,
-    RobertaConfig,
 )
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
+from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm, keeps_documents_apart
 from pilekit.stream import PileStream
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.activations import kept_by_trunk
 from pilekit.train.config import ModelConfig, load_config
 from pilekit.train.estimate import estimate
-from pilekit.train.masked import MaskedLM, as_masked_lm, keeps_documents_apart, mlm_loss
-from pilekit.train.metrics import StepMetrics
+from pilekit.train.masked import mlm_loss
 from pilekit.train.model import build_model, model_shape
 from pilekit.train.objectives import count_targets, subset_sums
 from pilekit.train.peek import peek_command
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_corpus, tiny_tokenizer
+from tests.tiny_masked import FAMILIES, PAD, called, config_of, made_of, tiny
 from tests.tokenize.making import byte_level_bpe
+from tests.train.runs import interrupt_at, lines
 from tests.train.test_objectives import packed
-from tests.train.test_trainer import OUTPUTS, lines
+from tests.train.test_trainer import OUTPUTS
 
-FAMILIES = ("bert", "roberta", "distilbert")
-VOCABULARY = 320
-PAD = 1
 SEQ_LEN = 24
 
 Batch = dict[str, Tensor]
@@ -75,55 +67,6 @@ kind = "constant"
 [checkpoint]
 every = 2
 """
-
-
-def config_of(family: str, *, dropout: float = 0.0) -> Any:
-    """A tiny model's, whose predictions are far from uniform; positions for 40 tokens."""
-    common: dict[str, Any] = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "initializer_range": 0.2}
-    if family == "distilbert":
-        return DistilBertConfig(
-            **common,
-            dim=32,
-            n_layers=2,
-            n_heads=4,
-            hidden_dim=64,
-            max_position_embeddings=40,
-            dropout=dropout,
-            attention_dropout=dropout,
-        )
-    kind: Any = {"bert": BertConfig, "roberta": RobertaConfig, "megatron": MegatronBertConfig, "ibert": IBertConfig}[
-        family
-    ]
-    return kind(
-        **common,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=40 if family == "bert" else 40 + PAD + 1,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-
-
-def made_of(config: Any) -> Any:
-    auto: Any = AutoModelForMaskedLM
-    return auto.from_config(config, attn_implementation="sdpa")
-
-
-def called(model: Any, ids: Tensor) -> Tensor:
-    """The logits of a model that is called with ids alone, as others call it."""
-    with torch.no_grad():
-        return cast("Tensor", model.eval()(input_ids=ids).logits)
-
-
-def tiny(family: str, *, dtype: torch.dtype = torch.float64) -> MaskedLM:
-    torch.manual_seed(0)
-    model = made_of(config_of(family)).to(dtype).eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):  # which begin at 0, as if there were none
-            torch.nn.init.normal_(parameter, std=0.2)
-    return as_masked_lm(model)
 
 
 def masked(lengths: Sequence[int], *, share: float = 0.3) -> Batch:
@@ -271,31 +214,6 @@ def test_what_does_not_keep_documents_apart_is_refused(made: Path, tmp_path: Pat
     assert trainer(made, tmp_path / "run", change, "data.attention=row", "train.steps=1").fit().step == 1
 
 
-def test_positions_that_go_on_are_seen_by_the_proof() -> None:
-    """A mask that is heeded is not enough: a document must have the positions that it has alone."""
-    model: Any = tiny("bert", dtype=torch.float32).model
-    forward = model.base_model.forward
-    model.base_model.forward = lambda *given, position_ids=None, **named: forward(*given, **named)
-    assert not keeps_documents_apart(as_masked_lm(model), 40)
-
-
-def test_a_mask_that_replaces_a_window_is_seen_by_the_proof() -> None:
-    torch.manual_seed(0)
-    config = ModernBertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        local_attention=8,
-        pad_token_id=PAD,
-    )
-    lm = as_masked_lm(made_of(config).eval())
-    assert keeps_documents_apart(lm, 8)
-    assert not keeps_documents_apart(lm, 64)
-
-
 def test_models_that_are_not_masked(made: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(made / "tokenizer")
 
@@ -434,14 +352,6 @@ def test_a_model_dir_is_trained_further(made: Path, tmp_path: Path) -> None:
     assert ours.fit().step == 1
 
 
-def interrupt_at(step: int) -> Callable[[StepMetrics], None]:
-    def on_step(metrics: StepMetrics) -> None:
-        if metrics.step == step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return on_step
-
-
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(made: Path, tmp_path: Path) -> None:
     change = f"model.config={made / 'dropout'}"
     trainer(made, tmp_path / "whole", change).fit()
@@ -474,10 +384,15 @@ def test_a_tokenizer_without_a_mask_token(made: Path, tmp_path: Path) -> None:
         trainer(made, tmp_path / "run", f"data.tokenizer={tokenizer}")
 
 
-def test_a_step_in_which_nothing_was_masked(made: Path, tmp_path: Path) -> None:
-    few = ("data.seq_len=2", "train.global_batch_size=1", "train.micro_batch_size=1", "train.steps=50")
-    with pytest.raises(PilekitError, match="so few tokens that none was masked"):
-        trainer(made, tmp_path / "run", *few).fit()
+def test_a_step_in_which_nothing_was_masked_is_skipped(made: Path, tmp_path: Path) -> None:
+    few = ("data.seq_len=4", "train.global_batch_size=1", "train.micro_batch_size=1", "train.steps=30")
+    trainer(made, tmp_path / "run", *few).fit()
+    skipped = 0
+    for record in lines(tmp_path / "run"):
+        skipped += record["loss"] is None
+        assert record["skipped"] == skipped
+        assert (record["grad_norm"] is None) == (record["loss"] is None)
+    assert 5 < skipped < 25
 
 
 def test_the_command_that_shows_a_step_begins_from_the_beginning(made: Path, tmp_path: Path) -> None:
@@ -552,3 +467,31 @@ def test_two_ranks_under_every_stage_are_the_plain_loop(
     stored = load_file(tmp_path / "zero-3" / "model" / "model.safetensors")
     assert not json.loads((tmp_path / "zero-3" / "model" / "config.json").read_text())["is_decoder"]
     assert stored.keys() <= model_of(made, start).state_dict().keys()
+
+
+def losses_of(made: Path, out: Path, changes: Sequence[str]) -> list[float]:
+    """Of three steps, the third after a stop."""
+    for steps in (2, 3):
+        trainer(made, out, *changes, f"train.steps={steps}").fit()
+    return [record["loss"] for record in lines(out)]
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_recomputing_offloading_and_compiling_change_no_loss(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, compiled: bool
+) -> None:
+    """Together, with dropout; but compiled blocks draw theirs in another way."""
+    group = process_group(2)
+    config_of("bert", dropout=0.0 if compiled else 0.1).save_pretrained(tmp_path / "shape")
+    shape = f"model.config={tmp_path}/shape/config.json"
+    all_of_them = (
+        "parallel.activation_checkpoint=full",
+        "parallel.offload=true",
+        f"parallel.compile={compiled}".lower(),
+    )
+    expected = group.run(losses_of, made, tmp_path / "plain", (shape,), timeout=150.0)
+    for zero in (1, 3):
+        changes = (shape, f"parallel.zero={zero}", *all_of_them)
+        found = group.run(losses_of, made, tmp_path / f"zero-{zero}", changes, timeout=300.0)
+        for losses in found:
+            assert losses == pytest.approx(expected[0], rel=1e-5)

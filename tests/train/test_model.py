@@ -13,13 +13,13 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig
 
+from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import CausalLM
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import ModelConfig
 from pilekit.train.model import build_model, build_on, count_parameters
 from pilekit.train.presets import PRESETS
-from pilekit.train.ranks import join
 from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 

@@ -91,7 +91,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 FORKS = """
     import sys, torch
     from pilekit import PilekitError, notebook_launch
-    from pilekit.train.ranks import join
+    from pilekit.engine.ranks import join
     secret = torch.arange(1_000_000, dtype=torch.float64)
     def total(factor):
         ranks = join()
@@ -170,7 +170,7 @@ def test_in_a_notebook() -> None:
     nbclient = pytest.importorskip("nbclient")
     cell = dedent("""
         from pilekit import notebook_launch
-        from pilekit.train.ranks import join
+        from pilekit.engine.ranks import join
         def rank_of(add):
             ranks = join()
             print("rank", ranks.rank)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from pilekit.engine.ranks import join
 from pilekit.evaluate.causal_lm import as_causal_lm
 from pilekit.train.blocks import blocks_of
 from pilekit.train.config import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.engine import Engine
-from pilekit.train.ranks import join
 from pilekit.train.sharding import own_part
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model

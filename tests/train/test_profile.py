@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pilekit.engine.ranks import Ranks, join
 from pilekit.evaluate.causal_lm import as_causal_lm
 from pilekit.train.config import (
     CheckpointConfig,
@@ -27,7 +28,6 @@ from pilekit.train.config import (
 )
 from pilekit.train.engine import Engine
 from pilekit.train.profile import BY_CPU, BY_GPU, TITLES, Part, Profile, advice, part, shared_time, spans_of
-from pilekit.train.ranks import Ranks, join
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
 

@@ -20,8 +20,8 @@ import pytest
 
 from pilekit.corpus import Corpus, read_header, write_header
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint_files import Progress, own_sums, write_state
-from pilekit.train.checkpoint_folders import point_to
+from pilekit.train.checkpoint.files import Progress, own_sums, write_state
+from pilekit.train.checkpoint.folders import point_to
 from pilekit.train.config import (
     DataConfig,
     ModelConfig,
@@ -302,6 +302,7 @@ OTHER: dict[str, Any] = {
     "schedule.min_lr": 1e-5,
     "schedule.power": 3.0,
     "schedule.decay_share": 0.5,
+    "parallel.engine": "deepspeed",
     "parallel.zero": 3,
     "parallel.offload": True,
     "parallel.activation_checkpoint": "full",

@@ -19,12 +19,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
+from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import as_causal_lm
 from pilekit.train.blocks import blocks_of
 from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.engine import Engine
-from pilekit.train.ranks import join
 from pilekit.train.recompute import recompute_activations
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -12,12 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.process_groups import ROOT
-from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
+from tests.train.runs import lines, tiny_run
 from tests.train.test_launch import is_there, wait_for
 
 pytestmark = pytest.mark.slow
@@ -30,27 +28,8 @@ BIN = Path(sys.executable).parent
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus, a tokenizer, the shape of a model, and a config that names them."""
-    folder = tmp_path_factory.mktemp("launched")
-    tiny_corpus(folder / "data")
-    tiny_tokenizer(folder / "tokenizer")
-    tiny_model().config.save_pretrained(folder / "shape")
-    (folder / "tiny.toml").write_text(f"""\
-[data]
-path = "{folder}/data"
-tokenizer = "{folder}/tokenizer"
-seq_len = 32
-[model]
-config = "{folder}/shape"
-[train]
-steps = {STEPS}
-global_batch_size = 4
-micro_batch_size = 1
-[parallel]
-zero = 2
-[checkpoint]
-every = 7
-""")
-    return folder
+    more = "[parallel]\nzero = 2\n[checkpoint]\nevery = 7\n"
+    return tiny_run(tmp_path_factory.mktemp("launched"), steps=STEPS, micro_batch_size=1, more=more)
 
 
 def command(launcher: str, config: Path, *options: str, restarts: int = 0) -> list[str]:
@@ -104,13 +83,6 @@ def steps_in(run: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def figures(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what no two runs have in common."""
-    measured = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in measured} for line in lines]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -139,7 +111,7 @@ def test_killed_ranks_start_again_and_end_with_the_same_weights(
     assert "a rank was lost; all have started again (restart 2 of 3)\n" in stderr
     for file in ("model/model.safetensors", "model/config.json"):
         assert (run / file).read_bytes() == (undisturbed / file).read_bytes()
-    assert figures(run) == figures(undisturbed)
+    assert lines(run) == lines(undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +146,7 @@ def test_a_run_that_is_stopped_saves_and_goes_on(
         stdout, stderr = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, stderr
     assert (run / "model/model.safetensors").read_bytes() == (undisturbed / "model/model.safetensors").read_bytes()
-    assert figures(run) == figures(undisturbed)
+    assert lines(run) == lines(undisturbed)
 
 
 def test_what_fails_on_all_ranks_is_told_once(made: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoXConfig
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
-from pilekit.train import checkpoint
-from pilekit.train.checkpoint_tensors import write_tensors
+from pilekit.train.checkpoint import saving
+from pilekit.train.checkpoint.tensors import write_tensors
 from pilekit.train.config import load_config
 from pilekit.train.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
 from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
+from tests.train.runs import TIMES, interrupt_at, lines
 
 OUTPUTS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
-TIMES = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")
 
 CONFIG = """
 [data]
@@ -81,20 +80,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trainer(made: Path, out: Path, *changes: str) -> Trainer:
     return Trainer(load_config(made / "run.toml", changes), out)
-
-
-def lines(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what depends on the clock and the machine."""
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
-
-
-def interrupt_at(step: int) -> Callable[[StepMetrics], None]:
-    def on_step(metrics: StepMetrics) -> None:
-        if metrics.step == step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return on_step
 
 
 def test_the_files_of_a_run(made: Path, tmp_path: Path) -> None:
@@ -259,6 +244,15 @@ def test_more_steps_go_on_where_the_run_ended(made: Path, tmp_path: Path) -> Non
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
 
 
+def test_fewer_steps_than_are_done_are_done(made: Path, tmp_path: Path) -> None:
+    assert trainer(made, tmp_path / "run").fit(interrupt_at(6)).interrupted
+    finished = trainer(made, tmp_path / "run", "train.steps=4").fit()
+    assert (finished.step, finished.interrupted, finished.last) == (6, False, None)
+    assert finished.model == tmp_path / "run" / "model"
+    assert finished.model.exists()
+    assert [record["step"] for record in lines(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_finished_run_is_left_as_it_is(made: Path, tmp_path: Path) -> None:
     trainer(made, tmp_path / "run").fit()
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
@@ -400,11 +394,15 @@ def test_weights_that_are_no_numbers_are_not_saved(made: Path, tmp_path: Path) -
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_only_empty_documents_are_told(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steps", "window", "told"), [(1, 8, "the step"), (8, 8, "8 steps"), (30, 8, "16 steps"), (30, 1, "10 steps")]
+)
+def test_only_empty_documents_are_told(made: Path, tmp_path: Path, steps: int, window: int, told: str) -> None:
     shard = tmp_path / "corpus.jsonl"
     shard.write_text('{"text": ""}\n' * 200)
-    with pytest.raises(PilekitError, match="none of the step's rows has a token"):
-        trainer(made, tmp_path / "run", f"data.path={shard}").fit()
+    changes = (f"data.path={shard}", f"data.window={window}", f"train.steps={steps}", "schedule.warmup=0")
+    with pytest.raises(PilekitError, match=f"^no row of {told} has a token to predict; are there only empty documents"):
+        trainer(made, tmp_path / "run", *changes).fit()
 
 
 @pytest.mark.parametrize("asynchronous", ["true", "false"])
@@ -416,7 +414,7 @@ def test_a_checkpoint_on_a_full_disk_costs_itself_and_not_the_run(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_tensors(folder, *others)
 
-    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    monkeypatch.setattr(saving, "write_tensors", full)
     finished = trainer(made, tmp_path / "run", f"checkpoint.asynchronous={asynchronous}").fit()
     assert (finished.step, finished.model) == (8, tmp_path / "run" / "model")
     assert sorted(folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-6", "step-8"]

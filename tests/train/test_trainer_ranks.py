@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
+import re
 import shlex
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,28 +22,32 @@ import numpy.typing as npt
 import pytest
 import torch
 import zstandard
+from torch import distributed as dist
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
+from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.stream import plan
 from pilekit.tokenize import load_tokenizer
-from pilekit.train import checkpoint
-from pilekit.train.checkpoint_files import read_state
-from pilekit.train.checkpoint_tensors import write_tensors
+from pilekit.train.checkpoint import saving
+from pilekit.train.checkpoint.files import read_state
+from pilekit.train.checkpoint.tensors import write_tensors
 from pilekit.train.config import load_config
-from pilekit.train.metrics import MetricsLog, StepMetrics
-from pilekit.train.ranks import join
+from pilekit.train.data import open_stream
+from pilekit.train.metrics import StepMetrics
+from pilekit.train.sharding import own_part
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
+from tests.small_disk import small_disk
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
-from tests.train.saving import state_of
+from tests.train.runs import lines
+from tests.train.saving import Warned, state_of
 
 Array = npt.NDArray[Any]
 Record = dict[str, Any]
 
 TIMEOUT = 150.0
 """Of each call of ranks: a hang is a failure, and a busy machine is none."""
-TIMES = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")
 STAGES = [0, 1, 2, 3]
 STEPS = 6
 
@@ -107,21 +114,28 @@ class Seen:
     """The whole state in the end, on rank 0."""
 
 
-def fit(made: Path, out: Path, changes: Sequence[str], stop: int | None = None) -> Seen:
-    """Train; at step `stop` the last rank alone is sent what Ctrl-C sends."""
+def fit(
+    made: Path,
+    out: Path,
+    changes: Sequence[str],
+    stop: int | None = None,
+    also: Callable[[StepMetrics], None] = lambda metrics: None,
+) -> Seen:
+    """Train; at step `stop` the last rank alone is sent what Ctrl-C sends, and after each step `also` is called."""
     ranks, seen = join(), Seen()
 
     def on_step(metrics: StepMetrics) -> None:
         seen.steps.append(metrics.step)
         if metrics.step == stop and ranks.rank == ranks.world_size - 1:
             os.kill(os.getpid(), signal.SIGINT)
+        also(metrics)
 
     try:
         ours = Trainer(load_config(made / "run.toml", changes), out)
         note_rows(ours, seen.rows)
         finished = ours.fit(on_step)
         seen.finished = finished.step, finished.interrupted
-        state = state_of(ours.engine.lm.model, cast("Any", ours.engine.optimizer))
+        state = state_of(*cast("Any", ours.engine.state()))
         if ranks.is_first:
             seen.state = {name: tensor.numpy() for name, tensor in state.items()}
     except PilekitError as error:
@@ -149,12 +163,6 @@ def fit_each(made: Path, runs: Sequence[tuple[Path, Sequence[str]]]) -> list[See
 
 
 # --- around them ---
-
-
-def lines(run: Path) -> list[Record]:
-    """metrics.jsonl without what depends on the clock and the machine."""
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
 
 def assert_close(ours: list[Record], theirs: list[Record], *, loss: float, grad_norm: float) -> None:
@@ -429,7 +437,7 @@ def fit_and_leave(made: Path, out: Path) -> list[str]:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "write_tensors", slowly)
+        patch.setattr(saving, "write_tensors", slowly)
         with pytest.raises(KeyboardInterrupt):
             Trainer(load_config(made / "run.toml"), out).fit(leave)
     return [path.name for path in (out / "checkpoints").iterdir()]
@@ -569,29 +577,194 @@ def test_a_loss_that_is_no_number_on_one_rank_ends_all(
         assert again.error.partition("; the step's")[0] == told
 
 
-def fit_with_full_disk(made: Path, out: Path, changes: Sequence[str], full_at: int) -> Seen:
-    """Rank 0 cannot write the metrics of that step."""
-    write = MetricsLog.write
+def fit_on_a_disk_that_fills(
+    made: Path, out: Path, changes: Sequence[str], full: range, stop: int | None = None
+) -> tuple[Seen, list[str]]:
+    """The disk of `out` has no block free in the steps of `full`; also, what pilekit has warned of."""
+    filler, warned = out.parent / "filler", Warned()
 
-    def failing(self: MetricsLog, metrics: StepMetrics) -> None:
-        if metrics.step == full_at:
-            raise PilekitError("metrics.jsonl: cannot be written: No space left on device")
-        write(self, metrics)
+    def fill(metrics: StepMetrics) -> None:
+        if join().is_first and metrics.step + 1 == full.start:
+            with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+        if join().is_first and metrics.step + 1 == full.stop:
+            filler.unlink()
+
+    logging.getLogger("pilekit").addHandler(warned)
+    try:
+        return fit(made, out, changes, stop, fill), warned.lines
+    finally:
+        logging.getLogger("pilekit").removeHandler(warned)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is a file system of its own, with room for a run but not for its checkpoints."""
+    with small_disk(tmp_path / "small", 1 << 20) as disk:
+        if disk.limit is not None:
+            pytest.skip("no file system may be mounted here")
+        yield disk.path
+
+
+WAITING = "metrics.jsonl: cannot be written: No space left on device; training goes on, and lines from step "
+
+
+def test_a_full_disk_costs_no_line_of_the_metrics(
+    made: Path, tmp_path: Path, small: Path, process_group: ProcessGroups
+) -> None:
+    group, run = process_group(2), small / "run"
+    changes = ("parallel.zero=3", "train.steps=30", "checkpoint.every=10")
+    group.run(fit, made, tmp_path / "whole", changes, timeout=TIMEOUT)
+    (first, warned), (second, silent) = group.run(
+        fit_on_a_disk_that_fills,
+        made,
+        run,
+        (*changes, f"checkpoint.dir={tmp_path}/checkpoints"),
+        range(5, 25),
+        timeout=TIMEOUT,
+    )
+    assert [first.finished, second.finished] == [(30, False)] * 2
+    assert first.steps == list(range(1, 31))
+    assert lines(run) == lines(tmp_path / "whole")
+    assert [line.startswith(f"{run}/{WAITING}") for line in warned].count(True) == 1
+    assert silent == []
+
+
+def test_metrics_that_no_room_is_made_for_are_told_by_all_at_the_end(
+    made: Path, tmp_path: Path, small: Path, process_group: ProcessGroups
+) -> None:
+    """The run was interrupted; its last step is saved, and it can go on."""
+    group, run = process_group(2), small / "run"
+    changes = ("train.steps=32", f"checkpoint.dir={tmp_path}/checkpoints", "checkpoint.every=100")
+    (first, _), (second, _) = group.run(fit_on_a_disk_that_fills, made, run, changes, range(5, 99), 30, timeout=TIMEOUT)
+    assert first.error is not None
+    assert first.error == second.error
+    told = re.fullmatch(
+        rf"{run}/metrics\.jsonl: cannot be written: No space left on device; it lacks the figures from step (\d+) on, "
+        "nothing else is lost; make room before the run goes on",
+        first.error,
+    )
+    assert told is not None
+    assert 5 <= int(told[1]) <= 25
+    (small / "filler").unlink()
+    for part in group.run(fit, made, run, changes, timeout=TIMEOUT):
+        assert (part.error, part.steps) == (None, [31, 32])
+    assert [record["step"] for record in lines(run)] == [*range(1, int(told[1])), 31, 32]
+
+
+def fit_and_refuse(made: Path, out: Path, changes: Sequence[str], at: int, rank: int) -> Seen:
+    """What one rank is to do after a step fails."""
+
+    def refuse(metrics: StepMetrics) -> None:
+        if metrics.step == at and join().rank == rank:
+            raise PilekitError(f"rank {rank} does not like step {at}")
+
+    return fit(made, out, changes, also=refuse)
+
+
+@pytest.mark.parametrize(("at", "rank"), [(3, 1), (4, 0), (STEPS, 1)])
+def test_what_is_told_of_a_step_fails_on_one_rank_and_ends_all(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, at: int, rank: int
+) -> None:
+    group, run = process_group(2), tmp_path / "run"
+    for part in group.run(fit_and_refuse, made, run, (), at, rank, timeout=TIMEOUT):
+        assert part.error == f"rank {rank} does not like step {at}"
+        assert part.steps == list(range(1, at + 1))
+    assert (run / "latest").read_text().strip() == f"checkpoints/step-{at}"
+    assert [record["step"] for record in lines(run)] == list(range(1, at + 1))
+    for part in group.run(fit, made, run, (), timeout=TIMEOUT):
+        assert (part.finished, part.steps) == ((STEPS, False), list(range(at + 1, STEPS + 1)))
+
+
+def collectives_of(made: Path, out: Path, changes: Sequence[str]) -> int:
+    """How often ranks spoke in a run."""
+    calls = 0
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += options.get("group") is join().control
+            return function(*arguments, **options)
+
+        return count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MetricsLog, "write", failing)
-        return fit(made, out, changes)
+        for name in ("all_reduce", "all_gather_object", "broadcast_object_list"):
+            patch.setattr(dist, name, counting(getattr(dist, name)))
+        assert fit(made, out, changes).error is None
+    return calls
 
 
-def test_metrics_that_cannot_be_written_end_all_ranks(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    group = process_group(2)
-    first, second = group.run(fit_with_full_disk, made, tmp_path / "run", ("parallel.zero=3",), 3, timeout=TIMEOUT)
-    assert first.error is not None
-    assert "No space left" in first.error
-    assert second.error == first.error
-    assert (tmp_path / "run/latest").read_text().strip() == "checkpoints/step-3"
-    rest = group.run(fit, made, tmp_path / "run", ("parallel.zero=3",), timeout=TIMEOUT)
-    assert [part.finished for part in rest] == [(STEPS, False)] * 2
+def test_a_step_costs_four_messages(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+    """Targets and tokens, the losses, the gradient's norm, and whether to stop."""
+    counts = [
+        process_group(2).run(
+            collectives_of, made, tmp_path / f"{steps}", (f"train.steps={steps}", "checkpoint.every=99")
+        )
+        for steps in (3, 10)
+    ]
+    assert [ten - three for three, ten in zip(*counts, strict=True)] == [4 * 7] * 2
+
+
+# --- steps without a token to predict ---
+
+
+def fit_and_note_weights(made: Path, out: Path, changes: Sequence[str]) -> tuple[Seen, list[Array]]:
+    """After each step the numbers of all weights that this rank holds."""
+    held: list[Array] = []
+    ours = Trainer(load_config(made / "run.toml", changes), out)
+    seen = Seen()
+    note_rows(ours, seen.rows)
+
+    def note(metrics: StepMetrics) -> None:
+        seen.steps.append(metrics.step)
+        parameters = ours.engine.lm.model.parameters()
+        held.append(torch.cat([own_part(parameter).detach().flatten() for parameter in parameters]).numpy())
+
+    finished = ours.fit(note)
+    seen.finished = finished.step, finished.interrupted
+    return seen, held
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(("dtype", "zero"), [("fp32", 3), ("fp16", 0)])
+def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, world_size: int, dtype: str, zero: int
+) -> None:
+    """One document a row, many of them empty; which steps have none else, the stream tells."""
+    draw, shard = random.Random(3), tmp_path / "corpus.jsonl"
+    texts = [" ".join(draw.choices(["quick", "12345"], k=5)) if draw.random() < 0.6 else "" for _ in range(300)]
+    shard.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    given = ("data.packing=none", "data.window=4", "train.global_batch_size=2", "train.steps=12")
+    changes = (*given, *case(dtype, zero, 1), f"data.path={shard}", "precision.loss_scale=1024", "schedule.kind=linear")
+    group = process_group(world_size)
+    parts = group.run(fit_and_note_weights, made, tmp_path / "run", changes, timeout=TIMEOUT)
+
+    config = load_config(made / "run.toml", changes)
+    batches = islice(open_stream(config, world_size=1), 12)
+    empty = [bool((batch["labels"][:, 1:] == -100).all()) for batch in batches]
+    assert 2 < sum(empty) < 9
+    before: Record | None = None
+    for number, (is_empty, record) in enumerate(zip(empty, lines(tmp_path / "run"), strict=True)):
+        assert record["skipped"] == sum(empty[: number + 1])
+        assert (record["loss"] is None) == (record["grad_norm"] is None) == is_empty
+        assert (record["loss_by_subset"] == {}) == is_empty
+        assert record["loss_scale"] == (1024 if dtype == "fp16" else None)
+        taken = number - sum(empty[:number])
+        rate = 0.01 * (taken + 1) / 2 if taken < 2 else 0.01 * (1 - (taken - 2) / 10)
+        assert record["lr"] == pytest.approx(rate, rel=1e-12)
+        assert record["tokens"] > (0 if before is None else before["tokens"])
+        for _, held in parts:
+            if number:
+                assert np.array_equal(held[number], held[number - 1]) == is_empty
+        before = record
+    for seen, _ in parts:
+        assert seen.finished == (12, False)
+        assert len(seen.rows) == 12 - sum(empty)  # nothing else was computed
+    group.run(fit_in_parts, made, tmp_path / "parts", changes, [1 + empty.index(True), 7], timeout=TIMEOUT)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "run")
+    assert files_of(tmp_path / "parts/model") == files_of(tmp_path / "run/model")
 
 
 # --- fp16 ---

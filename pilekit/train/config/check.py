@@ -135,6 +135,7 @@ def _check_together(config: TrainConfig) -> None:
         raise wrong("data.lanes", config.data.lanes, remedy)
     _check_objective(config)
     _check_schedule(config)
+    _check_engine(config)
     if config.parallel.offload and config.parallel.zero == 0:
         raise wrong("parallel.offload", True, "it needs parallel.zero = 1, 2 or 3, as stage 0 leaves the model whole")
     precision = config.precision
@@ -160,6 +161,29 @@ def _check_objective(config: TrainConfig) -> None:
     if config.train.eval_every:
         remedy = 'bits per byte need a causal model; with train.objective = "mlm" it must be 0'
         raise wrong("train.eval_every", config.train.eval_every, remedy)
+
+
+def _check_engine(config: TrainConfig) -> None:
+    """What the adapters cannot do."""
+    parallel, engine = config.parallel, config.parallel.engine
+    if engine == "native":
+        return
+    own = f'with parallel.engine = "{engine}" it must be'
+    for name, value, valid in (
+        ("train.objective", config.train.objective, ("clm",)),
+        ("parallel.zero", parallel.zero, (0, 2, 3) if engine == "accelerate" else (0, 1, 2, 3)),
+        ("parallel.offload", parallel.offload, (False,) if engine == "accelerate" else (False, True)),
+        ("parallel.activation_checkpoint", parallel.activation_checkpoint, ("none",)),
+        ("parallel.compile", parallel.compile, (False,)),
+        ("precision.dtype", config.precision.dtype, ("fp32", "bf16")),
+    ):
+        if value not in valid:
+            raise wrong(name, value, f'{own} {" or ".join(map(shown, valid))}; "native" can do more')
+    if engine == "deepspeed" and parallel.zero == 0 and config.precision.dtype == "bf16":
+        remedy = f"{own} 1, 2 or 3 in bf16, because stage 0 of DeepSpeed adds gradients up in bfloat16"
+        raise wrong("parallel.zero", 0, remedy)
+    if engine == "deepspeed" and parallel.zero == 3 and config.train.eval_every:
+        raise wrong("train.eval_every", config.train.eval_every, f"{own} 0 in stage 3; score the model afterwards")
 
 
 def _check_schedule(config: TrainConfig) -> None:

@@ -130,6 +130,8 @@ class ParallelConfig(_Section, frozen=True, kw_only=True):
     """`[parallel]`: what each rank holds, and what it computes twice to hold less; no result depends on it but by
     rounding."""
 
+    engine: Literal["native", "deepspeed", "accelerate"] = "native"
+    """What makes the steps: pilekit itself, or an adapter around one of the two packages, which must be installed."""
     zero: Literal[0, 1, 2, 3] = 0
     """ZeRO stage, what ranks share instead of each holding it whole: 0 nothing, 1 the optimizer's state, 2 gradients
     too, 3 parameters too."""

@@ -5,8 +5,7 @@ from save to save; since nothing but the optimizer's step changes it, the next s
 meanwhile, and `before_update` waits for what is left to copy. Then all ranks write their copies, hash what they wrote,
 and rank 0 seals the checkpoint with `state.json`, puts it in place and removes older ones: what is under its final name
 is whole. All that the threads tell each other goes over a process group of their own, in which nothing else speaks,
-and one save ends before the next begins. The parts are described where they lie: checkpoint_folders.py,
-checkpoint_files.py, checkpoint_tensors.py.
+and one save ends before the next begins.
 
 Torch's random state is not part of a checkpoint, because every step seeds torch from (train.seed, step).
 """
@@ -29,9 +28,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
 
+from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint_files import Damaged, FileSum, Progress, own_sums, verify_together, write_state
-from pilekit.train.checkpoint_folders import (
+from pilekit.train.checkpoint.files import Damaged, FileSum, Progress, own_sums, verify_together, write_state
+from pilekit.train.checkpoint.folders import (
     PARTIAL,
     Entry,
     entries,
@@ -44,11 +44,8 @@ from pilekit.train.checkpoint_folders import (
     set_aside,
     settle,
 )
-from pilekit.train.checkpoint_tensors import load_tensors, state_tensors, write_tensors
-from pilekit.train.ranks import Ranks, lost_rank
+from pilekit.train.checkpoint.tensors import load_tensors, state_tensors, write_tensors
 from pilekit.train.sharding import own_part
-
-__all__ = ["Checkpoints", "Progress", "Unwritten", "find_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +69,7 @@ class Checkpoints:
             raise PilekitError(f"keep_last is {keep_last}, and at least the newest checkpoint must be kept; give 1")
         self.blocked_seconds = 0.0
         self.saved: list[int] = []
-        self._newest: tuple[int, Path] | None = None
+        self._loaded: dict[int, Path] = {}
         self._folder, self._latest, self._ranks = folder, latest, ranks
         self._keep_last, self._asynchronous = keep_last, asynchronous
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -125,12 +122,15 @@ class Checkpoints:
                 "checkpoints of a run"
             ) from damage
         load_tensors(folder, model, optimizer, ranks)
-        self._newest = state.progress.step, folder
+        self._loaded = {state.progress.step: folder}
         return state.progress
 
     def before(self, step: int) -> Path | None:
-        """The newest checkpoint that was saved or loaded, if it is from before step `step`, counted from 1."""
-        return self._newest[1] if self._newest is not None and self._newest[0] < step else None
+        """The newest checkpoint from before step `step`, counted from 1, that was saved or loaded and is still kept."""
+        known = self._loaded | {saved: self._folder / f"step-{saved}" for saved in self.saved}
+        return next(
+            (known[there] for there in sorted(known, reverse=True) if there < step and known[there].is_dir()), None
+        )
 
     def save(self, model: nn.Module, optimizer: Optimizer, progress: Progress, config: Mapping[str, Any]) -> None:
         """Begin to save the state as `step-N`, after the save before has ended; if not `asynchronous`, save it.
@@ -196,7 +196,6 @@ class Checkpoints:
         else:
             self._unwritten = None
             self.saved.append(save.progress.step)
-            self._newest = save.progress.step, self._folder / f"step-{save.progress.step}"
 
     @contextmanager
     def _blocking(self) -> Iterator[None]:

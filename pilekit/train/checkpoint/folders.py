@@ -1,10 +1,11 @@
 """The folder of a run's checkpoints: what its names mean, and how the newest whole one is found again.
 
-    RUN/checkpoints/step-N/     the state between two steps (checkpoint_files.py)
+    RUN/checkpoints/step-N/     the state between two steps (files.py)
     RUN/latest                  a text file: `checkpoints/step-N`; for people and scripts, nothing here relies on it
 
-A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes what is older. Other names beside
-`step-N` are what was going on when a process was killed, and the next call settles it:
+A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes what is older. From the renaming
+on the checkpoint is there, so what fails later is a warning that says what. Other names beside `step-N` are what was
+going on when a process was killed, and the next call settles it:
 
     step-N.partial    a save; finished if all of it is there, else removed
     step-N.removed    a removal; finished
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.atomic import write_atomically
-from pilekit.train.checkpoint_files import Damaged, State, verify
+from pilekit.train.checkpoint.files import Damaged, State, verify
 
 logger = logging.getLogger(__name__)
 
@@ -115,27 +116,39 @@ def put_in_place(partial: Path, final: Path) -> None:
     """Make a whole `.partial` the checkpoint; killed in between, `settle` does the rest, since it is still whole."""
     remove(final)
     partial.rename(final)
-    flush(final.parent)
+    with suppress(OSError):  # too many files are open, for one: the name is there, whatever a cut of power would leave
+        flush(final.parent)
 
 
 def point_to(latest: Path, folder: Path) -> None:
-    """Make `latest` name the folder, a checkpoint: as seen from its own, or whole if that is elsewhere."""
+    """Make `latest` name the folder, a checkpoint: as seen from its own, or whole if that is elsewhere.
+
+    A warning where that cannot be done: the checkpoint is found without it.
+    """
     inside = folder.is_relative_to(latest.parent)
     text = os.fsencode(f"{folder.relative_to(latest.parent) if inside else folder.absolute()}\n")
     if latest.is_symlink():  # never write where it leads to
         remove(latest)
-    try:
+    with suppress(OSError):
         if latest.read_bytes() == text:
             return
-    except OSError:
-        pass
-    with write_atomically(latest) as file:
-        file.write(text)
+    try:
+        with write_atomically(latest) as file:
+            file.write(text)
+    except PilekitError as error:
+        logger.warning("%s; it should name %s, which is whole and is found without it", error, visible(str(folder)))
 
 
 def prune(checkpoints: Path, saved: int, keep_last: int) -> None:
-    """Remove all but the `keep_last` newest and the one of step `saved`, and those that were set aside."""
-    names = entries(checkpoints)
+    """Remove all but the `keep_last` newest and the one of step `saved`, and those that were set aside.
+
+    A warning for what cannot be removed.
+    """
+    try:
+        names = entries(checkpoints)
+    except PilekitError as error:
+        logger.warning("%s; older checkpoints are not removed", error)
+        return
     steps = sorted(step for step, ending in names if not ending)
     for step in steps[:-keep_last]:
         folder = checkpoints / f"step-{step}"

@@ -1,6 +1,6 @@
 """What makes a folder a checkpoint: `state.json`, which names every other file with its size and xxh3 hash.
 
-    step-N/__0_0.distcp, __1_0.distcp, ...    the tensors that each rank wrote (checkpoint_tensors.py)
+    step-N/__0_0.distcp, __1_0.distcp, ...    the tensors that each rank wrote (tensors.py)
     step-N/.metadata                          which of them lies where, in the format of torch.distributed.checkpoint
     step-N/state.json   {"xxh3": "<hash of the bytes of state>", "state": {"format": 2, "progress": {}, "files": {}}}
 
@@ -27,8 +27,8 @@ import torch
 import xxhash
 
 from pilekit import __version__
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.train.ranks import Ranks
 
 STATE_FILE = "state.json"
 INDEX_FILE = ".metadata"
@@ -48,7 +48,7 @@ class Progress:
     stream       `PileStream.state_dict()`, JSON types only
     threads      torch's intra-op threads, on which the exact sums depend
     model        fingerprint of the model's configuration
-    skipped      steps whose gradients overflowed, so that they changed no weight
+    skipped      steps that changed no weight: gradients overflowed, or there was no token to predict
     loss_scale   state of the loss scale, JSON types only; None where there is none
     world_size   ranks, on which the exact sums depend too
     """

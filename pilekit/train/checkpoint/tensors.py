@@ -39,9 +39,9 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from torch.optim import Optimizer
 
+from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint_files import INDEX_FILE, deal
-from pilekit.train.ranks import Ranks
+from pilekit.train.checkpoint.files import INDEX_FILE, deal
 from pilekit.train.sharding import is_sharded
 
 NAMED = 5

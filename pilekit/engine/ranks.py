@@ -33,16 +33,12 @@ from torch import distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, ToldElsewhere, visible
 
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for the others before it takes them for dead."""
-
-
-class ToldElsewhere(PilekitError):
-    """An error that rank 0, or whoever started the ranks, tells too: a rank that prints its errors leaves it out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +77,13 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true on any rank."""
-        raised = torch.tensor([int(flag)])
-        self._all_reduce(raised, dist.ReduceOp.MAX)
-        return bool(raised.item())
+        return bool(self.most(int(flag)))
+
+    def most(self, number: int) -> int:
+        """The largest number of any rank."""
+        largest = torch.tensor([number])
+        self._all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest.item())
 
     def gather(self, value: T) -> list[T]:
         """The value of every rank, by rank; anything that can be pickled."""
@@ -193,7 +193,7 @@ def _lost(rank: int, error: BaseException) -> PilekitError:
     minutes = int(TIMEOUT.total_seconds()) // 60
     return ToldElsewhere(
         f"rank {rank}: another rank is gone, or has not answered for {minutes} minutes ({_line(error)}); look at the "
-        "messages of the other ranks, and run the same command again to go on from the newest checkpoint"
+        "messages of the other ranks, and run the same command again to go on from what is saved"
     )
 
 

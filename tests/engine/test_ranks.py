@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from pilekit.engine.ranks import Ranks, join, lost_rank
 from pilekit.errors import PilekitError
-from pilekit.train.ranks import Ranks, join, lost_rank
 from tests.process_groups import ProcessGroups
 
 WORLDS = [2, 4]
@@ -241,7 +241,7 @@ def test_if_one_fails_all_raise_the_lowest_rank_s(
 
 ALONE = """
 from torch import distributed as dist
-from pilekit.train.ranks import join
+from pilekit.engine.ranks import join
 import torch
 ranks = join()
 assert dist.is_initialized() and join() is ranks
@@ -266,7 +266,7 @@ assert other is not ranks and other.world_size == 1
 TELL = """
 import sys
 from pilekit.errors import PilekitError
-from pilekit.train.ranks import join
+from pilekit.engine.ranks import join
 try: ranks = join()
 except PilekitError as error: sys.exit(f"error: {error}")
 print(ranks.gather((ranks.rank, ranks.local_rank)), ranks.device)
@@ -335,7 +335,7 @@ LACKING: list[tuple[dict[str, str], str]] = [
 TRY_ALL = """
 import json, os, sys
 from pilekit.errors import PilekitError
-from pilekit.train.ranks import join
+from pilekit.engine.ranks import join
 for environment in json.loads(sys.argv[1]):
     os.environ.update(environment)
     try: join()
@@ -356,7 +356,7 @@ DIE = """
 import os, time
 import torch
 from pilekit.errors import PilekitError
-from pilekit.train.ranks import join, lost_rank
+from pilekit.engine.ranks import join, lost_rank
 ranks = join()
 assert ranks.gather(ranks.rank) == [0, 1]
 if ranks.rank == 1: os.kill(os.getpid(), 9)
@@ -395,7 +395,7 @@ def test_a_rank_that_dies_is_told_by_those_that_wait_for_it() -> None:
     assert [line.split()[0] for line in lines] == ["sum", "any", "gather", "first", "together", "gradients"]
     for line in lines:
         assert " rank 0: another rank is gone, or has not answered for 30 minutes (" in line
-        assert line.endswith("and run the same command again to go on from the newest checkpoint")
+        assert line.endswith("and run the same command again to go on from what is saved")
 
 
 def test_other_errors_are_not_taken_for_a_lost_rank(process_group: ProcessGroups) -> None:

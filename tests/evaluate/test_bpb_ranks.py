@@ -1,0 +1,340 @@
+"""Many ranks make the table of one process, whoever scored what, was killed, and went on with how many others."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.documents import DocumentBatch
+from pilekit.engine.ranks import join
+from pilekit.errors import PilekitError, ToldElsewhere
+from pilekit.evaluate import bits_per_byte as module
+from pilekit.evaluate import job, scoring
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.evaluate.job import apart
+from pilekit.evaluate.result import BitsPerByte
+from pilekit.evaluate.result_folder import read_result
+from pilekit.evaluate.selection import DOCUMENT_BYTES, dealt
+from tests.process_groups import ROOT, ProcessGroups
+from tests.tiny import tiny_corpus, tiny_model_dir
+
+Identity = tuple[str, int]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a corpus, and one in which a document makes the model fail."""
+    folder = tmp_path_factory.mktemp("made")
+    tiny_model_dir(folder / "model")
+    tiny_corpus(folder / "corpus", documents=40)
+    tiny_corpus(folder / "few", shards=1, documents=2, seed=1)
+    return folder
+
+
+# ---- on ranks
+
+
+def evaluated(made: str, corpus: str, out: str | None, batch_tokens: int) -> tuple[BitsPerByte, list[Identity]]:
+    """What a rank gets, and which documents it scored."""
+    begun: list[Identity] = []
+
+    def counted(lm: Any, documents: Iterable[scoring.TokenizedDocument], **options: Any) -> Iterator[Any]:
+        def counting() -> Iterator[scoring.TokenizedDocument]:
+            for document in documents:
+                begun.append((document.shard, document.number))
+                yield document
+
+        return scoring.score_documents(lm, counting(), **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "score_documents", counted)
+        result = bits_per_byte(Path(made, "model"), Path(made, corpus), out=out, batch_tokens=batch_tokens)
+    return result, begun
+
+
+def failing(made: str, out: str, rank: int, kind: str) -> tuple[str, str, float]:
+    """(type, message, seconds after the failure) of what each rank raises when one fails in its third pass."""
+    passes, failed = 0, 0.0
+    losses = scoring._losses
+
+    def broken(*arguments: Any) -> Any:
+        nonlocal passes, failed
+        passes += 1
+        if join().rank != rank:
+            time.sleep(0.05)  # much is left to do
+        elif passes == 3:
+            if kind == "error":
+                raise KeyError("a bug")
+            raise PilekitError("this document is bad")
+        return losses(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "_losses", broken)
+        begin = time.monotonic()
+        try:
+            bits_per_byte(Path(made, "model"), Path(made, "corpus"), out=out, batch_tokens=1)
+        except Exception as error:
+            return type(error).__name__, str(error), time.monotonic() - begin
+    return "", "", 0.0
+
+
+def refused(made: str, options: dict[str, Any]) -> tuple[str, str]:
+    try:
+        bits_per_byte(Path(made, "model"), **{"data": Path(made, "corpus"), **options})
+    except PilekitError as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def waiting(seconds: float, silent: int | None) -> tuple[int, float] | str:
+    """Each rank works the longer the higher it is; `silent` gives no sign of life."""
+    ranks = join()
+
+    def work(check: Callable[[], None]) -> int:
+        time.sleep(seconds * ranks.rank)
+        return 10 * ranks.rank
+
+    with pytest.MonkeyPatch.context() as patch:
+        if ranks.rank == silent:
+            patch.setattr(job._Signs, "_beat", lambda self: None)
+        begin = time.monotonic()
+        try:
+            return apart(ranks, work, lost_after=2.5), time.monotonic() - begin
+        except PilekitError as error:
+            return str(error)
+
+
+# ---- the tests
+
+
+def same(one: BitsPerByte, other: BitsPerByte) -> None:
+    assert list(one.subsets) == list(other.subsets)
+    for name, score in (("", one.overall), *one.subsets.items()):
+        of = other.subsets[name] if name else other.overall
+        assert (score.documents, score.bytes, score.tokens) == (of.documents, of.bytes, of.tokens)
+        assert score.nll == pytest.approx(of.nll, rel=1e-7)
+        assert score.interval == (None if of.interval is None else pytest.approx(of.interval, rel=1e-7))
+
+
+def recorded(out: Path) -> Counter[Identity]:
+    found = [json.loads(line) for file in (out / "records").glob("*.jsonl") for line in file.open()]
+    return Counter((line["shard"], line["document"]) for line in found)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("keeping", [True, False])
+def test_the_table_of_one_process(
+    process_group: ProcessGroups, made: Path, tmp_path: Path, world_size: int, keeping: bool
+) -> None:
+    alone = bits_per_byte(made / "model", made / "corpus", out=tmp_path / "alone" if keeping else None)
+    out = str(tmp_path / "out") if keeping else None
+    found = process_group(world_size).run(evaluated, str(made), "corpus", out, 256)
+    for result, _ in found:
+        same(result, alone)
+        assert result.protocol == alone.protocol
+        assert result.to_json() == found[0][0].to_json()
+    scored = Counter(identity for _, begun in found for identity in begun)
+    assert len(scored) == alone.overall.documents == 80
+    assert set(scored.values()) == {1}
+    if out is not None:
+        assert recorded(Path(out)) == scored
+        assert len(list(Path(out, "records").glob("*.jsonl"))) == world_size
+        assert read_result(out).to_json() == found[0][0].to_json()
+        # Finished: nobody scores anything.
+        again = process_group(world_size).run(evaluated, str(made), "corpus", out, 256)
+        assert [(result.to_json(), begun) for result, begun in again] == [(found[0][0].to_json(), [])] * world_size
+
+
+@pytest.mark.parametrize("sizes", [(4, 1, 2), (1, 4), (2, 2, 4, 1)])
+def test_killed_and_resumed_on_any_ranks(
+    process_group: ProcessGroups, made: Path, tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    """A kill leaves a beginning of each rank's file: some of it is cut off, and others go on."""
+    alone, out, rng = bits_per_byte(made / "model", made / "corpus"), tmp_path / "out", random.Random(0)
+    kept: Counter[Identity] = Counter()
+    for world_size in sizes:
+        if world_size == 1:
+            found = [evaluated(str(made), "corpus", str(out), 256)]
+        else:
+            found = process_group(world_size).run(evaluated, str(made), "corpus", str(out), 256)
+        scored = Counter(identity for _, begun in found for identity in begun)
+        assert not scored & kept
+        assert recorded(out) == scored + kept
+        assert len(recorded(out)) == 80
+        for result, _ in found:
+            same(result, alone)
+        (out / "result.json").unlink()
+        for file in (out / "records").glob("*.jsonl"):
+            content = file.read_bytes()
+            file.write_bytes(content[: rng.randrange(len(content) + 1)])
+        whole = [file.read_bytes().rpartition(b"\n")[0].splitlines() for file in (out / "records").glob("*.jsonl")]
+        told = [json.loads(line) for of in whole for line in of]
+        kept = Counter((line["shard"], line["document"]) for line in told)
+
+
+def test_more_ranks_than_documents(process_group: ProcessGroups, made: Path, tmp_path: Path) -> None:
+    alone = bits_per_byte(made / "model", made / "few")
+    for result, begun in process_group(4).run(evaluated, str(made), "few", str(tmp_path / "out"), 256):
+        same(result, alone)
+        assert len(begun) <= 1
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3000), max_size=12), max_size=6), st.integers(1, 5), st.sampled_from(["x", "ü"])
+)
+def test_documents_are_dealt_by_their_bytes(sizes: list[list[int]], world_size: int, letter: str) -> None:
+    number, batches = 0, []
+    for of in sizes:
+        numbers = np.arange(number, number + len(of), dtype=np.int64)
+        batches.append(DocumentBatch([letter * size for size in of], ["s"] * len(of), "a", numbers))
+        number += len(of)
+    own = [list(dealt(batches, rank, world_size)) for rank in range(world_size)]
+    assert all(len(batch) == len(own[0]) for batch in own)
+    dealt_out = sorted(n for batches_of in own for batch in batches_of for n in batch.numbers.tolist())
+    assert dealt_out == list(range(number))
+    loads = [sum(int(size) + DOCUMENT_BYTES for batch in of for size in batch.text_bytes().tolist()) for of in own]
+    largest = max((len(letter.encode()) * size + DOCUMENT_BYTES for of in sizes for size in of), default=0)
+    assert max(loads) - min(loads) <= largest
+
+
+@pytest.mark.parametrize(("rank", "kind"), [(0, "bad"), (1, "bad"), (1, "error")])
+def test_what_one_rank_fails_with_ends_all(
+    process_group: ProcessGroups, made: Path, tmp_path: Path, rank: int, kind: str
+) -> None:
+    """At once: between two passes, the others have seconds of work left."""
+    found = process_group(2).run(failing, str(made), str(tmp_path / "out"), rank, kind)
+    if kind == "bad":
+        assert [message for _, message, _ in found] == ["this document is bad"] * 2
+        assert [name for name, _, _ in found] == ["PilekitError", "ToldElsewhere"]
+    else:
+        assert found[1][0] == "KeyError"
+        assert found[0][0] == "PilekitError"
+        assert found[0][1] == "KeyError on another rank"
+    assert all(seconds < 20 for _, _, seconds in found)
+    left = recorded(tmp_path / "out")
+    assert set(left.values()) <= {1}
+    result, begun = evaluated(str(made), "corpus", str(tmp_path / "out"), 256)
+    assert len(begun) == 80 - len(left)
+    same(result, bits_per_byte(made / "model", made / "corpus"))
+
+
+def test_what_is_wrong_is_told_by_the_first(process_group: ProcessGroups, made: Path, tmp_path: Path) -> None:
+    (tmp_path / "records").write_text("")
+    for options, words in (
+        ({"data": tmp_path / "nowhere"}, "no such file or folder"),
+        ({"prefix": "first"}, "prefix is auto"),
+        ({"device": "tpu"}, "device is auto, cpu, cuda or cuda:N, not 'tpu'"),
+        ({"data": "-"}, "standard input (-) can be read by one process only"),
+        ({"out": tmp_path}, "is a file, where a folder of records belongs"),
+        ({"subsets": ["Books3"]}, "no documents of Books3"),
+    ):
+        (one, said), (other, said_too) = process_group(2).run(refused, str(made), options)
+        assert (one, other) == ("PilekitError", "ToldElsewhere")
+        assert words in said == said_too
+
+
+def test_ranks_wait_for_each_other_as_long_as_it_takes(process_group: ProcessGroups) -> None:
+    results = process_group(2).run(waiting, 2.0, None)
+    assert [result[0] for result in results if not isinstance(result, str)] == [0, 10]
+    assert all(isinstance(result, tuple) and result[1] > 1.9 for result in results)
+    for said in process_group(2).run(waiting, 4.0, 1):
+        assert isinstance(said, str)
+        assert said.startswith("rank 1 is gone: no sign of life for 2.5 seconds; look at its messages")
+
+
+def test_a_lost_store_is_told() -> None:
+    class Gone:
+        def check(self, keys: list[str]) -> bool:
+            raise RuntimeError("Connection reset by peer")
+
+    signs: Any = object.__new__(job._Signs)
+    signs._store, signs._ranks = Gone(), job.ranks_of_job()
+    with pytest.raises(ToldElsewhere, match=r"the rank that the others meet at is gone; .*run the same command again"):
+        signs._has("failed")
+
+
+# ---- under torchrun
+
+
+def torchrun(nproc: int, made: Path, out: Path, *more: str) -> list[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
+    command += ["-m", "pilekit", "bpb", str(made / "model"), str(made / "long"), "--out", str(out), "--json", *more]
+    return command
+
+
+def environment() -> dict[str, str]:
+    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    given = {name: value for name, value in os.environ.items() if name not in launchers}
+    return given | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["all", "rank"])
+def test_torchrun_killed_and_resumed(made: Path, tmp_path: Path, victim: str) -> None:
+    tiny_corpus(made / "long", documents=500)
+    alone, out = bits_per_byte(made / "model", made / "long"), tmp_path / "out"
+    process = subprocess.Popen(
+        torchrun(2, made, out, "--batch-tokens", "32"),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    ranks: list[int] = []
+    try:
+        end = time.monotonic() + 120
+        while sum(file.read_bytes().count(b"\n") for file in (out / "records").glob("*.jsonl")) < 100:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        ranks = children(process.pid)
+        assert len(ranks) == 2
+        if victim == "all":
+            os.kill(process.pid, signal.SIGKILL)
+        for pid in ranks[: 2 if victim == "all" else 1]:
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=90)
+    finally:
+        for pid in (process.pid, *ranks):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert process.returncode != 0
+    left = recorded_whole(out)
+    assert 100 <= len(left) < 1000
+    for nproc in (1, 2):
+        ended = subprocess.run(
+            torchrun(nproc, made, out), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120
+        )
+        assert ended.returncode == 0, ended.stderr
+        told = json.loads(ended.stdout)  # once, whoever else there is
+        assert told["overall"]["nll"] == pytest.approx(alone.overall.nll, rel=1e-7)
+        assert told["overall"]["documents"] == 1000
+        assert told == json.loads((out / "result.json").read_text())
+        same(read_result(out), alone)
+        assert set(recorded(out).values()) == {1}
+
+
+def recorded_whole(out: Path) -> set[Identity]:
+    found = [file.read_bytes().rpartition(b"\n")[0].splitlines() for file in (out / "records").glob("*.jsonl")]
+    return {(told["shard"], told["document"]) for lines in found for told in map(json.loads, lines)}

@@ -1,0 +1,353 @@
+"""Paired differences, against dicts, loops and the draws themselves."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.corpus import load_manifest
+from pilekit.errors import PilekitError
+from pilekit.evaluate.compare import Comparison, Difference, common_rows, compare
+from pilekit.evaluate.intervals import REPLICATES, interval, ratios, resampled_sums
+from pilekit.evaluate.records import Records
+from pilekit.evaluate.result import BitsPerByte, Score
+from pilekit.evaluate.scoring import ScoredDocument
+
+LN2 = math.log(2)
+SHARDS = ("a.jsonl", "b.jsonl")
+LABELS = ("ArXiv", "Github", "New")
+
+
+class Text(NamedTuple):
+    """A document's identity; its label and size follow from it, as they do in a corpus."""
+
+    shard: str
+    number: int
+    text: int
+
+    @property
+    def label(self) -> str:
+        return LABELS[(self.number + self.text) % 3]
+
+    @property
+    def bytes(self) -> int:
+        return [0, 1, 40, 3000][(self.number * 3 + self.text) % 4]
+
+
+def protocol(**changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "causal",
+        "model": {"path": None},
+        "tokenizer": {"fingerprint": "sha256:1"},
+        "max_length": 2048,
+        "context_len": 1,
+        "windows": "disjoint",
+        "dtype": "float32",
+        "prefix": {"given": "auto", "id": 0, "token": "<|endoftext|>"},
+        **changes,
+    }
+
+
+def result(scored: Sequence[tuple[Text, float]], shards: Sequence[str] = SHARDS, **changes: Any) -> BitsPerByte:
+    documents = [ScoredDocument(one.shard, one.number, one.text, one.label, one.bytes, 1, nll) for one, nll in scored]
+    records = Records.of(documents, shards, load_manifest())
+    return BitsPerByte(Score(), {}, protocol(**changes), records=records)
+
+
+NATS = st.floats(0, 5000, allow_nan=False)
+SCORED = st.dictionaries(
+    st.builds(Text, st.sampled_from(SHARDS), st.integers(0, 4), st.just(7)), NATS, max_size=10
+).flatmap(
+    # Now and then the text at a place is another one.
+    lambda scored: st.lists(st.sampled_from([7, 7, 7, 8]), min_size=len(scored), max_size=len(scored)).map(
+        lambda texts: [(one._replace(text=text), nll) for (one, nll), text in zip(scored.items(), texts, strict=True)]
+    )
+)
+ORDERS = st.sampled_from([SHARDS, SHARDS[::-1], ("x", *SHARDS)])
+
+
+def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[str]) -> dict[str | None, list[Any]]:
+    """Per subset and (None) over all: [documents, bytes, bpb of each, interval of each further one less the first]."""
+    of = [dict(one) for one in scored]
+    common = [one for one in of[0] if all(one in other for other in of)]
+    common.sort(key=lambda one: (list(order).index(one.shard), one.number))
+    found: dict[str | None, list[Any]] = {}
+    for name in (None, *dict.fromkeys(one.label for one in common)):
+        texts = [one for one in common if name in (None, one.label)]
+        size = sum(one.bytes for one in texts)
+        if not size:
+            found[name] = [len(texts), 0, None, [None] * (len(of) - 1)]
+            continue
+        bpb = [math.fsum(one[text] for text in texts) / LN2 / size for one in of]
+        # What was drawn: a column that is 1 for one document counts how often that one was.
+        times = resampled_sums(np.eye(len(texts))).tolist()
+        intervals: list[tuple[float, float] | None] = []
+        for other in of[1:]:
+            drawn = []
+            for counts in times:
+                weighed = list(zip(counts, texts, strict=True))
+                drawn_bytes = sum(count * text.bytes for count, text in weighed)
+                if drawn_bytes:
+                    nats = sum(count * (other[text] - of[0][text]) for count, text in weighed)
+                    drawn.append(nats / LN2 / drawn_bytes)
+            few = len(texts) < 2 or 2 * len(drawn) < REPLICATES
+            intervals.append(None if few else tuple(np.quantile(drawn, [0.025, 0.975]).tolist()))
+        found[name] = [len(texts), size, bpb, intervals]
+    return found
+
+
+def assert_same(found: Difference, expected: list[Any], which: int) -> None:
+    documents, size, bpb, intervals = expected
+    assert (found.documents, found.bytes, found.is_approximate) == (documents, size, documents < 100)
+    if bpb is None:
+        assert (found.bpb, found.difference, found.interval, found.sign) == (None, None, None, 0)
+        return
+    close = 1e-9 * max(bpb) + 1e-12
+    assert found.bpb == pytest.approx((bpb[0], bpb[which]), abs=close)
+    assert found.difference == pytest.approx(bpb[which] - bpb[0], abs=close)
+    span = intervals[which - 1]
+    scale = 1e-9 * 5000 * 10 / LN2  # cancellation, of a sample that holds a single byte
+    assert found.interval == (None if span is None else pytest.approx(span, abs=scale))
+
+
+@given(st.lists(SCORED, min_size=2, max_size=4), st.data())
+def test_differences_are_those_of_the_documents_that_all_have(
+    scored: list[list[tuple[Text, float]]], data: st.DataObject
+) -> None:
+    orders = [data.draw(ORDERS) for _ in scored]
+    results = [result(one, order) for one, order in zip(scored, orders, strict=True)]
+    expected = reference(scored, orders[0])
+    if not expected[None][0]:
+        with pytest.raises(PilekitError, match="no document that all results scored"):
+            compare(results)
+        return
+    found = compare(results)
+    assert found.left_out == tuple(len(one) - expected[None][0] for one in scored)
+    for which, against in enumerate(found.against, 1):
+        assert_same(against.overall, expected[None], which)
+        assert list(against.subsets) == [name for name in LABELS if name in expected]
+        for name, difference in against.subsets.items():
+            assert_same(difference, expected[name], which)
+
+
+@given(st.lists(SCORED, min_size=1, max_size=4), st.data())
+def test_rows_are_of_the_same_documents_in_the_order_of_the_first(
+    scored: list[list[tuple[Text, float]]], data: st.DataObject
+) -> None:
+    records = [result(one, data.draw(ORDERS)).records for one in scored]
+    identities = [
+        [(one.shards[s], n, t) for s, n, t in zip(one.shard, one.number, one.text, strict=True)]
+        for one in records
+        if one is not None
+    ]
+    rows = common_rows([one for one in records if one is not None])
+    expected = [one for one in identities[0] if all(one in other for other in identities)]
+    assert rows.shape == (len(scored), len(expected))
+    assert [[of[row] for row in where] for of, where in zip(identities, rows, strict=True)] == [expected] * len(scored)
+
+
+def simulated(rng: np.random.Generator, documents: int, gain: float) -> tuple[BitsPerByte, BitsPerByte]:
+    """Two models that find the same documents hard; the second needs `gain` bits per byte less, give or take."""
+    sizes = np.clip(rng.lognormal(6, 1, documents), 1, 1e4).astype(np.int64)
+    hard = rng.uniform(0.5, 1.5, documents)
+    made = []
+    for less in (0.0, gain):
+        nll = LN2 * sizes * (hard - less + rng.normal(0, 0.02, documents))
+        scored = [
+            ScoredDocument("a.jsonl", number, number, "ArXiv", int(size), 1, float(one))
+            for number, (size, one) in enumerate(zip(sizes, nll, strict=True))
+        ]
+        records = Records.of(scored, ["a.jsonl"], load_manifest())
+        made.append(BitsPerByte(Score(), {}, protocol(), records=records))
+    return made[0], made[1]
+
+
+def width(span: tuple[float, float] | None) -> float:
+    assert span is not None
+    return span[1] - span[0]
+
+
+def test_pairs_tell_apart_what_two_intervals_do_not() -> None:
+    first, second = simulated(np.random.default_rng(0), 500, gain=0.01)
+    found = compare([first, second]).against[0].overall
+    single = []
+    for one in (first.records, second.records):
+        assert one is not None
+        single.append(interval(ratios(resampled_sums(np.column_stack([one.nll / LN2, one.bytes.astype(np.float64)])))))
+    unpaired = math.hypot(*map(width, single))
+    assert width(found.interval) < unpaired / 5
+    assert found.sign == -1
+    assert single[0] is not None
+    assert single[1] is not None
+    assert single[1][1] > single[0][0]  # the two intervals overlap by far
+
+
+def test_nineteen_of_twenty_intervals_hold_the_difference() -> None:
+    rng = np.random.default_rng(1)
+    spans = [compare(simulated(rng, 300, gain=0.01)).against[0].overall.interval for _ in range(200)]
+    held = sum(span is not None and span[0] <= -0.01 <= span[1] for span in spans)
+    assert 0.91 * 200 <= held <= 0.99 * 200
+
+
+def test_a_model_against_itself_differs_by_nothing() -> None:
+    one, _ = simulated(np.random.default_rng(2), 200, gain=0.0)
+    found = compare([one, one]).against[0].overall
+    assert (found.difference, found.interval, found.sign) == (0, (0, 0), 0)
+    assert not found.is_approximate
+
+
+def texts(*numbers: int) -> list[Text]:
+    return [Text("a.jsonl", number, 7) for number in numbers]
+
+
+def three() -> Comparison:
+    return compare(
+        [
+            result([(one, 10.0) for one in texts(0, 1, 2, 3)], model={"path": "runs/a"}),
+            result([(one, 9.0) for one in texts(0, 1, 2)], model={"path": "runs/b"}),
+            result([(one, 11.0) for one in texts(0, 1, 2, 4)]),
+        ]
+    )
+
+
+def test_json_of_two_models() -> None:
+    two = compare([result([(one, 10.0 - i) for one in texts(0, 1, 2, 3)]) for i in range(2)])
+    json = two.to_json()
+    assert set(json) == {"subsets", "overall"}
+    assert set(json["subsets"]) == {"ArXiv", "Github", "New"}
+    for one in (json["overall"], *json["subsets"].values()):
+        assert {"difference", "interval", "bpb", "documents", "bytes", "approximate"} <= set(one)
+    overall = two.against[0].overall
+    assert overall.interval is not None
+    assert json["overall"]["interval"] == list(overall.interval)
+    assert json["overall"]["difference"] == overall.difference
+    assert json["overall"]["models"] == ["A", "B"]
+    assert json["overall"]["left_out"] == [0, 0]
+
+
+def test_json_of_three_models() -> None:
+    json = three().to_json()
+    assert set(json) == {"comparisons"}
+    assert [one["overall"]["models"] for one in json["comparisons"]] == [["runs/a", "runs/b"], ["runs/a", "C"]]
+    assert [one["overall"]["left_out"] for one in json["comparisons"]] == [[1, 0], [1, 1]]
+    assert [math.copysign(1, one["overall"]["difference"]) for one in json["comparisons"]] == [-1, 1]
+    assert {one["overall"]["documents"] for one in json["comparisons"]} == {3}
+
+
+def test_what_was_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    three()
+    assert caplog.messages == ["compared on the 3 documents that all scored; left out: 1 of A, 1 of C"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"max_length": 1024}, "windows of 2,048 tokens, B of 1,024, .* --max-length 1024"),
+        ({"context_len": 64}, "--context-len 1, B with 64"),
+        ({"prefix": {"given": "none", "id": None}}, "prefix token 0, B with no prefix"),
+        ({"prefix": {"given": "5", "id": 5}}, "prefix token 0, B with the prefix token 5"),
+        ({"dtype": "bfloat16"}, "computed in float32, B in bfloat16, .* the same --dtype"),
+    ],
+)
+def test_a_protocol_that_makes_the_difference_is_told(
+    changes: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    found = compare([result(scored), result(scored, **changes)])
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert len(found.cautions) == 1
+    assert f"not like for like: {found.cautions[0]}" == caplog.messages[0]
+    caplog.clear()
+    with pytest.raises(AssertionError, match=told):
+        raise AssertionError(found.cautions[0])
+
+
+MASKED: dict[str, Any] = {
+    "kind": "masked",
+    "template": {"before": [0], "behind": [2], "mask": 4},
+    "mlm_sample": None,
+    "prefix": {"given": "none", "id": None, "token": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"max_length": 512}, "windows of 2,048 tokens, B of 512"),
+        ({"dtype": "float16"}, "float32, B in float16"),
+        ({"mlm_sample": 1000}, "on each token, B on 1,000 tokens of a window, .* the same --mlm-sample"),
+        ({"mlm_sample": 1000, "windows": "sampled"}, "on each token, B on 1,000 tokens of a window"),
+        ({"windows": "overlapping"}, "A and B were scored in windows of other rules"),
+        (
+            {"template": {"before": [], "behind": [], "mask": 4}, "tokenizer": {"fingerprint": "sha256:2"}},
+            r"\(1 special tokens before and 1 behind of A, 0 special tokens before and 0 behind of B\)",
+        ),
+        ({"template": {"before": [1], "behind": [2], "mask": 4}}, "what stands around a window differs"),
+    ],
+)
+def test_a_masked_model_s_protocol_that_makes_the_difference_is_told(changes: dict[str, Any], told: str) -> None:
+    scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    found = compare([result(scored, **MASKED), result(scored, **{**MASKED, **changes})])
+    assert len(found.cautions) == 1
+    with pytest.raises(AssertionError, match=told):
+        raise AssertionError(found.cautions[0])
+
+
+def test_masked_models_of_other_tokenizers_are_compared_without_a_word() -> None:
+    scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    other = {
+        **MASKED,
+        "tokenizer": {"fingerprint": "sha256:2"},
+        "template": {"before": [101], "behind": [102], "mask": 103},
+    }
+    assert compare([result(scored, **MASKED), result(scored, **other)]).cautions == ()
+
+
+def test_folders_are_named_beside_the_models() -> None:
+    scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    of = [result(scored, model={"path": "runs/a"}), result(scored, model={"path": "runs/a"}), result(scored)]
+    found = compare(of, ["scores/1024", None, Path("scores/c")])
+    assert found.models == ("runs/a (scores/1024)", "runs/a", "C (scores/c)")
+    two = compare(of[:2], ["scores/1024", "scores/2048"]).to_json()
+    assert two["overall"]["models"] == ["runs/a (scores/1024)", "runs/a (scores/2048)"]
+
+
+def test_other_tokenizers_are_compared_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    other: dict[str, Any] = {
+        "tokenizer": {"fingerprint": "sha256:2"},
+        "prefix": {"given": "auto", "id": 5},
+    }
+    assert compare([result(scored), result(scored, **other)]).cautions == ()
+    assert caplog.messages == []
+
+
+def test_what_cannot_be_compared() -> None:
+    scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    with pytest.raises(PilekitError, match="B is a causal model and A a masked one"):
+        compare([result(scored, **MASKED), result(scored)])
+    with pytest.raises(PilekitError, match="1 results cannot be compared; give 2 to 26"):
+        compare([result(scored)])
+    with pytest.raises(PilekitError, match="without records"):
+        compare([result(scored), BitsPerByte(Score(), {}, protocol())])
+    with pytest.raises(PilekitError, match=r"\(A: a\.jsonl, b\.jsonl; B: c\.jsonl\); score all on the same shards"):
+        compare([result(scored), result([(Text("c.jsonl", 0, 9), 1.0)], ["c.jsonl"])])
+    with pytest.raises(PilekitError, match="the same texts are there, but in shards of other names"):
+        compare([result(scored), result([(one._replace(shard="v/a.jsonl"), 1.0) for one, _ in scored], ["v/a.jsonl"])])
+
+
+def test_reading_results_and_comparing_them_loads_no_torch() -> None:
+    modules = ("compare", "comparison_table", "plot", "result_folder")
+    program = f"import sys\n{''.join(f'import pilekit.evaluate.{name}{chr(10)}' for name in modules)}"
+    program += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -1,0 +1,129 @@
+"""The table of a comparison: what stands in it, that it fits, and what its sentence says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from pilekit.corpus import load_manifest
+from pilekit.evaluate.compare import Against, Comparison, Difference
+from pilekit.evaluate.comparison_table import comparison_table, verdict
+
+
+def lines(comparison: Comparison, width: int = 80) -> list[str]:
+    console = Console(width=width, highlight=False, no_color=True)
+    with console.capture() as captured:
+        console.print(comparison_table(comparison, width))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def difference(low: float, high: float, documents: int = 1234) -> Difference:
+    middle = (low + high) / 2
+    return Difference(documents, 10**6, (1.5, 1.5 + middle), middle, (low, high))
+
+
+def comparison(*against: Against, cautions: Sequence[str] = (), left_out: Sequence[int] = (0, 0)) -> Comparison:
+    models = tuple(f"runs/{number}/model" for number in range(len(against) + 1))
+    return Comparison("causal", models, against, tuple(left_out), tuple(cautions))
+
+
+BETTER = Against(
+    difference(-0.03, -0.01, 2345),
+    {"ArXiv": difference(-0.3, -0.1), "Github": difference(-0.1, 0.2, 99), "New": difference(0.1, 0.2)},
+)
+
+
+def test_rows_marks_and_sentence() -> None:
+    found = lines(comparison(BETTER))
+    assert max(map(len, found)) <= 80
+    rows = {line.split()[0]: line.split() for line in found if line}
+    assert rows["ArXiv"] == ["ArXiv", "1,234", "1.5000", "1.3000", "-0.2000", "-0.3000", "to", "-0.1000", "*"]
+    assert rows["Github"] == ["Github", "99", "1.5000", "1.5500", "+0.0500", "-0.1000", "to", "+0.2000", "~"]
+    assert rows["New"] == ["New", "1,234", "1.5000", "1.6500", "+0.1500", "+0.1000", "to", "+0.2000", "*"]
+    assert rows["Overall"] == ["Overall", "2,345", "1.5000", "1.4800", "-0.0200", "-0.0300", "to", "-0.0100", "*"]
+    assert rows["A"] == ["A", "runs/0/model"]
+    assert rows["~"][-2:] == ["too", "narrow"]
+    assert (
+        " ".join(found).count("B is better than A: it needs 0.0200 bits per byte less over all (95 %: 0.0100 to") == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("overall", "said"),
+    [
+        (
+            difference(-0.03, -0.01),
+            "B is better than A: it needs 0.0200 bits per byte less over all (95 %: 0.0100 to 0.0300)",
+        ),
+        (
+            difference(0.01, 0.03),
+            "B is worse than A: it needs 0.0200 bits per byte more over all (95 %: 0.0100 to 0.0300)",
+        ),
+        (difference(-0.01, 0.03), "B and A are not told apart over all, as the interval holds 0"),
+        (difference(0.0, 0.0), "B and A are not told apart over all"),
+        (Difference(1, 5, (1.0, 2.0), 1.0, None), "One document says nothing about others"),
+        (Difference(2, 0, None, None, None), "nothing to compare"),
+    ],
+)
+def test_the_sentence_says_which_is_better(overall: Difference, said: str) -> None:
+    assert said in verdict(Against(overall, BETTER.subsets), "B")
+
+
+def test_the_sentence_counts_subsets() -> None:
+    assert verdict(BETTER, "B").endswith("; of the subsets, better in 1, worse in 1, not told apart in 1.")
+
+
+def test_three_models_are_two_tables() -> None:
+    found = lines(comparison(BETTER, BETTER, left_out=(0, 1_000, 0), cautions=["mind the prefix"]))
+    assert [line for line in found if line.endswith("against A")] == [
+        "BPB on the same documents: B against A",
+        "BPB on the same documents: C against A",
+    ]
+    assert "C          runs/2/model" in found
+    assert "documents  those that all scored; left out: 1,000 of B" in found
+    assert "mind       mind the prefix" in found
+
+
+def test_without_a_figure_there_are_dashes() -> None:
+    nothing = Against(Difference(2, 0, None, None, None), {"ArXiv": Difference(2, 0, None, None, None)})
+    [row] = [line for line in lines(comparison(nothing)) if line.startswith("ArXiv")]
+    assert row.split() == ["ArXiv", "2", "–", "–", "–", "–"]
+
+
+def test_labels_and_paths_are_shown_and_do_nothing() -> None:
+    hostile = Against(BETTER.overall, {"[bold]\x1b[31mred": BETTER.overall, "日" * 60: BETTER.overall})
+    found = lines(Comparison("masked", ("\x1b[2J", "b"), (hostile,), (0, 0), ()))
+    assert any(line.startswith("[bold]\\x1b[31mred") for line in found)
+    assert any(line == "A          \\x1b[2J" for line in found)
+    assert found[0].startswith("pseudo-BPB")
+    assert max(map(cell_len, found)) <= 80
+
+
+@pytest.mark.parametrize("names", ["pile", "long"])
+@pytest.mark.parametrize("width", range(50, 121))
+def test_at_any_width_marks_stand_and_names_are_told_apart(width: int, names: str) -> None:
+    labels = [subset.name for subset in load_manifest().subsets]
+    if names == "long":
+        labels = [f"{place} of many labels with one middle, {place}" for place in range(10, 32)]
+    clear, unclear = difference(-0.3, -0.1, 23), difference(-0.1, 0.3, 123_456)
+    subsets = {name: (clear, unclear)[place % 2] for place, name in enumerate(labels)}
+    found = lines(comparison(Against(difference(-0.03, -0.01, 1_234_567), subsets)), width)
+    assert max(map(cell_len, found)) <= width
+    rows = found[3 : 3 + len(labels)]
+    assert [row[-2:] for row in rows] == [("*~", "00")[place % 2] for place in range(len(labels))]
+    assert all("-0.2000 -0.3000 to -0.1000 *~" in row or "+0.1000 -0.1000 to +0.3000" in row for row in rows)
+    cut = [row[: row.index("-0.2" if "-0.2000" in row else "+0.1")] for row in rows]
+    shown = [name.split("  ")[0].split(" 1.5")[0].strip() for name in cut]
+    assert len(set(shown)) == len(labels)
+    head = found[1].split()
+    assert head[-6:] == ["B", "-", "A", "95", "%", "interval"]
+    if width >= 80:
+        assert head[1] in ("Documents", "Docs")
+        if names == "pile":
+            assert shown == labels
+    if width >= 56:
+        assert "1.5000" in rows[0]
+    assert any(line.startswith("Overall") and line.endswith("*") for line in found)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pilekit.evaluate.intervals import REPLICATES, SEED, Float64, interval, method, ratios, resampled_sums
+from tests.benchmarks.interval_coverage import BOUNDED, coverage
+
+MASK = (1 << 64) - 1
+STEP = 0x9E3779B97F4A7C15
+
+
+def mixed(value: int) -> int:
+    """SplitMix64's finalizer, as published."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+def draws(documents: int, replicate: int, seed: int) -> list[int]:
+    """The documents that a replicate draws: two from each number of its stream, the low half first."""
+    state = mixed((mixed((seed + STEP) & MASK) + replicate * STEP) & MASK)
+    drawn: list[int] = []
+    while len(drawn) < documents:
+        state = (state + STEP) & MASK
+        bits = mixed(state)
+        drawn += [((bits & 0xFFFFFFFF) * documents) >> 32, ((bits >> 32) * documents) >> 32]
+    return drawn[:documents]
+
+
+def slow_sums(columns: Float64, seed: int, replicates: int) -> Float64:
+    """What `resampled_sums` says it gives, drawn and added up one by one, exactly."""
+    rows = [
+        [math.fsum(float(columns[document, column]) for document in drawn) for column in range(columns.shape[1])]
+        for drawn in (draws(len(columns), replicate, seed) for replicate in range(replicates))
+    ]
+    return np.array(rows).reshape(replicates, columns.shape[1])
+
+
+@st.composite
+def adversarial(draw: st.DrawFn) -> Float64:
+    """Columns with zeros, ties and a document that is larger than all others together."""
+    documents = draw(st.integers(0, 40))
+    width = draw(st.integers(1, 4))
+    value = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1e3), st.just(1e12))
+    rows = draw(st.lists(st.lists(value, min_size=width, max_size=width), min_size=documents, max_size=documents))
+    return np.array(rows, dtype=np.float64).reshape(documents, width)
+
+
+@settings(deadline=None, max_examples=100)
+@given(adversarial(), st.integers(0, (1 << 64) - 1), st.integers(1, 6))
+def test_sums_are_those_of_the_plain_bootstrap(columns: Float64, seed: int, replicates: int) -> None:
+    found = resampled_sums(columns, seed=seed, replicates=replicates)
+    assert found.shape == (replicates, columns.shape[1])
+    np.testing.assert_allclose(found, slow_sums(columns, seed, replicates), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("documents", [0, 1, 2, 3, 1000, 1001])
+def test_all_columns_share_the_draws(documents: int) -> None:
+    once = np.arange(documents, dtype=np.float64)
+    sums = resampled_sums(np.column_stack([once, np.ones(documents), 2 * once]), seed=3, replicates=20)
+    assert sums[:, 1].tolist() == [documents] * 20
+    assert sums[:, 2].tolist() == (2 * sums[:, 0]).tolist()
+    assert documents < 1000 or len(set(sums[:, 0].tolist())) > 15
+
+
+def test_a_column_of_any_layout_and_type() -> None:
+    rows = np.random.default_rng(1).integers(0, 1000, (30, 3))
+    expected = resampled_sums(rows.astype(np.float64), seed=1, replicates=5)
+    assert resampled_sums(np.asfortranarray(rows), seed=1, replicates=5).tolist() == expected.tolist()
+
+
+def test_known_sums() -> None:
+    """The same on every machine: a change of these numbers changes every published interval."""
+    columns = np.column_stack([np.arange(7.0), np.ones(7)])
+    assert resampled_sums(columns, seed=SEED, replicates=4)[:, 0].tolist() == [32.0, 15.0, 20.0, 20.0]
+
+
+def test_draws_are_even_and_independent() -> None:
+    """How often each document is drawn: means and variances of a multinomial, to five standard errors."""
+    documents, replicates = 50, 20_000
+    counts = resampled_sums(np.eye(documents), seed=SEED, replicates=replicates)
+    assert np.abs(counts.mean(axis=0) - 1).max() < 5 / math.sqrt(replicates)
+    expected = 1 - 1 / documents
+    assert np.abs(counts.var(axis=0) / expected - 1).max() < 5 * math.sqrt(3 / replicates)
+    correlation = np.corrcoef(counts.T) - np.eye(documents)
+    np.fill_diagonal(correlation, -1 / (documents - 1))
+    assert np.abs(correlation + 1 / (documents - 1)).max() < 5.5 / math.sqrt(replicates)
+
+
+def test_replicates_and_seeds_are_streams_of_their_own() -> None:
+    column = np.random.default_rng(0).random((500, 1))
+    one, other = (resampled_sums(column, seed=seed)[:, 0] for seed in (SEED, SEED + 1))
+    assert len(set(one.tolist()) | set(other.tolist())) == 2 * REPLICATES
+    assert abs(float(np.corrcoef(one, other)[0, 1])) < 0.15
+    assert abs(float(np.corrcoef(one[:-1], one[1:])[0, 1])) < 0.15
+    few = resampled_sums(column, seed=SEED, replicates=10)[:, 0]
+    assert few.tolist() == one[:10].tolist()
+
+
+def test_an_interval_is_the_middle_of_what_was_drawn() -> None:
+    assert interval(np.arange(1001.0)) == pytest.approx((25.0, 975.0))
+    assert interval(np.arange(1001.0)[::-1].copy(), level=0.5) == pytest.approx((250.0, 750.0))
+    assert interval(np.array([2.0])) == (2.0, 2.0)
+
+
+def test_samples_without_a_byte_do_not_count() -> None:
+    sums = np.array([[4.0, 2.0], [0.0, 0.0], [6.0, 3.0]])
+    assert interval(ratios(sums)) == (2.0, 2.0)
+    assert interval(ratios(sums[1:2])) is None
+    assert interval(np.array([])) is None
+    assert interval(np.array([1.0, np.nan, np.nan])) is None
+
+
+def test_the_method_is_told() -> None:
+    assert method() == {
+        "method": "percentile bootstrap over documents",
+        "level": 0.95,
+        "replicates": 1000,
+        "seed": 20_210_101,
+    }
+
+
+def test_coverage_at_a_thousand_documents_of_bounded_length() -> None:
+    """95 % intervals hold the truth in 93 to 97 % of samples; 500 of them tell that to 1 %."""
+    assert 0.93 <= coverage(BOUNDED, documents=1000, simulations=500, seed=1) <= 0.97
+
+
+def test_coverage_of_few_documents_is_too_low() -> None:
+    """What the mark of under 100 documents is for."""
+    assert coverage(BOUNDED, documents=5, simulations=2000, seed=1) < 0.90

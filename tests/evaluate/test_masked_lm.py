@@ -1,0 +1,149 @@
+"""Masked models: loaded whole in the dtype asked for, and proven to be what they are; the rest refused in a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertModel, MobileBertConfig, ModernBertConfig
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm, keeps_documents_apart, load_masked_lm, states_at
+from tests.tiny import tiny_model_dir
+from tests.tiny_masked import FAMILIES, PAD, VOCABULARY, called, config_of, made_of, tiny
+
+IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 4]])
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(PilekitError) as caught:
+        load_masked_lm(folder)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert str(folder) in message
+    return message
+
+
+def saved(folder: Path, family: str = "bert", **changes: Any) -> Path:
+    config = config_of(family)
+    config.update(changes)
+    torch.manual_seed(0)
+    made_of(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_loaded_model_is_the_saved_one(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    saved(tmp_path, family)
+    lm = load_masked_lm(tmp_path, dtype=dtype, device="cpu")
+    assert (lm.max_length, lm.head_by_place, lm.model.training, lm.model.dtype) == (40, True, False, dtype)
+    parameters = dict(lm.model.named_parameters())
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        assert torch.equal(parameters.get(name, tensor.to(dtype)), tensor.to(dtype))
+
+
+def modern_bert() -> Any:
+    torch.manual_seed(0)
+    return made_of(
+        ModernBertConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=64,
+            local_attention=8,
+            pad_token_id=PAD,
+        )
+    ).eval()
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "modernbert"])
+def test_states_at_some_places_are_those_of_all(family: str) -> None:
+    lm = as_masked_lm(modern_bert()) if family == "modernbert" else tiny(family)
+    assert lm.head_by_place
+    ids = torch.cat((IDS, IDS.flip(1)))
+    with torch.no_grad():
+        made = lm.head(states_at(lm, {"input_ids": ids}, torch.tensor([3, 8, 15])))
+    right = called(lm.model, ids)
+    torch.testing.assert_close(made, torch.stack((right[0, 3], right[1, 0], right[1, 7])))
+    assert torch.equal(called(lm.model, ids), right)  # nothing of it is left in the model
+    assert not any(module._forward_hooks for module in lm.model.modules())
+
+
+def test_a_head_that_is_more_than_its_matrix_is_noticed() -> None:
+    torch.manual_seed(0)
+    config = MobileBertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=40,
+        embedding_size=16,
+        intra_bottleneck_size=16,
+        initializer_range=0.2,
+        pad_token_id=PAD,
+    )
+    assert not as_masked_lm(made_of(config).eval()).head_by_place
+
+
+def test_positions_that_go_on_are_seen_by_the_proof() -> None:
+    """A mask that is heeded is not enough: a document must have the positions that it has alone."""
+    model: Any = tiny("bert", dtype=torch.float32).model
+    forward = model.base_model.forward
+    model.base_model.forward = lambda *given, position_ids=None, **named: forward(*given, **named)
+    assert not keeps_documents_apart(as_masked_lm(model), 40)
+
+
+def test_a_mask_that_replaces_a_window_is_seen_by_the_proof() -> None:
+    lm = as_masked_lm(modern_bert())
+    assert keeps_documents_apart(lm, 8)
+    assert not keeps_documents_apart(lm, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_weak_context_is_context_in_any_precision(dtype: torch.dtype) -> None:
+    """What a later token changes may be less than a model's own rounding of its largest logit."""
+    config = config_of("roberta")
+    config.initializer_range = 0.02
+    torch.manual_seed(0)
+    model = made_of(config).to(dtype).eval()
+    torch.nn.init.constant_(model.lm_head.decoder.bias[:1], 30.0)
+    assert isinstance(as_masked_lm(model), MaskedLM)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_decoder_is_refused_in_any_precision(family: str, dtype: torch.dtype) -> None:
+    config = config_of(family)
+    config.is_decoder = True
+    torch.manual_seed(0)
+    with pytest.raises(PilekitError, match=r'is not a masked language model.*"is_decoder": true, set that to false$'):
+        as_masked_lm(made_of(config).to(dtype).eval())
+
+
+def test_what_is_no_masked_model_is_refused(tmp_path: Path) -> None:
+    assert "there is no such model" in refused(tmp_path / "nowhere")
+    assert "gpt_neox model is not a masked language model; give one such as bert" in refused(
+        tiny_model_dir(tmp_path / "causal")
+    )
+    decoder = saved(tmp_path / "decoder", is_decoder=True)
+    assert '"is_decoder": true, set that to false' in refused(decoder)
+    BertModel(config_of("bert")).save_pretrained(tmp_path / "base")
+    assert "has no language-model head" in refused(tmp_path / "base")
+    assert "save the model as AutoModelForMaskedLM" in refused(tmp_path / "base")
+
+    folder = saved(tmp_path / "part")
+    weights = load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.1.output.dense.weight"
+    save_file({k: v for k, v in weights.items() if k != name}, folder / "model.safetensors", {"format": "pt"})
+    assert f"lack 1 of the model's tensors, {name}" in refused(folder)
+    own = json.loads((folder / "config.json").read_text()) | {"model_type": "own", "auto_map": {"AutoModel": "a.B"}}
+    (folder / "config.json").write_text(json.dumps(own))
+    assert "needs code of its own" in refused(folder)

@@ -1,0 +1,248 @@
+"""Runs whose steps DeepSpeed and accelerate make: the losses of the native engine, its checkpoints, its exports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.frameworks.environment import Ended, launch
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+CONFIG = """
+[data]
+path = "data/train"
+tokenizer = "tokenizer.json"
+seq_len = 64
+
+[model]
+config = "model"
+
+[train]
+steps = 4
+global_batch_size = 12
+micro_batch_size = 2        # three micro-batches on each of two ranks
+
+[optimizer]
+lr = 1e-3
+layer_decay = 0.9           # several groups, of several rates
+
+[schedule]
+kind = "constant"
+"""
+
+RUNS = """
+import sys
+from pilekit import Trainer, load_config
+
+{before}
+
+def fit(folder, *more):
+    Trainer(load_config("run.toml", [*sys.argv[1:], *more]), folder).fit()
+
+fit("whole")
+fit("halves", "train.steps=2")
+fit("halves")
+"""
+
+ON_A_CPU = """
+# accelerate shards where it sees GPUs: here it is told so, and does what it would do there.
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+import torch
+import pilekit.train.trainer
+
+PartialState._prepare_backend = lambda self, *_, **__: ("gloo", DistributedType.MULTI_GPU)
+PartialState.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
+pilekit.train.trainer.check_engine = lambda config, device: None
+"""
+
+
+@pytest.fixture(scope="module")
+def native(python: Path, materials: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs of the native engine, the materials, and `run.toml`."""
+    folder = tmp_path_factory.mktemp("native")
+    for thing in materials.iterdir():
+        (folder / thing.name).symlink_to(thing)
+    (folder / "run.toml").write_text(CONFIG)
+    (folder / "runs.py").write_text(RUNS.format(before=""))
+    ended = launch(python, "runs.py", folder=folder, ranks=2)
+    assert ended.code == 0, ended.text[-4000:]
+    return folder
+
+
+@pytest.fixture
+def place(native: Path, tmp_path: Path) -> Path:
+    """A folder of the test's own with the materials and `run.toml`."""
+    for thing in ("data", "tokenizer.json", "model", "run.toml", "runs.py"):
+        (tmp_path / thing).symlink_to(native / thing)
+    return tmp_path
+
+
+def train(python: Path, folder: Path, run: str, *arguments: str, ranks: int = 2) -> Ended:
+    """`pilekit train` into the folder `run`."""
+    return launch(python, "-m", "pilekit.train", "run.toml", "--out", run, *arguments, folder=folder, ranks=ranks)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_losses(run: Path, native: Path, tolerance: float) -> None:
+    for own, theirs in zip(metrics(run), metrics(native / "whole"), strict=True):
+        for figure in ("loss", "grad_norm"):
+            assert own[figure] == pytest.approx(theirs[figure], rel=tolerance), own["step"]
+        for figure in ("step", "tokens", "lr", "skipped"):
+            assert own[figure] == theirs[figure]
+
+
+@pytest.mark.parametrize(
+    ("engine", "zero", "dtype"),
+    [
+        ("deepspeed", 0, "fp32"),
+        ("deepspeed", 1, "bf16"),
+        ("deepspeed", 2, "fp32"),
+        ("deepspeed", 3, "bf16"),
+        ("deepspeed, offloaded", 3, "fp32"),
+        ("accelerate", 0, "fp32"),
+        ("accelerate", 2, "bf16"),
+        ("accelerate", 3, "fp32"),
+    ],
+)
+def test_the_losses_are_the_native_ones_and_a_run_goes_on_bit_for_bit(
+    python: Path, native: Path, place: Path, engine: str, zero: int, dtype: str
+) -> None:
+    overruled = ON_A_CPU if engine == "accelerate" and zero else ""
+    (place / "engine.py").write_text(RUNS.format(before=overruled))
+    name, _, offloaded = engine.partition(", ")
+    settings = [f"parallel.engine={name}", f"parallel.zero={zero}", f"precision.dtype={dtype}"]
+    settings += ["parallel.offload=true"] * bool(offloaded)
+    ended = launch(python, "engine.py", *settings, folder=place, ranks=2)
+    assert ended.code == 0, ended.text[-4000:]
+    assert_losses(place / "whole", native, 1e-5 if dtype == "fp32" else 5e-3)
+
+    whole, halves = metrics(place / "whole"), metrics(place / "halves")
+    for figure in ("loss", "grad_norm", "loss_by_subset", "tokens"):
+        assert [step[figure] for step in halves] == [step[figure] for step in whole], figure
+    weights, others = (load_file(place / run / "model" / "model.safetensors") for run in ("whole", "halves"))
+    assert weights.keys() == others.keys()
+    for name, weight in weights.items():
+        assert weight.dtype == torch.float32
+        assert torch.equal(weight, others[name]), name
+
+    loaded = AutoModelForCausalLM.from_pretrained(place / "whole" / "model")
+    assert loaded.dtype == torch.float32
+    theirs = load_file(native / "whole" / "model" / "model.safetensors")
+    assert weights.keys() == theirs.keys()
+    for name, weight in weights.items():  # Adam blows a rounded gradient up to a step of the learning rate
+        assert torch.allclose(weight, theirs[name], rtol=0, atol=2 * 4 * 1e-3), name
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "ranks"),
+    [
+        (("native", 3), ("deepspeed", 1), 2),
+        (("deepspeed", 3), ("accelerate", 0), 2),
+        (("accelerate", 0), ("deepspeed", 2), 1),
+    ],
+)
+def test_one_engine_goes_on_from_another(
+    python: Path, native: Path, place: Path, first: tuple[str, int], then: tuple[str, int], ranks: int
+) -> None:
+    for (engine, zero), steps, count in ((first, 2, 2), (then, 4, ranks)):
+        more = ["--engine", engine, "--set", f"parallel.zero={zero}", "--set", f"train.steps={steps}"]
+        ended = train(python, place, "run", *more, ranks=count)
+        assert ended.code == 0, ended.text[-4000:]
+    assert f'parallel.engine = "{then[0]}", which was "{first[0]}"' in ended.text
+    assert_losses(place / "run", native, 1e-5)
+
+
+def test_a_damaged_checkpoint_is_passed_over(python: Path, native: Path, place: Path) -> None:
+    more = ["--engine", "deepspeed", "--set", "parallel.zero=2", "--set", "checkpoint.every=1"]
+    assert train(python, place, "run", *more, "--set", "train.steps=2").code == 0
+    assert (place / "run" / "latest").read_text() == "checkpoints/step-2\n"
+    shard = max((place / "run" / "checkpoints" / "step-2").glob("*.distcp"), key=lambda file: file.stat().st_size)
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    ended = train(python, place, "run", *more)
+    assert ended.code == 0, ended.text[-4000:]
+    assert "step-2 is damaged" in ended.text
+    assert_losses(place / "run", native, 1e-5)
+
+
+BAD_STEP = """
+import sys
+from pilekit import Trainer, load_config
+from pilekit.errors import PilekitError
+from pilekit.train import step_loss
+
+forward, calls = step_loss.StepLoss.forward, []
+
+def bad_once(self, rows, scale):
+    calls.append(rows)
+    loss, nll = forward(self, rows, scale)
+    if len(calls) == 8:
+        return (loss * 1e38 * 1e38, nll) if {gradient} else (loss, nll * float("nan"))
+    return loss, nll
+
+step_loss.StepLoss.forward = bad_once
+trainer = Trainer(load_config("run.toml", sys.argv[1:]), "run")
+for _ in range(2):
+    try:
+        trainer.fit()
+    except PilekitError as error:
+        print("told:", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "zero", "gradient"), [("deepspeed", 0, True), ("deepspeed", 3, False), ("accelerate", 0, True)]
+)
+def test_a_step_without_numbers_moves_nothing(
+    python: Path, native: Path, place: Path, engine: str, zero: int, gradient: bool
+) -> None:
+    """Of the third step: two are kept, and gone on from; by the same Trainer, if the step had come to its update."""
+    (place / "bad.py").write_text(BAD_STEP.format(gradient=gradient))
+    settings = [f"parallel.engine={engine}", f"parallel.zero={zero}"]
+    ended = launch(python, "bad.py", *settings, folder=place, ranks=2)
+    assert ended.code == 0, ended.text[-4000:]
+    what = "told: step 3: the gradient's norm is " if gradient else "told: step 3: the loss is nan"
+    assert what in ended.text, ended.text[-4000:]
+    assert ("told: an earlier fit of this Trainer has ended amid a step" in ended.text) == (not gradient)
+    ended = train(python, place, "run", *[word for change in settings for word in ("--set", change)])
+    assert ended.code == 0, ended.text[-4000:]
+    assert_losses(place / "run", native, 1e-5)
+
+
+def test_one_process_needs_no_launcher(python: Path, native: Path, place: Path) -> None:
+    for run, more in {
+        "deepspeed": ("--engine", "deepspeed", "--set", "parallel.zero=2"),
+        "accelerate": ("--engine", "accelerate", "--set", "train.eval_every=4", "--set", "train.eval_path=data/train"),
+    }.items():
+        ended = train(python, place, run, *more, ranks=1)
+        assert ended.code == 0, ended.text[-4000:]
+        assert_losses(place / run, native, 1e-5)
+    assert metrics(place / "accelerate")[-1]["bpb"]["overall"] > 0
+
+
+def test_standard_output_has_the_result_alone(python: Path, place: Path) -> None:
+    import subprocess
+
+    from tests.frameworks.environment import SETTINGS
+
+    command = [str(python), "-m", "pilekit.train", "run.toml", "--engine", "deepspeed", "--set", "parallel.zero=1"]
+    done = subprocess.run(
+        [*command, "--set", "train.steps=1"], cwd=place, env={**SETTINGS}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[0].startswith("1 step done")
+    assert len(done.stdout.splitlines()) == 2
+    shutil.rmtree(place / "runs")
