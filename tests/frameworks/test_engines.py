@@ -199,7 +199,7 @@ for _ in range(2):
     try:
         trainer.fit()
     except PilekitError as error:
-        print("told:", error)
+        sys.stdout.write(f"told: {{error}}\\n")  # print would write in pieces, and two ranks write at once
 """
 
 
