@@ -36,7 +36,7 @@ from pilekit.evaluate.records import Records
 from pilekit.evaluate.result import BitsPerByte, write_result
 from pilekit.evaluate.result_folder import RecordFile, held_folder, record_path
 from pilekit.evaluate.scoring import ScoredDocument, Share, TokenizedDocument, ignore, score_documents
-from pilekit.evaluate.selection import Recorded, dealt, selected, tokenized
+from pilekit.evaluate.selection import Recorded, count_selected, dealt, selected, tokenized
 from pilekit.evaluate.tabulate import tabulate
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards import SkippedLines
@@ -128,7 +128,7 @@ def bits_per_byte(
     with ExitStack() as held:
         recorded = Recorded(Records.of([], [shard.name for shard in of.corpus.shards], of.corpus.manifest))
         if out is not None:
-            recorded = Recorded(ranks.first(lambda: _held(out, of, held)))
+            recorded = Recorded(ranks.first(lambda: _held(out, of, held, on_error)))
         labels: dict[str, None] = {}
         records, skipped = _score(
             load,
@@ -208,12 +208,14 @@ class _Masked:
     template: Template
 
 
-def _held(out: str | Path, of: Prepared, held: ExitStack) -> Records:
-    """What is recorded in the folder, which is held as long as `held` is open; says so where there is something."""
+def _held(out: str | Path, of: Prepared, held: ExitStack, on_error: OnError) -> Records:
+    """What is recorded in the folder, which is held as long as `held` is open; says how much, where there is any."""
     recorded = held.enter_context(held_folder(out, of.key, of.protocol, of.corpus.manifest))
     if len(recorded):
-        documents = "1 document is" if len(recorded) == 1 else f"{len(recorded):,} documents are"
-        logger.warning("continuing: %s recorded in %s", documents, visible(str(out)))
+        count = count_selected(of.corpus, of.rules, of.lists, on_error)
+        amount = f"{len(recorded):,}" if count is None else f"{len(recorded):,} of {count:,}"
+        are = "document is" if (count or len(recorded)) == 1 else "documents are"
+        logger.warning("continuing: %s %s scored already, recorded in %s", amount, are, visible(str(out)))
     return recorded
 
 

@@ -41,6 +41,10 @@ class Group0:
         self.whole = whole
         self._met = dict.fromkeys(self.lists, 0)
 
+    def anew(self) -> Group0:
+        """The same lists, of which nothing has been met yet."""
+        return Group0(self.lists, self.whole)
+
     @property
     def fingerprint(self) -> str:
         """Of what is listed, however it was stored."""

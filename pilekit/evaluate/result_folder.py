@@ -8,7 +8,8 @@
 KEY is a hash of the model and of all of the protocol that a record depends on, so records under one key belong in one
 table, on however many ranks and in however many runs they were made, and those of other models and protocols lie beside
 them untouched. The table is a function of the records alone: `read_result` makes it again, to the last bit. Of
-result.json it takes KEY and how many documents there were, and nothing that a figure depends on.
+result.json, which is written when all is whole, it takes KEY, how many documents there were, and which variant of the
+figures it holds (`paper`, of which KEY is no hash): KEY.json is of the last run, which may not have come to its end.
 
 A line is written whole, with one call, behind the last whole one, and carries a sum of its own: what a kill or a full
 disk tears is cut off when the rank's file is opened again, and what is damaged otherwise is passed over with a warning;
@@ -244,12 +245,15 @@ def read_records(out: str | Path, key: str, shards: list[str], manifest: Manifes
 
 class _ToldProtocol(msgspec.Struct):
     records: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z]+\Z")]
+    paper: bool
     skipped_lines: int
     labels: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ToldOverall(msgspec.Struct):
     documents: int
+    bpb: float | None = None
+    pseudo_bpb: float | None = None
 
 
 class _Told(msgspec.Struct):
@@ -287,5 +291,10 @@ def read_result(folder: str | Path) -> BitsPerByte:
             f"{shown}: is of {documents:,} documents, but {len(records):,} are recorded in {RECORDS}/; score the model "
             "again with the same command, which adds what is missing"
         )
-    protocol = {**protocol, **msgspec.to_builtins(told.protocol)}
-    return replace(tabulate(records, protocol, manifest), training_copies=told.training_copies)
+    result = tabulate(records, {**protocol, **msgspec.to_builtins(told.protocol)}, manifest)
+    if getattr(told.overall, result.key) != result.overall.bpb:  # sums are exact, so it is the same to the last bit
+        raise PilekitError(
+            f"{shown}: is not what was written: its overall {result.key} is not that of its records; score the model "
+            "again with the same command, which writes it anew"
+        )
+    return replace(result, training_copies=told.training_copies)

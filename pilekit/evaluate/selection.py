@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from typing import Protocol
 
 import numpy as np
 
 from pilekit.corpus import Corpus
+from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.protocol import Rules
@@ -34,6 +36,9 @@ class Lists(Protocol):
 
     def of(self, batch: DocumentBatch) -> DocumentBatch:
         """The listed documents; to be given all batches of the corpus, in order."""
+
+    def anew(self) -> Lists:
+        """The same lists for another reading of the corpus."""
 
 
 def selected(
@@ -68,6 +73,15 @@ def selected(
             skipped.merge(reader.skipped)
         if first.are_all_there:
             return
+
+
+def count_selected(corpus: Corpus, rules: Rules, lists: Lists | None, on_error: OnError) -> int | None:
+    """How many documents `rules` select, by a reading of its own; None where a reading is dear: of a URL, of stdin."""
+    if any(shard.path == STANDARD_INPUT or is_url(shard.path) for shard in corpus.shards):
+        return None
+    own = None if lists is None else lists.anew()
+    with closing(selected(corpus, rules, own, on_error, SkippedLines(), lambda amount: None)) as batches:
+        return sum(map(len, batches))
 
 
 class Recorded:

@@ -154,7 +154,7 @@ def test_a_run_that_was_recorded_goes_on(
     first = bpb(model_dir, corpus, "--out", tmp_path, "--json")
     assert caplog.messages == []
     again = bpb(model_dir, corpus, "--out", tmp_path, "--json")
-    assert caplog.messages == [f"continuing: 24 documents are recorded in {tmp_path}"]
+    assert caplog.messages == [f"continuing: 24 of 24 documents are scored already, recorded in {tmp_path}"]
     assert first.stdout == again.stdout
 
 
