@@ -61,7 +61,7 @@ def activation_bytes(
     recomputed  `parallel.activation_checkpoint`
 
     The loss's own are in it: hidden states, their gradient, that of the head's weight and one chunk of logits. A model
-    that does more to its logits than its head does (soft caps) holds them all besides.
+    that does to its head's output what is neither scaling nor a soft cap holds all of its logits besides.
     """
     kept = kept_by_trunk(model, rows=rows, seq_len=seq_len, attention=attention, objective=objective, dtype=dtype)
     targets = rows * (seq_len - 1) if objective == "clm" else round(CHOSEN * rows * seq_len)

@@ -26,6 +26,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pilekit.evaluate.logit_finish import UNCHANGED, Finish
+
 ROWS = 1024
 """Rows whose logits are held at a time, in the type of the matrix products. Fewer are slower where the products are in
 bf16 and the head is wide, because each chunk's share of the weight's gradient is added in float32: at width 768, 128
@@ -43,21 +45,23 @@ def chunked_cross_entropy(
     bias: Tensor | None,
     targets: Tensor,
     *,
+    finish: Finish = UNCHANGED,
     rows: int = ROWS,
 ) -> tuple[Tensor, Tensor]:
-    """(sum, each): the cross entropy of `hidden @ weight.T + bias` against `targets`, summed, and row by row.
+    """(sum, each): the cross entropy of `finish(hidden @ weight.T + bias)` against `targets`, summed, and by row.
 
     hidden   [rows, width]
     weight   [vocabulary, width]
     bias     [vocabulary], or None
     targets  int64 [rows], all of them below the vocabulary: rows without a target do not belong in here
+    finish   what the model does to its head's output
     rows     whose logits are held at a time; no result depends on it but by rounding
 
     The sum, 0-d, can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64 inputs),
     and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in the
     inputs' type.
     """
-    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, rows)  # type: ignore[no-untyped-call]
+    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, finish, rows)  # type: ignore[no-untyped-call]
     return total, each
 
 
@@ -66,7 +70,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, rows: int
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, finish: Finish, rows: int
     ) -> tuple[Tensor, Tensor]:
         product_type = torch.promote_types(hidden.dtype, weight.dtype)
         exact_type = torch.promote_types(product_type, torch.float32)
@@ -81,7 +85,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             chunk = slice(begin, begin + rows)
             logits = torch.mm(states[chunk], words.T)
             # From here on they are their own gradient.
-            each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], exact_type)
+            each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], finish, exact_type)
             if grad_hidden is not None:
                 torch.mm(logits, words, out=grad_hidden[chunk])
             if grad_weight is not None:
@@ -103,11 +107,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             None if grad is None else (grad.to(grad_total.dtype) * grad_total).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
         )
-        return (*grads, None, None)
+        return (*grads, None, None, None)
 
 
-def _turn_into_gradient(logits: Tensor, bias: Tensor | None, targets: Tensor, exact_type: torch.dtype) -> Tensor:
-    """Write their gradient, softmax minus one-hot, over `logits` [rows, vocabulary]; returns the loss of each row.
+def _turn_into_gradient(
+    logits: Tensor, bias: Tensor | None, targets: Tensor, finish: Finish, exact_type: torch.dtype
+) -> Tensor:
+    """Write their gradient over `logits` [rows, vocabulary]; returns the loss of each row.
 
     On a CPU a few rows at a time, so that what lies between stays in its cache and the exact type costs no memory.
     """
@@ -116,10 +122,12 @@ def _turn_into_gradient(logits: Tensor, bias: Tensor | None, targets: Tensor, ex
     for begin in range(0, len(logits), rows):
         part = slice(begin, begin + rows)
         exact = logits[part].to(exact_type)
-        log_shares = torch.log_softmax(exact if bias is None else exact + bias, dim=-1)
+        exact = finish(exact if bias is None else exact + bias)
+        log_shares = torch.log_softmax(exact, dim=-1)
         chosen = targets[part, None]
         each[part] = log_shares.gather(1, chosen).squeeze(1).neg_()
-        logits[part] = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
+        gradient = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
+        logits[part] = finish.backward_(gradient, exact)
     return each
 
 

@@ -22,6 +22,7 @@ from transformers.initialization import no_init_weights
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, check_vocabulary, max_length_of
+from pilekit.evaluate.logit_finish import Finish
 from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm, tokens_of
 from pilekit.evaluate.model_folder import (
     CAUSAL,
@@ -53,9 +54,9 @@ def build_on(
     """
     built: list[CausalLM | MaskedLM] = []
 
-    def build() -> bool:
+    def build() -> bool | Finish | None:
         built.append(lm := build_model(config, tokenizer, seq_len=seq_len, seed=seed, objective=objective))
-        return lm.head_by_place if isinstance(lm, MaskedLM) else lm.head_is_last
+        return lm.head_by_place if isinstance(lm, MaskedLM) else lm.finish
 
     finding = ranks.first(build)
     lm = ranks.together(
@@ -150,19 +151,19 @@ def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:
     )
 
 
-def _unfilled(shape: PreTrainedModel, objective: Objective, finding: bool) -> CausalLM | MaskedLM:
+def _unfilled(shape: PreTrainedModel, objective: Objective, finding: bool | Finish | None) -> CausalLM | MaskedLM:
     """The model of this shape with memory for its parameters that nobody has written to; `finding` is of its head."""
     with no_init_weights(), quiet():
         model: Any = _from_config(shape.config, KINDS[objective])
     model.tie_weights()
     if objective == "mlm":
-        return MaskedLM(model, tokens_of(model), head_by_place=finding)
+        return MaskedLM(model, tokens_of(model), head_by_place=finding is True)
     return CausalLM(
         model=model,
         trunk=model.base_model,
         head=model.get_output_embeddings(),
         max_length=max_length_of(model),
-        head_is_last=finding,
+        finish=finding if isinstance(finding, Finish) else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ from transformers import (
     GPT2Model,
     GPTJConfig,
     GPTNeoXModel,
+    GraniteConfig,
+    HyperCLOVAXConfig,
     LlamaConfig,
     LlamaForSequenceClassification,
     LlamaModel,
     MambaConfig,
     OPTConfig,
+    RecurrentGemmaConfig,
     RobertaConfig,
     RobertaForMaskedLM,
     T5Config,
@@ -32,6 +36,7 @@ from transformers import (
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import as_causal_lm, check_vocabulary, isolates_documents, load_causal_lm
+from pilekit.evaluate.logit_finish import UNCHANGED, Finish
 from pilekit.tokenize import load_tokenizer
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
@@ -46,6 +51,7 @@ LLAMA_LIKE: dict[str, Any] = {
     "initializer_range": 0.2,
     "pad_token_id": 0,
 }
+WITHOUT_HEAD_DIM = {name: value for name, value in LLAMA_LIKE.items() if name != "head_dim"}
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 1]])
 
 
@@ -82,7 +88,7 @@ def test_a_loaded_model_is_the_saved_one(family: Family, tmp_path: Path) -> None
     lm = load_causal_lm(tmp_path)
     assert not lm.model.training
     assert lm.max_length == 32
-    assert lm.head_is_last
+    assert lm.finish == UNCHANGED
     assert torch.equal(logits(lm.model).cpu(), logits(saved))
     with torch.no_grad():
         hidden = lm.trunk(input_ids=IDS.to(lm.model.device), use_cache=False).last_hidden_state
@@ -144,7 +150,7 @@ def test_a_masked_language_model_is_refused(tmp_path: Path) -> None:
 
 def test_the_same_architecture_as_a_decoder_is_taken(tmp_path: Path) -> None:
     made(BertConfig(**SMALL, intermediate_size=64, is_decoder=True)).save_pretrained(tmp_path)
-    assert not load_causal_lm(tmp_path).head_is_last  # a layer stands between trunk and head
+    assert load_causal_lm(tmp_path).finish is None  # a layer stands between trunk and head
 
 
 @pytest.mark.parametrize("config", [T5Config(d_model=32, vocab_size=64, num_layers=1), BartConfig(d_model=32)])
@@ -153,18 +159,72 @@ def test_an_encoder_decoder_model_is_refused(config: Any, tmp_path: Path) -> Non
     assert "not a causal language model" in refused(tmp_path)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "config",
+    ("config", "finish"),
     [
-        Gemma2Config(**LLAMA_LIKE, final_logit_softcapping=30.0),
-        Cohere2Config(**LLAMA_LIKE, logit_scale=0.0625),
+        (Gemma2Config(**LLAMA_LIKE, final_logit_softcapping=30.0), Finish(cap=30.0)),
+        (Cohere2Config(**LLAMA_LIKE, logit_scale=0.3), Finish(times=0.3)),
+        (GraniteConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), Finish(over=7.0)),
+        (HyperCLOVAXConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), Finish(times=7.0)),
+        (RecurrentGemmaConfig(**WITHOUT_HEAD_DIM, logits_soft_cap=3.0), Finish(cap=3.0)),
     ],
 )
-def test_logits_that_are_not_the_heads_are_noticed(config: Any) -> None:
-    lm = as_causal_lm(made(config))
-    assert not lm.head_is_last
+def test_what_is_done_behind_the_head_is_found_out(config: Any, finish: Finish, dtype: torch.dtype) -> None:
+    lm = as_causal_lm(made(config).to(dtype))
+    assert lm.finish == finish
     with torch.no_grad():
-        assert not torch.equal(lm.head(lm.trunk(input_ids=IDS).last_hidden_state), logits(lm.model))
+        by_head = lm.head(lm.trunk(input_ids=IDS, use_cache=False).last_hidden_state)
+        assert torch.equal(lm.finish(by_head), logits(lm.model))
+        assert not torch.equal(by_head, logits(lm.model))
+
+
+def test_a_cap_is_found_where_logits_are_too_small_to_show_it() -> None:
+    model = made(Gemma2Config(**LLAMA_LIKE, final_logit_softcapping=30.0))
+    for scale in (1e-3, 0.0):
+        with torch.no_grad():
+            model.get_output_embeddings().weight.mul_(scale)
+        assert as_causal_lm(model).finish == Finish(cap=30.0)
+
+
+def test_a_cap_that_a_model_names_and_does_not_apply_is_not_trusted() -> None:
+    named = {"final_logit_softcapping": 2.0, "logit_scale": 0.3, "logits_scaling": 7.0}
+    assert as_causal_lm(made(LlamaConfig(**LLAMA_LIKE, **named))).finish == UNCHANGED
+    del named["logits_scaling"]
+    granite = made(GraniteConfig(**WITHOUT_HEAD_DIM, logits_scaling=3.0))
+    for name, value in named.items():
+        setattr(granite.config, name, value)
+    assert as_causal_lm(granite).finish == Finish(over=3.0)
+
+
+def written_over(made: torch.Tensor) -> torch.Tensor:
+    made[..., 3] = -1e4
+    return made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made + 1,
+        lambda made: made.clamp(-50, 50),  # no logit of a fresh model is beyond
+        lambda made: made.index_fill(-1, torch.tensor([3]), -1e4),
+        written_over,  # in place: the head's own output is changed
+        lambda made: made[..., :-1],
+        lambda made: made.float() * 0.3,
+    ],
+)
+def test_what_is_done_in_no_known_way_is_left_to_the_model(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    model = made(LlamaConfig(**LLAMA_LIKE, logit_scale=0.3)).to(torch.bfloat16)
+    forward = model.forward
+
+    def changed(*args: Any, **named: Any) -> Any:
+        result = forward(*args, **named)
+        result.logits = change(result.logits)
+        return result
+
+    assert as_causal_lm(model).finish == UNCHANGED
+    model.forward = changed
+    assert as_causal_lm(model).finish is None
 
 
 @pytest.mark.parametrize(
@@ -178,7 +238,7 @@ def test_logits_that_are_not_the_heads_are_noticed(config: Any) -> None:
 )
 def test_logits_that_are_the_heads_are_noticed(config: Any) -> None:
     lm = as_causal_lm(made(config))
-    assert lm.head_is_last
+    assert lm.finish == UNCHANGED
     with torch.no_grad():
         assert torch.equal(lm.head(lm.trunk(input_ids=IDS).last_hidden_state), logits(lm.model))
 

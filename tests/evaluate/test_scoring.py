@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from itertools import islice
@@ -13,8 +14,6 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
     MptConfig,
     Phi3Config,
     Phi3ForCausalLM,
@@ -24,8 +23,10 @@ from transformers import (
 from pilekit.errors import PilekitError
 from pilekit.evaluate import scoring
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
+from pilekit.evaluate.logit_finish import UNCHANGED
 from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument, score_documents
 from tests.evaluate.reference import reference_nll
+from tests.finishing import FINISHES, finishing_model
 from tests.tiny import Family, tiny_model
 
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
@@ -48,25 +49,6 @@ def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> lis
     )
     assert [one.number for one in found] == [one.number for one in given]
     return found
-
-
-def capped(seed: int = 0) -> Any:
-    """A model that does more with its head's output than to return it: it caps the logits."""
-    config = Gemma2Config(
-        vocab_size=320,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=64,
-        max_position_embeddings=32,
-        final_logit_softcapping=2.0,
-        initializer_range=0.2,
-        pad_token_id=0,
-    )
-    torch.manual_seed(seed)
-    return Gemma2ForCausalLM(config).eval()
 
 
 def long_rope() -> Any:
@@ -99,17 +81,17 @@ def long_rope() -> Any:
 def model_of(family: str) -> Any:
     if family == "phi3":
         return long_rope()
-    return capped() if family == "gemma2" else tiny_model(family).eval()  # type: ignore[arg-type]
+    return finishing_model(family) if family in FINISHES else tiny_model(family).eval()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma2", "phi3"])
+@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES, "phi3"])
 @pytest.mark.parametrize("prefix", [0, 5, None])
 def test_equal_to_one_window_at_a_time_in_float64(family: str, prefix: int | None) -> None:
     given = documents(LENGTHS)
     single = scored(as_causal_lm(model_of(family)), given, prefix=prefix)
     model = model_of(family).double()
     lm = as_causal_lm(model)
-    assert lm.head_is_last == (family != "gemma2")
+    assert lm.finish == FINISHES.get(family, UNCHANGED)
     double = scored(lm, given, prefix=prefix)
     for exact, rounded, of in zip(double, single, given, strict=True):
         expected = reference_nll(model, of.ids.tolist(), prefix, 32)
@@ -118,6 +100,22 @@ def test_equal_to_one_window_at_a_time_in_float64(family: str, prefix: int | Non
         # Gemma 2 takes its softmax in float32 whatever its weights are.
         assert exact.nll == pytest.approx(expected, rel=1e-7 if family == "gemma2" else 1e-12, abs=1e-12)
         assert rounded.nll == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FINISHES)
+def test_logits_finished_in_chunks_are_the_models_own(family: str, dtype: torch.dtype) -> None:
+    """To the rounding of sums; in bf16 too, where each step behind the head rounds as the model's does."""
+    model = finishing_model(family).to(dtype)
+    lm, given = as_causal_lm(model), documents(LENGTHS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 320)
+        in_chunks, unfinished, whole = (
+            [one.nll for one in scored(dataclasses.replace(lm, finish=finish), given)]
+            for finish in (lm.finish, UNCHANGED, None)
+        )
+    assert in_chunks == pytest.approx(whole, rel=1e-12 if dtype == torch.float64 else 1e-6)
+    assert abs(sum(unfinished) - sum(whole)) > 0.03 * sum(whole)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -259,6 +257,29 @@ def test_in_half_precision_only_a_chunk_of_logits_is_float32(dtype: torch.dtype)
     assert len(seen) >= 3 * (64 * 32 // 20)  # the head's output, in float32, and its softmax
     expected = scored(as_causal_lm(lm.model.float()), documents([32] * 64, vocabulary=317))
     assert sum(one.nll for one in found) == pytest.approx(sum(one.nll for one in expected), rel=1e-2)
+
+
+@pytest.mark.parametrize("family", FINISHES)
+def test_finished_logits_are_made_in_chunks_alone(family: str) -> None:
+    """Every tensor that torch makes is seen; none has more logits than a chunk's."""
+    seen: list[torch.Size] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **kwargs or {})
+            if isinstance(made, torch.Tensor) and made.shape[-1:] == (317,):  # and not the weight's transpose
+                seen.extend([made.shape] * (made.untyped_storage().data_ptr() != weight))
+            return made
+
+    lm = as_causal_lm(finishing_model(family, vocab_size=317))
+    weight = lm.head.weight.untyped_storage().data_ptr()
+    with pytest.MonkeyPatch.context() as patch, Watch():
+        patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 317)
+        scored(lm, documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
+    assert max(shape.numel() for shape in seen) == 20 * 317
+    with Watch():  # which sees them where they are made at once
+        scored(dataclasses.replace(lm, finish=None), documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
+    assert max(shape.numel() for shape in seen) == 64 * 32 * 317
 
 
 def test_a_document_comes_as_soon_as_it_is_scored() -> None:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, GPTNeoXConfig
+from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
-from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.tokenize import load_tokenizer
+from pilekit.train.config import (
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    PrecisionConfig,
+    TrainConfig,
+    TrainSection,
+)
 from pilekit.train.engine import Engine, Update
+from pilekit.train.model import build_on
 from pilekit.train.sharding import own_part
+from tests.finishing import FINISHES, finishing_model
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tiny_tokenizer
 from tests.train.plain_loop import Batch, cut, plain_loop, random_rows, targets
 
 Array = npt.NDArray[Any]
@@ -42,21 +53,11 @@ def settings(zero: Any = 0, dtype: Any = "fp32", **scale: Any) -> TrainConfig:
 
 
 def model_of(family: str) -> Any:
-    """A tiny model; "gemma2" caps its logits after the head, "narrow" has fewer rows in some parameters than ranks."""
+    """A tiny model, also of `FINISHES`; "narrow" has fewer rows in some parameters than ranks."""
     fresh: Any = AutoModelForCausalLM
     torch.manual_seed(0)
-    if family == "gemma2":
-        gemma = Gemma2Config(
-            vocab_size=320,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            final_logit_softcapping=3.0,
-        )
-        return fresh.from_config(gemma)
+    if family in FINISHES:
+        return finishing_model(family)
     if family == "narrow":
         narrow = GPTNeoXConfig(
             vocab_size=321,
@@ -113,7 +114,23 @@ def weights(engine: Engine) -> dict[str, Array]:
 def train(family: str, micro_batches: int, config: TrainConfig, rows: int = ROWS) -> tuple[Figures, dict[str, Array]]:
     """In each rank: (mean loss, gradient norm) of each step, and the weights in the end."""
     ranks = join()
-    engine = engine_of(family, config, ranks)
+    return steps(engine_of(family, config, ranks), ranks, micro_batches, config, rows)
+
+
+def train_of_folder(
+    folder: str, tokenizer: str, micro_batches: int, config: TrainConfig
+) -> tuple[Figures, dict[str, Array]]:
+    """The same, of a model that is loaded and looked into by the first rank alone."""
+    ranks = join()
+    lm = build_on(ranks, ModelConfig(path=folder), load_tokenizer(tokenizer), seq_len=16, seed=0)
+    assert isinstance(lm, CausalLM)
+    assert lm.finish in FINISHES.values()
+    return steps(Engine(lm, config, ranks), ranks, micro_batches, config, ROWS)
+
+
+def steps(
+    engine: Engine, ranks: Ranks, micro_batches: int, config: TrainConfig, rows: int
+) -> tuple[Figures, dict[str, Array]]:
     figures = []
     for batch in batches(config, rows):
         loss, update = step(engine, ranks, batch, micro_batches)
@@ -175,6 +192,17 @@ def test_models_that_are_tied_cut_unevenly_or_do_more_than_their_head(
 ) -> None:
     config = settings(zero)
     results = process_group(4).run(train, family, 2, config)
+    check_against_plain_loop(results, family, 2, config, ROWS)
+
+
+@pytest.mark.parametrize("family", FINISHES)
+def test_what_is_done_behind_the_head_is_known_on_all_ranks(
+    process_group: ProcessGroups, family: str, tmp_path: Path
+) -> None:
+    model_of(family).save_pretrained(tmp_path / "model")
+    given = str(tmp_path / "model"), str(tiny_tokenizer(tmp_path))
+    config = settings(3)
+    results = process_group(2).run(train_of_folder, *given, 2, config)
     check_against_plain_loop(results, family, 2, config, ROWS)
 
 

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, Gemma2Config
 
 from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
+from pilekit.evaluate.logit_finish import UNCHANGED
 from pilekit.stream import PileStream
 from pilekit.train.objectives import clm_loss, count_targets, subset_sums
+from tests.finishing import FINISHES, finishing_model
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.concatenated import Document, reference_rows
 from tests.train.test_chunked_loss import Watched, relative_error
@@ -51,23 +52,8 @@ def packed(lengths: Sequence[int], *, seq_len: int = SEQ_LEN, seed: int = 0) -> 
 
 
 def tiny(family: str, *, dtype: torch.dtype = torch.float64) -> CausalLM:
-    """A tiny model without dropout; "gemma2" caps its logits after the head, "tied" shares the head's weight."""
-    if family == "gemma2":
-        torch.manual_seed(0)
-        config = Gemma2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            initializer_range=0.5,
-            final_logit_softcapping=3.0,
-        )
-        model = AutoModelForCausalLM.from_config(config)
-    else:
-        model = tiny_model(family)  # type: ignore[arg-type]
+    """A tiny model without dropout, of `FAMILIES` or of `FINISHES`."""
+    model = finishing_model(family) if family in FINISHES else tiny_model(family)  # type: ignore[arg-type]
     return as_causal_lm(model.to(dtype).eval())
 
 
@@ -107,10 +93,10 @@ def assert_same_gradients(found: dict[str, Tensor], right: dict[str, Tensor], to
 
 
 @pytest.mark.parametrize("attention", ["document", "causal"])
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma2"])
+@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
 def test_the_loss_is_the_models(family: str, attention: Attention) -> None:
     lm = tiny(family)
-    assert lm.head_is_last == (family != "gemma2")
+    assert lm.finish == FINISHES.get(family, UNCHANGED)
     batch = packed([5, 3, 20, 0, 7, 1])
     right = torch.tensor(plain_nll(lm, batch, attention), dtype=torch.float64)
 
@@ -122,11 +108,11 @@ def test_the_loss_is_the_models(family: str, attention: Attention) -> None:
     assert not nll.requires_grad
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
 def test_gradients_are_those_of_all_logits(family: str) -> None:
-    """Through the model's own forward; GPT-2's head is also its embedding."""
+    """Through the model's own forward; some heads are also the embedding."""
     lm = tiny(family)
-    assert (lm.head.weight is lm.model.get_input_embeddings().weight) == (family == "gpt2")
+    assert (lm.head.weight is lm.model.get_input_embeddings().weight) == (family in ("gpt2", "gemma2", "cohere"))
     batch = packed([5, 3, 20, 0, 7, 1])
     logits = lm.model(input_ids=batch["input_ids"], use_cache=False).logits
     targets = batch["labels"][:, 1:].flatten()
@@ -139,7 +125,7 @@ def test_gradients_are_those_of_all_logits(family: str) -> None:
 
 
 @pytest.mark.parametrize("attention", ["document", "causal"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
 def test_chunks_and_whole_logits_agree(family: str, attention: Attention) -> None:
     lm = tiny(family)
     batch = packed([5, 3, 20, 0, 7, 1])
@@ -147,13 +133,28 @@ def test_chunks_and_whole_logits_agree(family: str, attention: Attention) -> Non
     loss.backward()
     right = gradients(lm)
 
-    whole = dataclasses.replace(lm, head_is_last=False)
+    whole = dataclasses.replace(lm, finish=None)
     whole_loss, whole_nll = clm_loss(whole, batch, attention=attention, scale=0.25)
     whole_loss.backward()
 
     torch.testing.assert_close(whole_nll, nll)
     torch.testing.assert_close(whole_loss, loss)
     assert_same_gradients(gradients(lm), right)
+
+
+@pytest.mark.parametrize("family", FINISHES)
+def test_what_is_done_behind_the_head_matters(family: str) -> None:
+    """Else what is said of these families here would be true of any others."""
+    lm = tiny(family)
+    batch = packed([5, 3, 20, 0, 7, 1])
+    loss, _ = clm_loss(lm, batch, attention="causal", scale=1.0)
+    loss.backward()
+    right = gradients(lm)
+    without, _ = clm_loss(dataclasses.replace(lm, finish=UNCHANGED), batch, attention="causal", scale=1.0)
+    without.backward()
+    assert abs((loss - without).item()) > 0.01 * loss.item()
+    name = "model.embed_tokens.weight"
+    assert relative_error(gradients(lm)[name], right[name]) > 0.1
 
 
 def test_a_head_with_a_bias() -> None:
@@ -249,7 +250,7 @@ def test_uneven_micro_batches_add_up_to_one_big_batch(family: str, cuts: list[in
     assert_same_gradients(gradients(lm), right)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma2"])
+@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
 @pytest.mark.parametrize("attention", ["document", "causal"])
 def test_a_batch_without_a_target(family: str, attention: Attention) -> None:
     lm = tiny(family, dtype=torch.float32)
@@ -289,8 +290,9 @@ def test_a_rows_first_label_is_not_used() -> None:
     assert count_targets(batch) == count_targets(without)
 
 
-def test_the_head_runs_only_where_a_target_is() -> None:
-    lm = tiny("gpt_neox", dtype=torch.float32)
+@pytest.mark.parametrize("family", ["gpt_neox", *FINISHES])
+def test_the_head_runs_only_where_a_target_is(family: str) -> None:
+    lm = tiny(family, dtype=torch.float32)
     batch = packed([30] * 20, seq_len=31)
     kept = torch.zeros_like(batch["labels"], dtype=torch.bool)
     kept[3, 17] = kept[8, 2] = True
@@ -302,7 +304,7 @@ def test_the_head_runs_only_where_a_target_is() -> None:
     assert watched.largest < batch["labels"].numel() * VOCABULARY / 2
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "gemma2"])
+@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
 def test_bf16_is_near_float32(family: str) -> None:
     """A loss within 1 % and gradients within 5 %: eight bits of mantissa, two layers, logits of a few units.
 

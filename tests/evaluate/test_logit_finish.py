@@ -1,0 +1,90 @@
+"""What is done to logits after the head: its formula and gradient, and that numbers and not names tell which it is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedConfig
+
+from pilekit.evaluate.logit_finish import UNCHANGED, Finish, finish_of
+from tests.finishing import finished
+
+NUMBERS = st.floats(0.05, 60.0)
+ANY_FINISH = st.builds(Finish, times=NUMBERS, over=NUMBERS, cap=st.none() | NUMBERS)
+LOGITS = torch.linspace(-90.0, 90.0, 1001)
+
+
+def config(**numbers: Any) -> PreTrainedConfig:
+    made: PreTrainedConfig = LlamaConfig()
+    for name, value in numbers.items():
+        setattr(made, name, value)
+    return made
+
+
+def found(numbers: dict[str, Any], *logits: Tensor) -> Finish | None:
+    return finish_of(config(**numbers), [(LOGITS.to(made.dtype), made) for made in logits])
+
+
+@given(ANY_FINISH)
+def test_it_is_the_formula(finish: Finish) -> None:
+    logits = LOGITS.double()
+    torch.testing.assert_close(finish(logits), finished(finish, logits), rtol=1e-12, atol=1e-12)
+    assert torch.equal(logits, LOGITS.double())
+
+
+def test_nothing_is_done_without_a_copy() -> None:
+    assert UNCHANGED(LOGITS) is LOGITS
+    grad = torch.ones(3)
+    assert UNCHANGED.backward_(grad, torch.zeros(3)) is grad
+    assert grad.tolist() == [1, 1, 1]
+
+
+@given(ANY_FINISH)
+def test_its_gradient_is_autograds(finish: Finish) -> None:
+    logits = LOGITS.double().requires_grad_()
+    grad = torch.cos(LOGITS.double())
+    (right,) = torch.autograd.grad(finished(finish, logits), logits, grad)
+    back = finish.backward_(grad.clone(), finish(logits.detach()))
+    # Where a cap has been reached, what is left of the slope is the rounding of a difference.
+    atol = 1e-14 * finish.times / finish.over
+    torch.testing.assert_close(back, right, rtol=1e-9, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_numbers_tell_what_is_done(dtype: torch.dtype) -> None:
+    """The same name, and each time something else is done with it."""
+    logits = LOGITS.to(dtype)
+    named = {"logits_scaling": 7.0, "final_logit_softcapping": 11.0}
+    capped = torch.tanh(logits / 11.0) * 11.0
+    assert found(named, logits) == UNCHANGED
+    assert found(named, logits / 7.0) == Finish(over=7.0)
+    assert found(named, logits * 7.0) == Finish(times=7.0)
+    assert found(named, capped) == Finish(cap=11.0)
+    assert found(named, torch.tanh(logits * 7.0 / 11.0) * 11.0) == Finish(times=7.0, cap=11.0)
+    assert found(named, capped * 7.0) is None
+    assert found(named, logits.clamp(-11.0, 11.0)) is None
+    assert found(named, logits + 1) is None
+    assert found({}, capped) is None
+
+
+def test_all_that_was_seen_must_be_explained() -> None:
+    named = {"logit_scale": 0.5}
+    assert found(named, LOGITS * 0.5, LOGITS * 0.5) == Finish(times=0.5)
+    assert found(named, LOGITS * 0.5, LOGITS) is None
+    other = (LOGITS * 0.5).clone()
+    other[500] += 1e-6
+    assert found(named, other) is None
+    assert found(named, LOGITS[:-1] * 0.5) is None
+
+
+@pytest.mark.parametrize("value", [0, 0.0, None, math.nan, math.inf, "30", [30.0], {}])
+def test_what_is_no_number_to_divide_by_is_no_candidate(value: Any) -> None:
+    named = {"logit_scale": value, "logits_scaling": value, "final_logit_softcapping": value}
+    assert found(named, LOGITS) == UNCHANGED
+    assert found(named, LOGITS * 0.5) is None

@@ -1,0 +1,48 @@
+"""Tiny models that do something to their logits after the head, and what that is: enough of it to matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
+
+from pilekit.evaluate.logit_finish import Finish
+
+FINISHES = {"gemma2": Finish(cap=2.0), "cohere": Finish(times=0.3), "granite": Finish(over=0.7)}
+
+
+def finishing_config(family: str, *, vocab_size: int = 320) -> Any:
+    """The configuration of a family of `FINISHES`."""
+    common: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 32,
+        "initializer_range": 0.2,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+    }
+    if family == "gemma2":
+        return Gemma2Config(**common, head_dim=8, final_logit_softcapping=2.0)
+    if family == "cohere":
+        return CohereConfig(**common, logit_scale=0.3)
+    assert family == "granite"
+    return GraniteConfig(**common, attention_multiplier=8**-0.5, logits_scaling=0.7)
+
+
+def finishing_model(family: str, *, vocab_size: int = 320) -> Any:
+    """A randomly initialised model of a family of `FINISHES`, without dropout."""
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(finishing_config(family, vocab_size=vocab_size)).eval()
+
+
+def finished(finish: Finish, logits: Tensor) -> Tensor:
+    """The formula that `finish` stands for, which autograd can go through."""
+    logits = logits * finish.times / finish.over
+    return logits if finish.cap is None else finish.cap * torch.tanh(logits / finish.cap)
