@@ -153,10 +153,11 @@ def _read(
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
     """Train as one of the ranks that a launcher has started."""
-    from pilekit.engine.ranks import join
-    from pilekit.train.interrupt import ended_by_sigterm
+    from pilekit.train.interrupt import ended_by_sigterm, held_signals
 
     with ended_by_sigterm():
+        with held_signals():
+            from pilekit.engine.ranks import join
         ranks = join()
         if ranks.is_first:
             attempt, most = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
@@ -182,11 +183,12 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
 
 def _train(config: TrainConfig, run: RunFolder) -> None:
     from pilekit.cli.live_line import live_line
-    from pilekit.engine.ranks import join
-    from pilekit.train.interrupt import ended_by_sigterm, interrupted_by
-    from pilekit.train.trainer import Trainer  # torch: seconds that a wrong config should not cost
+    from pilekit.train.interrupt import ended_by_sigterm, held_signals, interrupted_by
 
     with ended_by_sigterm():
+        with held_signals():  # torch: seconds that a wrong config should not cost
+            from pilekit.engine.ranks import join
+            from pilekit.train.trainer import Trainer
         ranks = join()
         trainer = Trainer(config, run.path)
         if not ranks.is_first:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
-from pilekit.corpus import Corpus, load_manifest, resolve_subsets
+from pilekit.corpus import Corpus, load_manifest, read_header, resolve_subsets
+from pilekit.dedup.earlier_run import KIND as DEDUP
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model_folder import check_folder
 from pilekit.stream import Batch, PileStream
+from pilekit.stream.repeats import exact_repeats
 from pilekit.stream.topology import rank_of_world
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import TrainConfig, check_world, world_sizes
@@ -32,6 +34,11 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         corpus = Corpus(data.path, manifest).without_held_out()
     with _field("data.subsets"):
         subsets = None if data.subsets is None else resolve_subsets(*data.subsets, manifest=manifest)
+    with _field("data.repeats"):
+        repeats = exact_repeats(data.repeats, subsets, manifest)
+    if data.dedup is not None:
+        with _field("data.dedup"):
+            read_header(data.dedup, DEDUP)
     return PileStream(
         corpus,
         tokenizer=tokenizer,
@@ -41,7 +48,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         rank=rank,
         world_size=ranks,
         subsets=subsets,
-        repeats=data.repeats,
+        repeats=repeats,
         packing=data.packing,
         objective=config.train.objective,
         window=data.window,

@@ -5,7 +5,7 @@ takes the place of an older one by exchanging the two names, which the kernel do
 cannot, by two renames, and a kill between them is made good by the next export). So at any moment a reader finds the
 older model or the newer one, whole. Weights are written as they are, in the precision of training's masters, and
 tokenizer.json is copied byte for byte, so `AutoModelForCausalLM` (`AutoModelForMaskedLM`) and `AutoTokenizer` give the
-same logits and the same ids to the last bit.
+same logits and the same ids to the last bit. Beside them lies what no other tool looks at: the config of the run.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ def export_model(
     lm: CausalLM | MaskedLM,
     tokenizer: Tokenizer,
     weights: Mapping[str, torch.Tensor] | None = None,
+    *,
+    config: str | None = None,
 ) -> None:
     """Write model and tokenizer into `folder`, in place of what an earlier export left there; all or nothing.
 
     weights   of the model, by name, where it does not hold them whole itself; None: it does
+    config    of the run that trained it, for config.toml; None: there is no such file
 
     Raises PilekitError where it cannot be written, a full disk included, and if tokenizer.json has changed meanwhile.
     """
@@ -61,6 +64,8 @@ def export_model(
         partial.mkdir()
         _write_tokenizer(partial, tokenizer, lm.max_length)
         _write_model(partial, lm, weights)
+        if config is not None:
+            (partial / "config.toml").write_bytes(config.encode())
         for file in partial.iterdir():
             # safetensors lets nobody but the owner read; the folder was made with the permissions that the user wants.
             file.chmod(partial.stat().st_mode & 0o666)

@@ -3,7 +3,8 @@
 A step that is cut in the middle would be lost; one that ends is saved. So either signal only sets a flag, which the
 ranks share, since one that stopped alone would leave the others waiting. SIGTERM is what schedulers send before they
 take a machine away, and launchers pass on: a rank may well get it twice, so only Ctrl-C, which a person presses again
-on purpose, cuts short what is under way. Before the loop there is nothing to save, and SIGTERM just ends the process.
+on purpose, cuts short what is under way. Before the loop there is nothing to save, and SIGTERM just ends the process;
+while modules are imported both wait, since an exception that is raised amid an import may be caught there and lost.
 
 Python lets nobody but the main thread have signals: elsewhere (a notebook's worker) nothing changes, and both do what
 they always did.
@@ -50,6 +51,22 @@ def ended_by_sigterm() -> Iterator[None]:
 
     with _handling({signal.SIGTERM: leave}):
         yield
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM do at the end of the block what they do outside; the second of a kind does it at once."""
+    outside = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append(number)
+        signal.signal(number, outside[signal.Signals(number)])
+
+    with _handling(dict.fromkeys(outside, hold)):
+        yield
+    for number in held[:1]:
+        signal.raise_signal(number)
 
 
 @contextmanager

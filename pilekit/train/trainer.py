@@ -32,7 +32,7 @@ from pilekit.evaluate.fitting import is_out_of_memory
 from pilekit.evaluate.masked_lm import MaskedLM, keeps_documents_apart
 from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint import Checkpoints, Progress, Unwritten
-from pilekit.train.config import TrainConfig, check
+from pilekit.train.config import TrainConfig, check, to_toml
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.device import check_device
 from pilekit.train.engine import Update
@@ -173,7 +173,8 @@ class Trainer:
                 finished = done.step >= steps  # more, where there are fewer to do than before
                 if finished and (metrics is not None or not ranks.first(run.model.exists)):
                     weights = dict(engine.full_parameters())
-                    ranks.first(lambda: export_model(run.model, engine.lm, self.tokenizer, weights))
+                    toml = to_toml(config)
+                    ranks.first(lambda: export_model(run.model, engine.lm, self.tokenizer, weights, config=toml))
                 checkpoints.finish()
             return Finished(done.step, done.tokens, not finished, run.model if finished else None, metrics)
 

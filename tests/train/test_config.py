@@ -206,7 +206,7 @@ def test_steps_are_as_few_as_reach_the_tokens(tokens: int, rows: int, seq_len: i
         ('[parallel]\noffload = "yes"', r': parallel.offload = "yes": it must be true or false'),
         ("[log]\nprofile = 5", r": log.profile = 5: it must be two whole numbers, such as "),
         ("[log]\nprofile = [5, 6, 7]", r": log.profile = \[5, 6, 7\]: it must be two whole numbers"),
-        ('[data]\nlanes = "none"', r': data.lanes = "none": it must be two whole numbers, such as \[32, 4\] or "auto"'),
+        ('[data]\nlanes = "none"', r': data.lanes = "none": it must be two whole numbers, such as \[8, 16\] or "auto"'),
         (
             '[data]\nrepeats = ["ArXiv"]',
             r': data.repeats = \["ArXiv"\]: it must be a table of numbers, such as {ArXiv = ',

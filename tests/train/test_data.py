@@ -55,8 +55,14 @@ def test_every_field_reaches_the_stream(made: TrainConfig) -> None:
 
 
 def test_a_dedup_folder_that_is_none_is_told(made: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(PilekitError, match="dedup"):
-        open_stream(changed(made, "data", dedup=str(tmp_path)))
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(PilekitError, match=r"^data\.dedup: .* was not written by pilekit"):
+            open_stream(changed(made, "data", dedup=str(folder)))
+
+
+def test_repeats_of_an_unknown_subset_are_told(made: TrainConfig) -> None:
+    with pytest.raises(PilekitError, match=r"^data\.repeats: .*ArXif.*ArXiv"):
+        open_stream(changed(made, "data", repeats={"ArXif": 2.0}))
 
 
 def first_batch(config: TrainConfig) -> list[list[int]]:

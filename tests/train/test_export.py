@@ -159,6 +159,14 @@ def test_nothing_of_this_machine_is_written(tokenizer: Tokenizer, tmp_path: Path
     assert all(str(tmp_path).encode() not in raw for raw in content(tmp_path / "model").values())
 
 
+def test_the_config_of_the_run_lies_beside_the_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    lm, config = model_of("gpt_neox"), '[data]\npath = "größe"\n'
+    export_model(tmp_path / "model", lm, tokenizer, config=config)
+    export_model(tmp_path / "without", lm, tokenizer)
+    assert content(tmp_path / "model") == {**content(tmp_path / "without"), "config.toml": config.encode()}
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == lm.model.num_parameters()
+
+
 def test_an_older_model_is_replaced_and_leftovers_go(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "model"
     export_model(folder, model_of("gpt2"), tokenizer)
@@ -233,14 +241,14 @@ def kill_at(calls: int) -> None:
 def test_a_full_disk_leaves_the_older_model(limit: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     export_model(folder, model_of("gpt2"), tokenizer)
-    older, newer = content(folder), model_of("llama")
+    older, newer, config = content(folder), model_of("llama"), "[train]\n" + 6_000 * "#"
     assert len(older["model.safetensors"]) > 100_000
 
     def export_into_full_disk() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         with pytest.raises(PilekitError, match=r"model: cannot be written: "):
-            export_model(folder, newer, tokenizer)
+            export_model(folder, newer, tokenizer, config=config)
 
     assert in_a_child(export_into_full_disk) == 0
     assert content(folder) == older

@@ -6,10 +6,11 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from pilekit.train.interrupt import ended_by_sigterm, first_interrupt, interrupted_by
+from pilekit.train.interrupt import ended_by_sigterm, first_interrupt, held_signals, interrupted_by
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,43 @@ def test_the_loop_s_own_flag_goes_before() -> None:
             assert asked()
         with pytest.raises(SystemExit):
             send(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_what_comes_amid_imports_is_not_lost_in_them(number: signal.Signals, raised: type[BaseException]) -> None:
+    def module_that_catches_everything() -> None:
+        with suppress(BaseException):
+            send(number)
+
+    reached = []
+    with ended_by_sigterm():
+        with pytest.raises(raised):
+            with held_signals():
+                module_that_catches_everything()
+                reached.append(True)
+            reached.append(False)
+        with held_signals():
+            pass  # of what was held before, nothing is left
+    assert reached == [True]
+
+
+def test_a_second_ctrl_c_amid_imports_counts_at_once() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), held_signals():
+        send(signal.SIGINT)
+        reached.append(True)
+        send(signal.SIGINT)
+        reached.append(False)
+    assert reached == [True]
+
+
+def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_signals():
+            send(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_another_thread_leaves_signals_alone() -> None:

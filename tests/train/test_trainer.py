@@ -103,6 +103,7 @@ def test_the_files_of_a_run(made: Path, tmp_path: Path) -> None:
     assert [record["step"] for record in records] == list(range(1, 9))
     assert all(0 <= record["data_wait"] <= 1 for record in records)
     assert load_config(run / "config.toml") == load_config(made / "run.toml")
+    assert (run / "model" / "config.toml").read_bytes() == (run / "config.toml").read_bytes()
 
 
 @pytest.mark.parametrize("attention", ["document", "causal"])

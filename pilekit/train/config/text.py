@@ -61,7 +61,7 @@ def described(hint: Any) -> str:
         str: "text in quotes",
         list[str]: 'a list of texts, such as ["a", "b"]',
         dict[str, float]: "a table of numbers, such as {ArXiv = 2.0}",
-        tuple[int, int]: "two whole numbers, such as [32, 4]",
+        tuple[int, int]: "two whole numbers, such as [8, 16]",
         tuple[float, float]: "two numbers, such as [0.9, 0.95]",
     }[hint]
 
