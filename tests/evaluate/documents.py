@@ -1,0 +1,49 @@
+"""Shards of given documents, the documents of a corpus, and their figures by the reference."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import msgspec
+from transformers import AutoModelForCausalLM
+
+from pilekit.corpus import Corpus, Manifest
+from pilekit.shards import read_corpus
+from pilekit.tokenize import load_tokenizer
+from tests.evaluate.reference import reference_bpb, reference_nll
+
+
+def write(path: Path, documents: list[tuple[str | None, str]]) -> Path:
+    lines = [{"text": text, "meta": {} if label is None else {"pile_set_name": label}} for label, text in documents]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def documents_of(corpus: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for batch in read_corpus(Corpus(corpus)):
+        for text, subset in zip(batch.texts, batch.subsets, strict=True):
+            found.setdefault(subset, []).append(text)
+    return found
+
+
+def expected_scores(
+    model_dir: Path, texts: dict[str, list[str]], context_len: int = 1
+) -> dict[str, tuple[float, float]]:
+    """(nll, bits per byte) of each subset, slowly."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir).double().eval()
+    tokenizer = load_tokenizer(model_dir)
+    found = {}
+    for subset, of in texts.items():
+        ids = [tokenizer.encode_batch([text])[0].tolist() for text in of]
+        nll = math.fsum(reference_nll(model, one, 0, 32, context_len) for one in ids)
+        found[subset] = nll, reference_bpb(nll, of)
+    return found
+
+
+def manifest_of(*names: str) -> Manifest:
+    subsets = [f'[[subsets]]\nname = "{name}"' for name in names]
+    return msgspec.toml.decode("\n".join(['name = "m"', *subsets]), type=Manifest)

@@ -1,0 +1,62 @@
+"""What tests see in a folder of results, what is scored for it, and when two results are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilekit.evaluate import bits_per_byte as module
+from pilekit.evaluate import scoring
+from pilekit.evaluate.records import Records
+from pilekit.evaluate.result import BitsPerByte
+from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in sorted((out / "records").glob("*.jsonl")) for line in file.open()]
+
+
+def record_file(out: Path) -> Path:
+    [file] = (out / "records").glob("*.jsonl")
+    return file
+
+
+def same(one: BitsPerByte, other: BitsPerByte) -> None:
+    """Figures and all, but for rounding in sums made in another order."""
+    assert list(one.subsets) == list(other.subsets)
+    for name, score in (("", one.overall), *one.subsets.items()):
+        of = other.subsets[name] if name else other.overall
+        assert (score.documents, score.bytes, score.tokens) == (of.documents, of.bytes, of.tokens)
+        assert score.nll == pytest.approx(of.nll, rel=1e-7)
+        assert score.interval == (None if of.interval is None else pytest.approx(of.interval, rel=1e-7))
+
+
+def rows(records: Records) -> list[tuple[Any, ...]]:
+    return [
+        (
+            records.shards[records.shard[i]],
+            *(int(column[i]) for column in (records.number, records.text, records.bytes, records.tokens)),
+            records.subsets[records.subset[i]],
+            float(records.nll[i]),
+        )
+        for i in range(len(records))
+    ]
+
+
+def note_scored(patch: pytest.MonkeyPatch, begun: list[tuple[str, int]]) -> None:
+    """Have each document whose scoring begins, of any evaluation, put into `begun`."""
+    score_documents = scoring.score_documents
+
+    def noting(lm: Any, documents: Iterable[TokenizedDocument], **options: Any) -> Iterator[ScoredDocument]:
+        def passing() -> Iterator[TokenizedDocument]:
+            for document in documents:
+                begun.append((document.shard, document.number))
+                yield document
+
+        return score_documents(lm, passing(), **options)
+
+    patch.setattr(module, "score_documents", noting)

@@ -1,0 +1,32 @@
+"""Progress follows the scoring, and is never far behind the reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.evaluate.credit import Credit
+from tests.evaluate.documents import write
+
+
+def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
+    """A small shard is read in one go: its bytes are told as its tokens are scored, all of them in the end."""
+    shard = write(tmp_path / "a.jsonl", [("ArXiv", "the quick brown fox " * 20)] * 60)
+    told: list[int] = []
+    bits_per_byte(model_dir, shard, advance=told.append)
+    assert sum(told) == shard.stat().st_size
+    assert len(told) > 3
+    assert all(amount > 0 for amount in told)
+
+
+def test_progress_is_never_far_behind_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    credit = Credit(told.append)
+    for _ in range(100):
+        credit.read(1 << 20)
+        credit.scored(0)
+    assert sum(told) == (100 << 20) - Credit.READ_AHEAD
+    credit.all()
+    assert sum(told) == 100 << 20
