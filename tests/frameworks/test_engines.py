@@ -222,6 +222,31 @@ def test_a_step_without_numbers_moves_nothing(
     assert_losses(place / "run", native, 1e-5)
 
 
+HELD_TO_THE_END = """
+import atexit, gc, sys, weakref
+
+@atexit.register  # first, so called last
+def tell():
+    sys.stdout.write(f"reducers: {len(reducers)}, left: {sum(reducer() is not None for reducer in reducers)}\\n")
+
+from pilekit import Trainer, load_config
+from torch.nn.parallel import DistributedDataParallel
+
+first = Trainer(load_config("run.toml", sys.argv[1:]), "run")
+second = Trainer(load_config("run.toml", sys.argv[1:]), "run")
+second.fit()
+reducers = [weakref.ref(one.reducer) for one in gc.get_objects() if isinstance(one, DistributedDataParallel)]
+"""
+
+
+def test_no_reducer_outlives_the_process_groups(python: Path, native: Path, place: Path) -> None:
+    """Though a script holds its trainers: one that is freed later may wait for ever for a thread of its group's."""
+    (place / "held.py").write_text(HELD_TO_THE_END)
+    ended = launch(python, "held.py", "parallel.engine=accelerate", "train.steps=1", folder=place, ranks=2)
+    assert ended.code == 0, ended.text[-4000:]
+    assert ended.text.count("reducers: 2, left: 0\n") == 2, ended.text[-4000:]
+
+
 def test_one_process_needs_no_launcher(python: Path, native: Path, place: Path) -> None:
     for run, more in {
         "deepspeed": ("--engine", "deepspeed", "--set", "parallel.zero=2"),

@@ -10,7 +10,9 @@ Parameters stay torch's own, whole or DTensors, so the state is that of the mode
 
 from __future__ import annotations
 
+import atexit
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from pilekit.engine.ranks import Ranks
@@ -91,6 +94,8 @@ class AccelerateEngine:
         self._step_loss, self._optimizer = accelerator.prepare(step_loss, self._adamw)
         if plugin is not None:
             register_fsdp_forward_method(self._step_loss, "gather")
+        if isinstance(self._step_loss, DistributedDataParallel):
+            atexit.register(_let_go, weakref.ref(self._step_loss))
 
     def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
         """See `TrainEngine`."""
@@ -139,3 +144,14 @@ class AccelerateEngine:
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainEngine`."""
         yield from whole_parameters(self.lm.model, self._ranks)
+
+
+def _let_go(wrapper: weakref.ref[DistributedDataParallel]) -> None:
+    """At the end of the process, should a script still hold its Trainer: have DDP give back the process group.
+
+    DDP's reducer holds the group too, and would end its threads without letting go of Python's lock. A thread that
+    waits for the lock, to give back the last gradients, would never end, and so neither would the process.
+    """
+    if (ddp := wrapper()) is not None:
+        for name in ("logger", "reducer", "process_group"):  # in this order: Python's own hold must be the last
+            vars(ddp).pop(name)
