@@ -47,7 +47,13 @@ def report_from_threads(item: int, advance: Advance) -> None:
 
 
 def process_id(item: int, advance: Advance) -> int:
-    time.sleep(0.05)
+    return os.getpid()
+
+
+def process_id_beside_another(folder: str, advance: Advance) -> int:
+    """When two processes have begun: one alone might be done before the other has started."""
+    (Path(folder) / str(os.getpid())).touch()
+    wait_for(lambda: len(list(Path(folder).iterdir())) == 2)
     return os.getpid()
 
 
@@ -115,8 +121,8 @@ def test_one_item_or_one_job_runs_in_this_process() -> None:
     assert set(map_shards(process_id, [1, 2], jobs=1)) == {os.getpid()}
 
 
-def test_several_jobs_are_several_other_processes() -> None:
-    ids = set(map_shards(process_id, range(8), jobs=2))
+def test_several_jobs_are_several_other_processes(tmp_path: Path) -> None:
+    ids = set(map_shards(process_id_beside_another, [str(tmp_path)] * 8, jobs=2))
     assert len(ids) == 2
     assert os.getpid() not in ids
 
@@ -232,7 +238,7 @@ def test_closing_the_iterator_stops_the_workers() -> None:
     first = next(results)
     started = time.monotonic()
     results.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30, "it did not wait for their work"
     assert not alive(first)
 
 
@@ -265,7 +271,7 @@ def test_a_worker_that_is_stopped_clears_up_if_that_does_not_take_long(tmp_path:
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         map_shards(clear_up, [(str(path), seconds) for path in paths], jobs=2)
-    assert time.monotonic() - started < 10, "both are stopped in the same two seconds"
+    assert time.monotonic() - started < 25, "nobody waited for what takes 30 seconds"
     assert [Path(f"{path}.cleared").exists() for path in paths] == [seconds < 1] * 2
 
 
@@ -334,14 +340,14 @@ def test_stopping_the_parent_leaves_no_process(
     wait_for(lambda: all(path.exists() for path in started))
     workers = [int(path.read_text()) for path in started]
     (os.killpg if whole_group else os.kill)(parent.pid, sent)
-    _, errors = parent.communicate(timeout=20)
+    _, errors = parent.communicate(timeout=120)
     assert parent.returncode == code
     wait_for(lambda: not any(alive(worker) for worker in workers))
     if sent == signal.SIGINT:
         assert errors == b""
 
 
-def wait_for(condition: object, seconds: float = 20) -> None:
+def wait_for(condition: object, seconds: float = 120) -> None:
     assert callable(condition)
     end = time.monotonic() + seconds
     while not condition():
@@ -354,8 +360,8 @@ def test_functions_of_a_guarded_script_work_and_of_an_unguarded_one_explain(tmp_
     guarded, bare = tmp_path / "guarded.py", tmp_path / "bare.py"
     guarded.write_text(body + 'if __name__ == "__main__":\n    print(map_shards(double, [1, 2], jobs=2))\n')
     bare.write_text(body + "print(map_shards(double, [1, 2], jobs=2))\n")
-    result = subprocess.run([sys.executable, str(guarded)], capture_output=True, text=True, timeout=40)
+    result = subprocess.run([sys.executable, str(guarded)], capture_output=True, text=True, timeout=120)
     assert result.stdout == "[2, 4]\n", result.stderr
-    result = subprocess.run([sys.executable, str(bare)], capture_output=True, text=True, timeout=40)
+    result = subprocess.run([sys.executable, str(bare)], capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
     assert "the worker processes did not start" in result.stderr
