@@ -12,6 +12,7 @@ import importlib
 import io
 import os
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,6 +39,10 @@ COMMANDS = {
     "train-tokenizer": "Train a byte-level BPE tokenizer on a sample of a corpus.",
     "demo": "Make a small corpus from what Python ships and run everything on it.",
 }
+
+
+TELLING_SECONDS = 30.0
+"""So long a rank waits for the one that tells what went wrong: whoever starts ranks kills all when the first ends."""
 
 
 class LazyGroup(click.Group):
@@ -114,7 +119,10 @@ def main() -> NoReturn:
     except (PilekitError, OSError) as error:
         if debug:
             raise
-        if not (isinstance(error, ToldElsewhere) and os.environ.get("RANK", "0") != "0"):
+        if isinstance(error, ToldElsewhere) and os.environ.get("RANK", "0") != "0":
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(TELLING_SECONDS)
+        else:
             click.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(1)
 

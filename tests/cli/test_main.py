@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from pilekit import __version__
 from pilekit.cli import main as main_module
 from pilekit.cli.main import COMMANDS, pilekit
+from pilekit.errors import ToldElsewhere
 from tests.shards import making
 
 PILEKIT = [sys.executable, "-m", "pilekit.cli.main"]
@@ -184,6 +186,38 @@ def test_exit_codes_of_what_can_happen(
         main_module.main()
     assert left.value.code == code
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rank", "told"), [(None, "error: disk\n"), ("0", "error: disk\n"), ("1", "")])
+def test_what_another_rank_tells_is_not_told_and_that_one_has_the_time_to(
+    rank: str | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**options: object) -> None:
+        raise ToldElsewhere("disk")
+
+    waited: list[float] = []
+    monkeypatch.setattr(main_module, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr(sys, "argv", ["pilekit", "stats"])
+    monkeypatch.setattr(pilekit, "main", fail)
+    monkeypatch.delenv("RANK", raising=False) if rank is None else monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit) as left:
+        main_module.main()
+    assert (left.value.code, capsys.readouterr().err) == (1, told)
+    assert [seconds > 5 for seconds in waited] == [True] * (rank == "1")
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_late_still_tells(tmp_path: Path) -> None:
+    """torchrun kills all ranks when the first one ends."""
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import os, sys, time\nfrom pilekit.cli.main import rank_main\n"
+        "time.sleep(3 * (os.environ['RANK'] == '0'))\nsys.argv[1:] = ['bpb', 'model', 'missing.jsonl']\nrank_main()\n"
+    )
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*ranks, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1, done.stderr
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
