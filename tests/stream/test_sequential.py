@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -283,13 +282,12 @@ def test_gzip_parquet_plain_and_urls(mixed: Made, tmp_path: Path) -> None:
 
 def test_closing_a_lane_ends_its_thread(tmp_path: Path) -> None:
     corpora.made(tmp_path, [30], form="single", text_of=lambda rng: "x" * 1_000_000)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     lane = Sequential(Corpus(tmp_path), 1, 0).documents(0, 0, 0)
     next(lane)
-    assert threading.active_count() > before
+    started = set(threading.enumerate()) - before
+    assert started
     lane.close()
-    for _ in range(100):
-        if threading.active_count() == before:
-            break
-        time.sleep(0.05)
-    assert threading.active_count() == before
+    for thread in started:
+        thread.join(60)
+    assert not started & set(threading.enumerate())

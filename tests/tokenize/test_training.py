@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -221,6 +220,29 @@ def test_progress_is_told(folder: Path, tmp_path: Path) -> None:
     assert told["training"] == [sum(one.bytes for one in trained.subsets.values())] * 2
 
 
+TRAIN = """
+import contextlib, sys, threading
+from pilekit.tokenize.training import train_tokenizer
+
+@contextlib.contextmanager
+def show(what, total):
+    done = 0
+    def advance(amount):
+        nonlocal done
+        done += amount
+        if (what, done) == ("training", total):  # the trainer has all texts
+            print("merging", flush=True)
+    yield advance
+
+try:
+    train_tokenizer(sys.argv[1], 200_000, sys.argv[2], progress=show)
+except KeyboardInterrupt:
+    if "train-tokenizer" in [thread.name for thread in threading.enumerate()]:
+        print("interrupted while it was training", flush=True)
+    raise
+"""
+
+
 @pytest.mark.slow
 def test_interrupting_ends_at_once(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
@@ -229,24 +251,14 @@ def test_interrupting_ends_at_once(tmp_path: Path) -> None:
     texts = ["".join(rng.choice(alphabet, 100_000)) for _ in range(30)]
     texts = [" ".join(text[i : i + 11] for i in range(0, len(text), 11)) for text in texts]
     write_shard(tmp_path / "00.jsonl.zst", texts, ["x"] * len(texts))
-    program = (
-        "import sys; from pathlib import Path; from pilekit.corpus import Corpus;"
-        "from pilekit.tokenize.training import train_tokenizer;"
-        "show = __import__('contextlib').contextmanager(lambda what, total: (yield lambda n: print(what, flush=True)));"
-        "train_tokenizer(Corpus(Path(sys.argv[1])), 200_000, Path(sys.argv[2]), progress=show)"
-    )
-    arguments = [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "t.json")]
+    arguments = [sys.executable, "-c", TRAIN, str(tmp_path), str(tmp_path / "t.json")]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip() == "training":
-                break
-        time.sleep(0.5)
-        assert process.poll() is None, "the training was to take longer"
+        assert process.stdout.readline() == "merging\n"
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
-        assert process.stderr is not None
-        assert "KeyboardInterrupt" in process.stderr.read()
+        out, errors = process.communicate(timeout=240)
+    assert out == "interrupted while it was training\n"
+    assert "KeyboardInterrupt" in errors
     assert process.returncode != 0
     assert not (tmp_path / "t.json").exists()
 
