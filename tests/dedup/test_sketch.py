@@ -311,8 +311,9 @@ def damaged_places(content: bytes) -> Sequence[int]:
     return range(0, len(content), max(1, len(content) // 400))
 
 
+# Not ru_maxrss: a child process inherits its parent's.
 SKETCH = """
-import resource, sys
+import re, sys
 from pathlib import Path
 from pilekit.corpus import shard_of
 from pilekit.dedup.bands import Bands
@@ -322,7 +323,7 @@ from pilekit.errors import PilekitError
 settings = dict(bands=Bands(21, 6), ngram=5, subsets=None, manifest=None, on_error="raise")
 try:
     sketch_shard(shard_of(sys.argv[1]), lambda amount: None, folder=Path(sys.argv[2]), threads=2, **settings)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+    print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
 except PilekitError as error:
     print(error)
 """
