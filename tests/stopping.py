@@ -31,7 +31,7 @@ def stop_when(
         while process.poll() is None and not moment():
             time.sleep(0.001)
         stop(process)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
     return process.returncode, errors
 
 

@@ -139,7 +139,7 @@ def test_documents_that_were_trained_on_are_counted(model_dir: Path, corpus: Pat
     train.mkdir()
     shutil.copy(corpus / "00.jsonl.zst", train)
     done = subprocess.run(
-        run(model_dir, corpus, "--train", train, "--json"), capture_output=True, text=True, check=True, timeout=120
+        run(model_dir, corpus, "--train", train, "--json"), capture_output=True, text=True, check=True
     )
     copies = json.loads(done.stdout)["training_copies"]
     assert copies["overall"] >= 12
@@ -322,14 +322,13 @@ def test_held_out_shards_are_named(model_dir: Path, tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_of_two_ranks_the_first_prints(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def job(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         command = [*ranks, "-m", "pilekit", "bpb", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env=environment)
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     done = job(model_dir, corpus, "--json", "--plot", tmp_path / "a.png", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
@@ -362,7 +361,7 @@ def test_interrupted_it_leaves_its_records_and_no_result(model_dir: Path, tmp_pa
         process.stdin.write(b'{"text": "one", "meta": {"pile_set_name": "ArXiv"}}\n' * 10_000)
         process.stdin.flush()
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=240)
     assert process.returncode == 130
     assert (out, errors.strip()) == (b"", b"interrupted")
     assert not (tmp_path / "out" / "result.json").exists()

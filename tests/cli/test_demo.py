@@ -238,7 +238,7 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not list((tmp_path / "killed").glob("corpus/train/*")):
         assert process.poll() is None
         assert time.monotonic() < deadline

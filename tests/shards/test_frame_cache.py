@@ -154,7 +154,6 @@ def _write_on(folder: Path, seed: int) -> None:
         cache.used(str(number), frame(number, 9000))
 
 
-@pytest.mark.timeout(60)
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """Writers are killed again and again while others go on: the bound holds, and what is read is right."""
     rng = random.Random(3)

@@ -200,7 +200,7 @@ def test_forked_processes_do_not_move_each_others_files(corpus: Path) -> None:
     for child in children:
         child.start()
     own = identities([documents[place] for place in order])
-    found = [results.get(timeout=60) for _ in children]
+    found = [results.get(timeout=240) for _ in children]
     for child in children:
         child.join()
     assert [own, *found] == [[every[place] for place in order]] * 4

@@ -212,7 +212,6 @@ class _Stream(IterableDataset[Batch]):
             yield some_batch(state=torch.tensor([[number, 2**62]]))
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_come_whole_out_of_a_stock_loader(workers: int) -> None:
     expected = some_batch()

@@ -102,7 +102,6 @@ def test_the_end_of_an_iteration(corpora: Corpora, settings: Settings) -> None:
         assert run(corpora["mixed"].folder, changes, batches=None, state=state)[0] in ([], whole[4:8])
 
 
-@pytest.mark.timeout(120)
 def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> None:
     """No hang, and no shared memory of the stream's processes stays behind."""
     stream = PileStream(corpora["mixed"].folder, **settings, batch_size=16)

@@ -16,7 +16,6 @@ from pilekit.stream import PileStream
 from tests.stream.conftest import Corpora, Settings
 
 Told = Callable[[], int]
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -53,7 +53,6 @@ def told(telling: Telling, workers: int, count: int) -> list[Told]:
     return found
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("asked", "active"), [(1, 1), (2, 2), (3, 2)])
 def test_a_worker_goes_on_where_its_own_state_says(
     corpora: Corpora, settings: Settings, asked: int, active: int
