@@ -127,7 +127,7 @@ print(json.dumps([(row["text"], row["meta"]["pile_set_name"]) for row in data]))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # it installs the tools
+@pytest.mark.timeout(3600)  # it installs the tools
 @pytest.mark.parametrize(
     ("name", "requirements", "script"),
     [("polars", ["polars==2.1.0"], POLARS), ("datasets-alone", ["datasets==5.2.0"], DATASETS)],
