@@ -10,7 +10,7 @@ are of another kind, and stand under a title that says so.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -245,13 +245,23 @@ def _mixture(weighted: Weighted | None) -> str | None:
         return None
     said = []
     if weighted.missing:
-        names = ", ".join(weighted.missing[:4]) + (
-            f" and {len(weighted.missing) - 4} more" if len(weighted.missing) > 4 else ""
+        said.append(
+            f"weights of {100 * weighted.weight:.1f} % of the mixture, renormalised; no documents of "
+            f"{_first_names(weighted.missing)}"
         )
-        said.append(f"weights of {100 * weighted.weight:.1f} % of the mixture, renormalised; no documents of {names}")
     if weighted.held_fixed:
-        said.append(f"one document of {', '.join(weighted.held_fixed[:4])}: adds nothing to the interval")
+        names = _first_names(weighted.held_fixed)
+        one = (
+            f"one document of {names}: adds" if len(weighted.held_fixed) == 1 else f"one document each of {names}: add"
+        )
+        said.append(f"{one} nothing to the interval")
     return "; ".join(said)
+
+
+def _first_names(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{', '.join(names[:4])}{more}"
 
 
 def _published_note(result: BitsPerByte, titles: set[str]) -> str | None:

@@ -147,6 +147,17 @@ def test_the_mixture_names_what_it_misses_and_what_it_holds_fixed() -> None:
     assert "weights of 16.6 % of the mixture, renormalised" in text
     assert "no documents of Pile-CC, PubMed Central, Books3, OpenWebText2 and 16 more" in text
     assert "one document of Github: adds nothing to the interval" in text
+    labels = [subset.name for subset in manifest.subsets[:6]]
+    each = Records.of(
+        [ScoredDocument("val.jsonl", n, n, label, 100, 30, 70.0 + n) for n, label in enumerate([*labels, labels[0]])],
+        ["val.jsonl"],
+        manifest,
+    )
+    text = " ".join(printed(tabulate(each, PROTOCOL, manifest), width=300).split())
+    expected = (
+        "one document each of PubMed Central, Books3, OpenWebText2, ArXiv and 1 more: add nothing to the interval"
+    )
+    assert expected in text
 
 
 def test_no_line_ends_in_blanks() -> None:
