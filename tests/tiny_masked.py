@@ -15,6 +15,7 @@ from transformers import (
     DistilBertConfig,
     IBertConfig,
     MegatronBertConfig,
+    MobileBertConfig,
     RobertaConfig,
 )
 
@@ -58,6 +59,24 @@ def config_of(family: str, *, dropout: float = 0.0) -> Any:
 def made_of(config: Any) -> Any:
     auto: Any = AutoModelForMaskedLM
     return auto.from_config(config, attn_implementation="sdpa")
+
+
+def mobile_bert() -> Any:
+    """A model whose head is more than its last matrix."""
+    torch.manual_seed(0)
+    config = MobileBertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=40,
+        embedding_size=16,
+        intra_bottleneck_size=16,
+        initializer_range=0.2,
+        pad_token_id=PAD,
+    )
+    return made_of(config).eval()
 
 
 def called(model: Any, ids: Tensor) -> Tensor:

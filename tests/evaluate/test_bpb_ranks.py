@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,51 +23,38 @@ from hypothesis import strategies as st
 from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError, ToldElsewhere
-from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate import job, scoring
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.job import apart
 from pilekit.evaluate.result import BitsPerByte
 from pilekit.evaluate.result_folder import read_result
 from pilekit.evaluate.selection import DOCUMENT_BYTES, dealt
+from tests.evaluate.folders import lines, note_scored, same
 from tests.process_groups import ROOT, ProcessGroups
-from tests.tiny import tiny_corpus, tiny_model_dir
+from tests.tiny import tiny_corpus
 
 Identity = tuple[str, int]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a corpus, and one in which a document makes the model fail."""
-    folder = tmp_path_factory.mktemp("made")
-    tiny_model_dir(folder / "model")
-    tiny_corpus(folder / "corpus", documents=40)
-    tiny_corpus(folder / "few", shards=1, documents=2, seed=1)
-    return folder
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fewer documents than ranks."""
+    return tiny_corpus(tmp_path_factory.mktemp("few"), shards=1, documents=2, seed=1)
 
 
 # ---- on ranks
 
 
-def evaluated(made: str, corpus: str, out: str | None, batch_tokens: int) -> tuple[BitsPerByte, list[Identity]]:
+def evaluated(model_dir: Path, corpus: Path, out: Path | None, batch_tokens: int) -> tuple[BitsPerByte, list[Identity]]:
     """What a rank gets, and which documents it scored."""
     begun: list[Identity] = []
-
-    def counted(lm: Any, documents: Iterable[scoring.TokenizedDocument], **options: Any) -> Iterator[Any]:
-        def counting() -> Iterator[scoring.TokenizedDocument]:
-            for document in documents:
-                begun.append((document.shard, document.number))
-                yield document
-
-        return scoring.score_documents(lm, counting(), **options)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "score_documents", counted)
-        result = bits_per_byte(Path(made, "model"), Path(made, corpus), out=out, batch_tokens=batch_tokens)
+        note_scored(patch, begun)
+        result = bits_per_byte(model_dir, corpus, out=out, batch_tokens=batch_tokens)
     return result, begun
 
 
-def failing(made: str, out: str, rank: int, kind: str) -> tuple[str, str, float]:
+def failing(model_dir: Path, corpus: Path, out: Path, rank: int, kind: str) -> tuple[str, str, float]:
     """(type, message, seconds after the failure) of what each rank raises when one fails in its third pass."""
     passes, failed = 0, 0.0
     losses = scoring._losses
@@ -87,15 +74,15 @@ def failing(made: str, out: str, rank: int, kind: str) -> tuple[str, str, float]
         patch.setattr(scoring, "_losses", broken)
         begin = time.monotonic()
         try:
-            bits_per_byte(Path(made, "model"), Path(made, "corpus"), out=out, batch_tokens=1)
+            bits_per_byte(model_dir, corpus, out=out, batch_tokens=1)
         except Exception as error:
             return type(error).__name__, str(error), time.monotonic() - begin
     return "", "", 0.0
 
 
-def refused(made: str, options: dict[str, Any]) -> tuple[str, str]:
+def refused(model_dir: Path, corpus: Path, options: dict[str, Any]) -> tuple[str, str]:
     try:
-        bits_per_byte(Path(made, "model"), **{"data": Path(made, "corpus"), **options})
+        bits_per_byte(model_dir, **{"data": corpus, **options})
     except PilekitError as error:
         return type(error).__name__, str(error)
     return "", ""
@@ -122,60 +109,50 @@ def waiting(seconds: float, silent: int | None) -> tuple[int, float] | str:
 # ---- the tests
 
 
-def same(one: BitsPerByte, other: BitsPerByte) -> None:
-    assert list(one.subsets) == list(other.subsets)
-    for name, score in (("", one.overall), *one.subsets.items()):
-        of = other.subsets[name] if name else other.overall
-        assert (score.documents, score.bytes, score.tokens) == (of.documents, of.bytes, of.tokens)
-        assert score.nll == pytest.approx(of.nll, rel=1e-7)
-        assert score.interval == (None if of.interval is None else pytest.approx(of.interval, rel=1e-7))
-
-
 def recorded(out: Path) -> Counter[Identity]:
-    found = [json.loads(line) for file in (out / "records").glob("*.jsonl") for line in file.open()]
-    return Counter((line["shard"], line["document"]) for line in found)
+    return Counter((line["shard"], line["document"]) for line in lines(out))
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("keeping", [True, False])
 def test_the_table_of_one_process(
-    process_group: ProcessGroups, made: Path, tmp_path: Path, world_size: int, keeping: bool
+    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, world_size: int, keeping: bool
 ) -> None:
-    alone = bits_per_byte(made / "model", made / "corpus", out=tmp_path / "alone" if keeping else None)
-    out = str(tmp_path / "out") if keeping else None
-    found = process_group(world_size).run(evaluated, str(made), "corpus", out, 256)
+    alone = bits_per_byte(model_dir, corpus, out=tmp_path / "alone" if keeping else None)
+    out = tmp_path / "out" if keeping else None
+    found = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
     for result, _ in found:
         same(result, alone)
         assert result.protocol == alone.protocol
         assert result.to_json() == found[0][0].to_json()
     scored = Counter(identity for _, begun in found for identity in begun)
-    assert len(scored) == alone.overall.documents == 80
+    assert len(scored) == alone.overall.documents == 50
     assert set(scored.values()) == {1}
     if out is not None:
-        assert recorded(Path(out)) == scored
-        assert len(list(Path(out, "records").glob("*.jsonl"))) == world_size
+        assert recorded(out) == scored
+        assert len(list((out / "records").glob("*.jsonl"))) == world_size
         assert read_result(out).to_json() == found[0][0].to_json()
         # Finished: nobody scores anything.
-        again = process_group(world_size).run(evaluated, str(made), "corpus", out, 256)
+        again = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
         assert [(result.to_json(), begun) for result, begun in again] == [(found[0][0].to_json(), [])] * world_size
 
 
 @pytest.mark.parametrize("sizes", [(4, 1, 2), (1, 4), (2, 2, 4, 1)])
 def test_killed_and_resumed_on_any_ranks(
-    process_group: ProcessGroups, made: Path, tmp_path: Path, sizes: tuple[int, ...]
+    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
     """A kill leaves a beginning of each rank's file: some of it is cut off, and others go on."""
-    alone, out, rng = bits_per_byte(made / "model", made / "corpus"), tmp_path / "out", random.Random(0)
+    alone, out, rng = bits_per_byte(model_dir, corpus), tmp_path / "out", random.Random(0)
     kept: Counter[Identity] = Counter()
     for world_size in sizes:
         if world_size == 1:
-            found = [evaluated(str(made), "corpus", str(out), 256)]
+            found = [evaluated(model_dir, corpus, out, 256)]
         else:
-            found = process_group(world_size).run(evaluated, str(made), "corpus", str(out), 256)
+            found = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
         scored = Counter(identity for _, begun in found for identity in begun)
         assert not scored & kept
         assert recorded(out) == scored + kept
-        assert len(recorded(out)) == 80
+        assert len(recorded(out)) == 50
         for result, _ in found:
             same(result, alone)
         (out / "result.json").unlink()
@@ -187,9 +164,9 @@ def test_killed_and_resumed_on_any_ranks(
         kept = Counter((line["shard"], line["document"]) for line in told)
 
 
-def test_more_ranks_than_documents(process_group: ProcessGroups, made: Path, tmp_path: Path) -> None:
-    alone = bits_per_byte(made / "model", made / "few")
-    for result, begun in process_group(4).run(evaluated, str(made), "few", str(tmp_path / "out"), 256):
+def test_more_ranks_than_documents(process_group: ProcessGroups, model_dir: Path, few: Path, tmp_path: Path) -> None:
+    alone = bits_per_byte(model_dir, few)
+    for result, begun in process_group(4).run(evaluated, model_dir, few, tmp_path / "out", 256):
         same(result, alone)
         assert len(begun) <= 1
 
@@ -214,10 +191,10 @@ def test_documents_are_dealt_by_their_bytes(sizes: list[list[int]], world_size: 
 
 @pytest.mark.parametrize(("rank", "kind"), [(0, "bad"), (1, "bad"), (1, "error")])
 def test_what_one_rank_fails_with_ends_all(
-    process_group: ProcessGroups, made: Path, tmp_path: Path, rank: int, kind: str
+    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, rank: int, kind: str
 ) -> None:
     """At once: between two passes, the others have seconds of work left."""
-    found = process_group(2).run(failing, str(made), str(tmp_path / "out"), rank, kind)
+    found = process_group(2).run(failing, model_dir, corpus, tmp_path / "out", rank, kind)
     if kind == "bad":
         assert [message for _, message, _ in found] == ["this document is bad"] * 2
         assert [name for name, _, _ in found] == ["PilekitError", "ToldElsewhere"]
@@ -228,12 +205,14 @@ def test_what_one_rank_fails_with_ends_all(
     assert all(seconds < 20 for _, _, seconds in found)
     left = recorded(tmp_path / "out")
     assert set(left.values()) <= {1}
-    result, begun = evaluated(str(made), "corpus", str(tmp_path / "out"), 256)
-    assert len(begun) == 80 - len(left)
-    same(result, bits_per_byte(made / "model", made / "corpus"))
+    result, begun = evaluated(model_dir, corpus, tmp_path / "out", 256)
+    assert len(begun) == 50 - len(left)
+    same(result, bits_per_byte(model_dir, corpus))
 
 
-def test_what_is_wrong_is_told_by_the_first(process_group: ProcessGroups, made: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_is_told_by_the_first(
+    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path
+) -> None:
     (tmp_path / "records").write_text("")
     for options, words in (
         ({"data": tmp_path / "nowhere"}, "no such file or folder"),
@@ -243,7 +222,7 @@ def test_what_is_wrong_is_told_by_the_first(process_group: ProcessGroups, made: 
         ({"out": tmp_path}, "is a file, where a folder of records belongs"),
         ({"subsets": ["Books3"]}, "no documents of Books3"),
     ):
-        (one, said), (other, said_too) = process_group(2).run(refused, str(made), options)
+        (one, said), (other, said_too) = process_group(2).run(refused, model_dir, corpus, options)
         assert (one, other) == ("PilekitError", "ToldElsewhere")
         assert words in said == said_too
 
@@ -271,9 +250,9 @@ def test_a_lost_store_is_told() -> None:
 # ---- under torchrun
 
 
-def torchrun(nproc: int, made: Path, out: Path, *more: str) -> list[str]:
+def torchrun(nproc: int, model_dir: Path, corpus: Path, out: Path, *more: str) -> list[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
-    command += ["-m", "pilekit", "bpb", str(made / "model"), str(made / "long"), "--out", str(out), "--json", *more]
+    command += ["-m", "pilekit", "bpb", str(model_dir), str(corpus), "--out", str(out), "--json", *more]
     return command
 
 
@@ -289,11 +268,10 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["all", "rank"])
-def test_torchrun_killed_and_resumed(made: Path, tmp_path: Path, victim: str) -> None:
-    tiny_corpus(made / "long", documents=500)
-    alone, out = bits_per_byte(made / "model", made / "long"), tmp_path / "out"
+def test_torchrun_killed_and_resumed(model_dir: Path, slow_corpus: Path, tmp_path: Path, victim: str) -> None:
+    alone, out = bits_per_byte(model_dir, slow_corpus), tmp_path / "out"
     process = subprocess.Popen(
-        torchrun(2, made, out, "--batch-tokens", "32"),
+        torchrun(2, model_dir, slow_corpus, out, "--batch-tokens", "32"),
         cwd=ROOT,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -321,15 +299,20 @@ def test_torchrun_killed_and_resumed(made: Path, tmp_path: Path, victim: str) ->
                 os.kill(pid, signal.SIGKILL)
     assert process.returncode != 0
     left = recorded_whole(out)
-    assert 100 <= len(left) < 1000
+    assert 100 <= len(left) < 800
     for nproc in (1, 2):
         ended = subprocess.run(
-            torchrun(nproc, made, out), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120
+            torchrun(nproc, model_dir, slow_corpus, out),
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert ended.returncode == 0, ended.stderr
         told = json.loads(ended.stdout)  # once, whoever else there is
         assert told["overall"]["nll"] == pytest.approx(alone.overall.nll, rel=1e-7)
-        assert told["overall"]["documents"] == 1000
+        assert told["overall"]["documents"] == 800
         assert told == json.loads((out / "result.json").read_text())
         same(read_result(out), alone)
         assert set(recorded(out).values()) == {1}

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import MobileBertConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate import pseudo_scoring, scoring
@@ -26,7 +26,7 @@ from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.pseudo_reference import reference_losses, reference_pseudo_nll
 from tests.tiny import tiny_corpus, tiny_tokenizer
-from tests.tiny_masked import FAMILIES, PAD, VOCABULARY, made_of, roberta_tokenizer, tiny
+from tests.tiny_masked import FAMILIES, VOCABULARY, mobile_bert, roberta_tokenizer, tiny
 
 TEMPLATE = Template((0,), (2,), 3)
 ROOM = 38
@@ -46,24 +46,6 @@ def scored(lm: MaskedLM, given: list[TokenizedDocument], **changes: Any) -> list
     """In the order of their numbers."""
     found = pseudo_score_documents(lm, given, **{"template": TEMPLATE, "max_length": 40, **changes})
     return sorted(found, key=lambda one: one.number)
-
-
-def mobile_bert() -> Any:
-    """A model whose head is more than its last matrix."""
-    torch.manual_seed(0)
-    config = MobileBertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=40,
-        embedding_size=16,
-        intra_bottleneck_size=16,
-        initializer_range=0.2,
-        pad_token_id=PAD,
-    )
-    return made_of(config).eval()
 
 
 # Beside the reference
