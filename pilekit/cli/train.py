@@ -153,12 +153,13 @@ def _read(
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
     """Train as one of the ranks that a launcher has started."""
-    from pilekit.train.interrupt import ended_by_sigterm, held_signals
+    from pilekit.train.interrupt import ended_by_sigterm, unhandled_signals
 
-    with ended_by_sigterm():
-        with held_signals():
-            from pilekit.engine.ranks import join
+    with unhandled_signals():
+        from pilekit.engine.ranks import join
+
         ranks = join()
+    with ended_by_sigterm():
         if ranks.is_first:
             attempt, most = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
             if attempt != "0":

@@ -4,7 +4,8 @@ A step that is cut in the middle would be lost; one that ends is saved. So eithe
 ranks share, since one that stopped alone would leave the others waiting. SIGTERM is what schedulers send before they
 take a machine away, and launchers pass on: a rank may well get it twice, so only Ctrl-C, which a person presses again
 on purpose, cuts short what is under way. Before the loop there is nothing to save, and SIGTERM just ends the process;
-while modules are imported both wait, since an exception that is raised amid an import may be caught there and lost.
+while modules are imported both wait, since an exception that is raised amid an import may be caught there and lost. A
+rank that waits for others to come, in which Python hears of no signal, leaves them to the system.
 
 Python lets nobody but the main thread have signals: elsewhere (a notebook's worker) nothing changes, and both do what
 they always did.
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 _newest: signal.Signals | None = None
 
@@ -70,7 +73,15 @@ def held_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _handling(handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+def unhandled_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the process on the spot: for a long wait outside of Python, with nothing open to close."""
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    with _handling(dict.fromkeys(heard, signal.SIG_DFL)):
+        yield
+
+
+@contextmanager
+def _handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

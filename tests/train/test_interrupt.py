@@ -10,7 +10,13 @@ from contextlib import suppress
 
 import pytest
 
-from pilekit.train.interrupt import ended_by_sigterm, first_interrupt, held_signals, interrupted_by
+from pilekit.train.interrupt import (
+    ended_by_sigterm,
+    first_interrupt,
+    held_signals,
+    interrupted_by,
+    unhandled_signals,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +114,8 @@ def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with held_signals():
+            send(signal.SIGINT)
+        with unhandled_signals():
             send(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
