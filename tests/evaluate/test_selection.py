@@ -11,6 +11,8 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import selection
 from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.evaluate.protocol import Rules
+from pilekit.evaluate.selection import count_selected
 from tests.evaluate.documents import manifest_of, write
 
 
@@ -118,6 +120,9 @@ def test_only_documents_of_the_lists(tmp_path: Path, model_dir: Path, caplog: py
     assert [shard["name"] for shard in result.protocol["data"]] == ["test/0.jsonl", "test/1.jsonl"]
     assert result.protocol["group0"].startswith("xxh3:")
     assert "the lists of group0 name 1 documents that are not in" in caplog.text
+    caplog.clear()
+    assert bits_per_byte(model_dir, tmp_path, group0=lists, out=tmp_path / "out").to_json() == result.to_json()
+    assert f"continuing: 4 of 4 documents are scored already, recorded in {tmp_path / 'out'}" in caplog.messages
     only = bits_per_byte(model_dir, tmp_path, group0=lists, subsets=["github"], limit=1)
     assert {name: score.bytes for name, score in only.subsets.items()} == {"Github": 5}
     with pytest.raises(PilekitError, match=r"val\.jsonl: is a val shard, and group0 numbers the documents of test"):
@@ -148,3 +153,10 @@ def test_too_many_labels_are_no_subsets(model_dir: Path, tmp_path: Path, monkeyp
     shard = write(tmp_path / "a.jsonl", [(f"label {n}", "x") for n in range(4)])
     with pytest.raises(PilekitError, match="more than 3 different subset labels"):
         bits_per_byte(model_dir, shard)
+
+
+def test_only_what_is_here_is_read_to_be_counted(tmp_path: Path) -> None:
+    shard = write(tmp_path / "a.jsonl", [("ArXiv", "a"), ("Github", "b"), ("ArXiv", "c"), ("ArXiv", "d")])
+    rules = Rules(32, 1, "auto", 0, subsets=("ArXiv",), limit=2)
+    assert count_selected(Corpus(shard), rules, None, "raise") == 2
+    assert count_selected(Corpus("-"), rules, None, "raise") is None
