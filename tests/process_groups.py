@@ -70,7 +70,7 @@ class ProcessGroup:
             self._connections.append(Connection(ours.detach()))
         self._started = False
 
-    def run(self, function: Callable[..., T], *arguments: Any, timeout: float = 60.0) -> list[T]:
+    def run(self, function: Callable[..., T], *arguments: Any, timeout: float = 240.0) -> list[T]:
         """`function(*arguments)` in every rank at once; the results by rank.
 
         The function must be one of a module (no lambda, no inner function); arguments and results are pickled.

@@ -52,6 +52,7 @@ def loop(folder: Path) -> int:
 
 def stay(folder: Path) -> None:
     """For ever, whatever is asked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    (folder / f"{join().rank}").write_text(str(os.getpid()))
+    file = folder / f"{join().rank}"
+    signal.signal(signal.SIGINT, lambda *_: file.write_text(f"{os.getpid()} asked"))
+    file.write_text(str(os.getpid()))
     time.sleep(600)

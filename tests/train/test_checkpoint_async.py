@@ -38,8 +38,6 @@ from tests.train.saving import (
     warnings_in,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
@@ -369,7 +367,7 @@ def test_a_process_that_ends_ends_its_save(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
     assert newest(tmp_path) == "step-5"

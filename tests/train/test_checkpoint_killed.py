@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture
 def folder() -> Iterator[str]:
@@ -25,7 +27,7 @@ def folder() -> Iterator[str]:
 def kills(*arguments: str) -> int:
     command = [sys.executable, "-m", "tests.train.killing", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=840)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

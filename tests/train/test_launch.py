@@ -27,7 +27,8 @@ launch.MODULE = "tests.train.launched"
 try: sys.exit(launch.launch(int(sys.argv[1]), sys.argv[3:], int(sys.argv[2])))
 except PilekitError as error: sys.exit(f"error: {error}")
 """
-SECONDS = 90.0
+SECONDS = 240.0
+"""Against waiting for ever: a start of Python with torch takes that long on no machine, however busy."""
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def is_there(pid: int) -> bool:
     """Whether the process runs; one that has ended, but whose end nobody has asked for, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended between open and read
         return False
 
 
@@ -91,8 +92,9 @@ def test_ranks_start_with_their_arguments_and_share_the_cores(tmp_path: Path) ->
 def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
     code, stdout, stderr = run(tmp_path, 2, "killed")
     assert (code, stdout) == (1, "")
-    lost, told = stderr.splitlines()
-    assert lost.startswith("error: rank 0: another rank is gone, ")
+    *lost, told = stderr.splitlines()
+    # Unless rank 0, which hears of it, has been ended before it could say so.
+    assert not lost or [line.startswith("error: rank 0: another rank is gone, ") for line in lost] == [True]
     assert told == (
         "error: rank 1 of the run was killed by SIGKILL (signal 9), as the system does when memory runs out; the same "
         "command goes on from the newest checkpoint"

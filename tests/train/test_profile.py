@@ -117,7 +117,7 @@ def config_of(stage: Any = 0, profile: tuple[int, int] | None = (3, 5)) -> Train
 
 
 def profiled(folder: str, stage: int) -> None:
-    """Seven steps, of which three are profiled; in each, rank 0 waits 20 ms for data, 10 to save, 300 for rank 1."""
+    """Seven steps, of which three are profiled; in each, rank 0 waits 20 ms for data, 10 to save, 1,000 for rank 1."""
     ranks, config = join(), config_of(stage)
     engine = Engine(as_causal_lm(tiny_model()), config, ranks)
     ids = torch.randint(2, 320, (4, 16))
@@ -129,7 +129,7 @@ def profiled(folder: str, stage: int) -> None:
                 with part("data"):
                     time.sleep(0.02)
                 if ranks.rank == 1 and 3 <= number <= 5:
-                    time.sleep(0.3)
+                    time.sleep(1.0)
                 engine.forward_backward(rows, scale=0.01, last=True)
                 engine.update(1e-3)
                 with part("checkpoint"):
@@ -152,9 +152,9 @@ def test_what_real_steps_spent_their_time_on(process_group: ProcessGroups, tmp_p
     assert sum(float(share) for _, share, _ in rows[:-1]) == pytest.approx(100, abs=0.3)
     assert ms["data wait"] >= 19.9
     assert ms["checkpoint"] >= 9.9
-    assert ms["communication"] >= 50  # rank 1 comes 300 ms later, less what rank 0 has to compute until then
+    assert ms["communication"] >= 50  # rank 1 comes a second later, less what rank 0 has to compute until then
     assert ms["compute"] > 0
-    assert ms["all"] >= 300
+    assert ms["all"] >= 1000
     operations = re.findall(r"^(\S.*?) +([\d.]+) +(\d+)$", page, re.MULTILINE)
     assert len(operations) == 5
     assert [float(own) for _, own, _ in operations] == sorted((float(own) for _, own, _ in operations), reverse=True)

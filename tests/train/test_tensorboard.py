@@ -107,7 +107,7 @@ def test_a_full_disk_ends_the_log_and_not_the_training(tmp_path: Path) -> None:
         [sys.executable, "-c", FULL_DISK, str(tmp_path / "log")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "still training\n"), done.stderr

@@ -46,7 +46,9 @@ from tests.train.saving import Warned, state_of
 Array = npt.NDArray[Any]
 Record = dict[str, Any]
 
-TIMEOUT = 150.0
+pytestmark = pytest.mark.timeout(900)
+
+TIMEOUT = 240.0
 """Of each call of ranks: a hang is a failure, and a busy machine is none."""
 STAGES = [0, 1, 2, 3]
 STEPS = 6
@@ -453,7 +455,6 @@ def test_whoever_trains_on_in_a_process_finds_the_checkpoint_that_was_under_way(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_workers_beside_ranks_change_nothing(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
     """However many there are before and after a stop; what they have read ahead is not trained on."""
     group = process_group(2)
