@@ -170,14 +170,10 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
         try:
             config, run = ranks.together(lambda: _read(config_file, changes, out, ranks.world_size))
             _train(config, run)
-        except ToldElsewhere:
-            if ranks.is_first:
-                raise
-            raise SystemExit(1) from None
         except KeyboardInterrupt:  # the launcher says so
             raise SystemExit(130) from None
         except PilekitError as error:
-            if ranks.is_first:
+            if ranks.is_first or isinstance(error, ToldElsewhere):
                 raise
             raise PilekitError(f"rank {ranks.rank}: {error}") from error
 

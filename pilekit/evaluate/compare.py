@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
+ROUNDING = 1e-6
+"""What two scorings of one model may differ by, relative: in float32 a batch's composition rounds a document's sum so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -54,11 +57,12 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """-1 or 1: the whole interval is below 0, the other model being better, or above; 0: neither."""
-        if self.interval is None:
+        """-1 or 1: the whole interval is below 0, the other model being better, or above; 0: neither, beyond rounding."""
+        if self.interval is None or self.bpb is None:
             return 0
         low, high = self.interval
-        return -1 if high < 0 else 1 if low > 0 else 0
+        least = ROUNDING * max(self.bpb)
+        return -1 if high < -least else 1 if low > least else 0
 
     def to_json(self) -> dict[str, Any]:
         """`{"difference", "interval": [low, high], "bpb": [first, other], "documents", "bytes", "approximate"}`."""

@@ -207,12 +207,14 @@ def test_what_another_rank_tells_is_not_told_and_that_one_has_the_time_to(
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_late_still_tells(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["bpb", "model", "missing.jsonl"], ["train", "missing.toml"]], ids=["bpb", "train"])
+def test_a_rank_that_is_late_still_tells(tmp_path: Path, command: list[str]) -> None:
     """torchrun kills all ranks when the first one ends."""
     script = tmp_path / "late.py"
     script.write_text(
-        "import os, sys, time\nfrom pilekit.cli.main import rank_main\n"
-        "time.sleep(3 * (os.environ['RANK'] == '0'))\nsys.argv[1:] = ['bpb', 'model', 'missing.jsonl']\nrank_main()\n"
+        "import os, sys, time, click\nfrom pilekit.cli.main import rank_main\necho = click.echo\n"
+        "def late(*what, **how):\n    time.sleep(3 * (os.environ['RANK'] == '0'))\n    echo(*what, **how)\n"
+        f"click.echo = late\nsys.argv[1:] = {command}\nrank_main()\n"
     )
     ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*ranks, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)

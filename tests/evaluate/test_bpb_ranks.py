@@ -88,7 +88,7 @@ def refused(model_dir: Path, corpus: Path, options: dict[str, Any]) -> tuple[str
     return "", ""
 
 
-def waiting(seconds: float, silent: int | None) -> tuple[int, float] | str:
+def waiting(seconds: float, silent: int | None, lost_after: float) -> tuple[int, float] | str:
     """Each rank works the longer the higher it is; `silent` gives no sign of life."""
     ranks = join()
 
@@ -101,7 +101,7 @@ def waiting(seconds: float, silent: int | None) -> tuple[int, float] | str:
             patch.setattr(job._Signs, "_beat", lambda self: None)
         begin = time.monotonic()
         try:
-            return apart(ranks, work, lost_after=2.5), time.monotonic() - begin
+            return apart(ranks, work, lost_after=lost_after), time.monotonic() - begin
         except PilekitError as error:
             return str(error)
 
@@ -202,7 +202,7 @@ def test_what_one_rank_fails_with_ends_all(
         assert found[1][0] == "KeyError"
         assert found[0][0] == "PilekitError"
         assert found[0][1] == "KeyError on another rank"
-    assert all(seconds < 20 for _, _, seconds in found)
+    assert all(seconds < 60 for _, _, seconds in found)
     left = recorded(tmp_path / "out")
     assert set(left.values()) <= {1}
     result, begun = evaluated(model_dir, corpus, tmp_path / "out", 256)
@@ -228,10 +228,10 @@ def test_what_is_wrong_is_told_by_the_first(
 
 
 def test_ranks_wait_for_each_other_as_long_as_it_takes(process_group: ProcessGroups) -> None:
-    results = process_group(2).run(waiting, 2.0, None)
+    results = process_group(2).run(waiting, 12.0, None, 10.0)  # a busy machine may hold a sign of life up for seconds
     assert [result[0] for result in results if not isinstance(result, str)] == [0, 10]
-    assert all(isinstance(result, tuple) and result[1] > 1.9 for result in results)
-    for said in process_group(2).run(waiting, 4.0, 1):
+    assert all(isinstance(result, tuple) and result[1] > 11.9 for result in results)
+    for said in process_group(2).run(waiting, 10.0, 1, 2.5):
         assert isinstance(said, str)
         assert said.startswith("rank 1 is gone: no sign of life for 2.5 seconds; look at its messages")
 
@@ -281,7 +281,7 @@ def test_torchrun_killed_and_resumed(model_dir: Path, slow_corpus: Path, tmp_pat
     )
     ranks: list[int] = []
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while sum(file.read_bytes().count(b"\n") for file in (out / "records").glob("*.jsonl")) < 100:
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < end
@@ -292,7 +292,7 @@ def test_torchrun_killed_and_resumed(model_dir: Path, slow_corpus: Path, tmp_pat
             os.kill(process.pid, signal.SIGKILL)
         for pid in ranks[: 2 if victim == "all" else 1]:
             os.kill(pid, signal.SIGKILL)
-        process.communicate(timeout=90)
+        process.communicate(timeout=600)
     finally:
         for pid in (process.pid, *ranks):
             with suppress(ProcessLookupError):
@@ -307,7 +307,7 @@ def test_torchrun_killed_and_resumed(model_dir: Path, slow_corpus: Path, tmp_pat
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert ended.returncode == 0, ended.stderr
         told = json.loads(ended.stdout)  # once, whoever else there is
