@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 ROUNDING = 1e-6
-"""What two scorings of one model may differ by, relative: in float32 a batch's composition rounds a document's sum so."""
+"""What two scorings of one model may differ by, relative: batches of other documents round a sum in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Difference:
 
     @property
     def sign(self) -> int:
-        """-1 or 1: the whole interval is below 0, the other model being better, or above; 0: neither, beyond rounding."""
+        """-1 or 1: the interval is below 0, the other model being better, or above, beyond rounding; 0: neither."""
         if self.interval is None or self.bpb is None:
             return 0
         low, high = self.interval

@@ -207,7 +207,7 @@ def test_what_another_rank_tells_is_not_told_and_that_one_has_the_time_to(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["bpb", "model", "missing.jsonl"], ["train", "missing.toml"]], ids=["bpb", "train"])
+@pytest.mark.parametrize("command", [["bpb", "model", "missing.jsonl"], ["train", "missing.toml"]], ids=str)
 def test_a_rank_that_is_late_still_tells(tmp_path: Path, command: list[str]) -> None:
     """torchrun kills all ranks when the first one ends."""
     script = tmp_path / "late.py"
