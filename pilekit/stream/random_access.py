@@ -11,6 +11,7 @@ touches, wherever in the unit a lane begins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Some
 
@@ -68,13 +69,16 @@ class RandomAccess:
 
     def documents(self, lane: int, position: int, document: int) -> Iterator[LaneDocuments]:
         """The lane's documents from that place on, a unit at a time."""
-        quiet = 0
+        quiet, round_of_lane = 0, self.sequence.per_epoch // math.gcd(self.sequence.per_epoch, self.sequence.lanes)
         while self.end is None or position < self.end:
             read = [self._piece(position, document)]
             quiet = 0 if len(read[0]) else quiet + 1
             # A lane without documents for its share of an epoch may have had bad luck; an epoch without any has no end.
             if self.end is None and not self._some_stay and quiet > self.sequence.per_epoch // self.sequence.lanes:
                 self._find_one_that_stays(position // self.sequence.per_epoch)
+            if self.end is None and not self.sequence.shuffle and quiet == round_of_lane + 1:
+                lanes = self.sequence.lanes
+                self._find_one_for_lane(range(position, position + round_of_lane * lanes, lanes))
             yield read.pop()  # A lane that waits holds no texts by this.
             position, document = position + self.sequence.lanes, 0
 
@@ -98,8 +102,17 @@ class RandomAccess:
             f"({visible(repr(list(self.filters.stages)), 200)}); an epoch that selects nothing would not end"
         )
 
-    def _piece(self, position: int, document: int) -> LaneDocuments:
-        """What stays of the unit at this position, from the `document`th of its order on."""
+    def _find_one_for_lane(self, positions: range) -> None:
+        """PilekitError if nothing ever stays at these positions, to which an unshuffled lane always comes back."""
+        if not any(len(self._piece(position, 0, ever=True)) for position in positions):
+            lanes = self.sequence.lanes
+            raise PilekitError(
+                f"lane {positions.start % lanes} of {lanes} would never get a document: unshuffled it always comes "
+                "back to the same few places, where repeats and filters leave nothing; shuffle, or choose other lanes"
+            )
+
+    def _piece(self, position: int, document: int, ever: bool = False) -> LaneDocuments:
+        """What stays of the unit at this position, from the `document`th of its order on; `ever`: in any epoch."""
         unit = self.sequence.at(position)
         order = self.sequence.order(unit)
         rank = np.empty_like(order)
@@ -118,7 +131,9 @@ class RandomAccess:
             if self.repeats:
                 factors = np.array([self.repeats.get(label, 1.0) for label in batch.subsets])
                 batch = batch.where(
-                    stays(self.sequence.seed, unit.epoch, unit.copy, factors, np.array(shard), batch.numbers)
+                    factors > unit.copy
+                    if ever
+                    else stays(self.sequence.seed, unit.epoch, unit.copy, factors, np.array(shard), batch.numbers)
                 )
             for kept in self.filters([batch]) if len(batch) else ():
                 texts += kept.texts

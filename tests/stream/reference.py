@@ -147,7 +147,7 @@ def lane_documents(
         epoch = position // per_epoch
         if epoch not in order_of_epoch:
             order = permutation(per_epoch, plan.seed, UNITS, epoch).tolist() if plan.shuffle else range(per_epoch)
-            order_of_epoch[epoch] = list(order)
+            order_of_epoch = {epoch: list(order)}
         slot = order_of_epoch[epoch][position % per_epoch]
         number, copy = slot % len(units), slot // len(units)
         inside = list(range(len(units[number])))

@@ -49,7 +49,7 @@ from tests.stream.corpora import (
     with_bad_lines,
     write_shard,
 )
-from tests.stream.reference import Document, Line, Plan, lane_documents, unit_of
+from tests.stream.reference import Document, Line, Plan, lane_documents, selected, unit_of
 from tests.web_server import serving
 
 FORMS: list[tuple[Callable[[Path, Form], Made], Form]] = [
@@ -91,12 +91,29 @@ class Asked:
     repeats: dict[str, float] = field(default_factory=dict)
     shuffle: bool = True
 
-    def expected(self, lines: Sequence[Line], shards: Sequence[str], lane: int) -> Iterator[Found]:
-        plan = Plan(
+    def plan(self, shards: Sequence[str] = ()) -> Plan:
+        return Plan(
             tuple(shards), self.lanes, 1, self.lanes, 8, self.seed,
             unit=self.unit, subsets=self.subsets, repeats=self.repeats, shuffle=self.shuffle,
         )  # fmt: skip
-        return map(found_of, lane_documents(lines, plan, lambda _: [], lane))  # type: ignore[arg-type]
+
+    def expected(self, lines: Sequence[Line], shards: Sequence[str], lane: int) -> Iterator[Found]:
+        return map(found_of, lane_documents(lines, self.plan(shards), lambda _: [], lane))  # type: ignore[arg-type]
+
+    def is_barren(self, lines: Sequence[Line], lane: int) -> bool:
+        """Whether the lane, unshuffled, always comes back to places at which no document stands as often."""
+        if self.shuffle:
+            return False
+        documents = selected(lines, self.plan())
+        unit = self.unit or unit_of(len(documents), self.lanes)
+        units = [documents[begin : begin + unit] for begin in range(0, len(documents), unit)]
+        per_epoch = len(units) * repeats.copies(self.repeats, self.subsets)
+        places = {position % per_epoch for position in range(lane, lane + per_epoch * self.lanes, self.lanes)}
+        return not any(
+            self.repeats.get(line.subset, 1.0) > place // len(units)
+            for place in places
+            for line in units[place % len(units)]
+        )
 
     def source(self, data: Any, filters: Sequence[Stage] = (), dedup: Path | None = None) -> RandomAccess:
         corpus = data if isinstance(data, Corpus) else Corpus(data)
@@ -167,6 +184,12 @@ def test_each_lane_reads_what_the_reference_does_from_any_place_on(
         return
     source = asked.source(corpus.folder)
     for lane in {0, lanes - 1, data.draw(st.integers(0, lanes - 1))}:
+        if asked.is_barren(corpus.lines, lane):
+            with pytest.raises(
+                PilekitError, match=f"lane {lane} of {lanes} would never get a document|no document stays"
+            ):
+                list(islice(read(source, lane), FEW))
+            continue
         expected = list(islice(asked.expected(corpus.lines, names(corpus.folder), lane), FEW + 50))
         assert list(islice(read(source, lane), FEW + 50)) == expected
         for _ in range(3):
@@ -176,6 +199,27 @@ def test_each_lane_reads_what_the_reference_does_from_any_place_on(
             at = expected[place]
             for position, document in ((behind.position, behind.order + 1), (at.position, at.order)):
                 assert list(islice(read(source, lane, position, document), 50)) == expected[place : place + 50]
+    source.close()
+
+
+def test_an_unshuffled_lane_that_would_never_get_a_document_says_so(tmp_path: Path) -> None:
+    """Eight documents on sixteen lanes, twice each: a lane has one place, and the second copies are of one subset."""
+    corpus = made(tmp_path / "corpus", [8], blank=0)
+    label = corpus.lines[3].subset
+    asked = Asked(16, unit=1, repeats={label: 2.0}, shuffle=False)
+    source = asked.source(corpus.folder)
+    barren = [lane for lane in range(16) if lane >= 8 and corpus.lines[lane - 8].subset != label]
+    assert barren
+    assert barren == [lane for lane in range(16) if asked.is_barren(corpus.lines, lane)]
+    for lane in range(16):
+        if lane in barren:
+            with pytest.raises(PilekitError, match=rf"lane {lane} of 16 would never get a document: .*; shuffle, or"):
+                next(read(source, lane))
+        else:
+            assert next(read(source, lane)).number == lane % 8
+    source.close()
+    source = Asked(16, unit=1, repeats={label: 2.0}).source(corpus.folder)
+    assert all(next(read(source, lane)) for lane in range(16))  # shuffled, every lane gets every document in time
     source.close()
 
 
