@@ -19,7 +19,7 @@ test: $(VENV)
 	$(BIN)/pytest $(PARALLEL)
 
 test-slow: $(VENV)
-	$(BIN)/pytest -m slow $(PARALLEL) --ignore tests/frameworks
+	$(BIN)/pytest -m 'slow or hypothesis' $(PARALLEL) --ignore tests/frameworks
 	$(BIN)/pytest -m slow tests/frameworks
 	$(BIN)/pytest --nbmake --nbmake-timeout=600 --timeout=900 -m '' notebooks
 

@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from pilekit.engine import map_shards
     from pilekit.errors import PilekitError
     from pilekit.evaluate.bits_per_byte import bits_per_byte
-    from pilekit.evaluate.result import BitsPerByte, Score
+    from pilekit.evaluate.results.result import BitsPerByte, Score
     from pilekit.pipeline import Match, MinBytes, Pipeline, Sample, Select, Write, document_filter, document_map
     from pilekit.pipeline.selecting import select_corpus
-    from pilekit.shards import ShardWriter, read, read_corpus
-    from pilekit.shards.indexing import index_corpus
-    from pilekit.shards.pile_documents import PileDocuments
-    from pilekit.shards.random_access import StoredDocument, read_documents
-    from pilekit.shards.reframing import reframe_corpus
-    from pilekit.shards.verifying import verify_corpus
+    from pilekit.shards.index.build import index_corpus
+    from pilekit.shards.random_access.document_reader import StoredDocument, read_documents
+    from pilekit.shards.random_access.pile_documents import PileDocuments
+    from pilekit.shards.read.reader import read, read_corpus
+    from pilekit.shards.verify.verify import verify_corpus
+    from pilekit.shards.write.reframe import reframe_corpus
+    from pilekit.shards.write.shard_writer import ShardWriter
     from pilekit.stats import corpus_stats
     from pilekit.stream import Pack, PileStream
     from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, train_tokenizer
     from pilekit.train.config import load_config
-    from pilekit.train.notebook import notebook_launch
+    from pilekit.train.launch.notebook import notebook_launch
     from pilekit.train.trainer import Trainer
 
 _HOME = {
@@ -51,8 +52,8 @@ _HOME = {
     "map_shards": "pilekit.engine",
     "PilekitError": "pilekit.errors",
     "bits_per_byte": "pilekit.evaluate.bits_per_byte",
-    "BitsPerByte": "pilekit.evaluate.result",
-    "Score": "pilekit.evaluate.result",
+    "BitsPerByte": "pilekit.evaluate.results.result",
+    "Score": "pilekit.evaluate.results.result",
     "Match": "pilekit.pipeline",
     "MinBytes": "pilekit.pipeline",
     "Pipeline": "pilekit.pipeline",
@@ -62,15 +63,15 @@ _HOME = {
     "document_filter": "pilekit.pipeline",
     "document_map": "pilekit.pipeline",
     "select_corpus": "pilekit.pipeline.selecting",
-    "ShardWriter": "pilekit.shards",
-    "read": "pilekit.shards",
-    "read_corpus": "pilekit.shards",
-    "index_corpus": "pilekit.shards.indexing",
-    "PileDocuments": "pilekit.shards.pile_documents",
-    "StoredDocument": "pilekit.shards.random_access",
-    "read_documents": "pilekit.shards.random_access",
-    "reframe_corpus": "pilekit.shards.reframing",
-    "verify_corpus": "pilekit.shards.verifying",
+    "ShardWriter": "pilekit.shards.write.shard_writer",
+    "read": "pilekit.shards.read.reader",
+    "read_corpus": "pilekit.shards.read.reader",
+    "index_corpus": "pilekit.shards.index.build",
+    "PileDocuments": "pilekit.shards.random_access.pile_documents",
+    "StoredDocument": "pilekit.shards.random_access.document_reader",
+    "read_documents": "pilekit.shards.random_access.document_reader",
+    "reframe_corpus": "pilekit.shards.write.reframe",
+    "verify_corpus": "pilekit.shards.verify.verify",
     "corpus_stats": "pilekit.stats",
     "Pack": "pilekit.stream",
     "PileStream": "pilekit.stream",
@@ -80,7 +81,7 @@ _HOME = {
     "load_tokenizer": "pilekit.tokenize",
     "train_tokenizer": "pilekit.tokenize",
     "load_config": "pilekit.train.config",
-    "notebook_launch": "pilekit.train.notebook",
+    "notebook_launch": "pilekit.train.launch.notebook",
     "Trainer": "pilekit.train.trainer",
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pilekit.shards.index import INDEX_SUFFIX
+from pilekit.shards.index.format import INDEX_SUFFIX
 from tests.process_groups import ProcessGroups
 
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
@@ -17,13 +17,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadlines: machines are shared, and the first call of a kernel compiles it. One choice of examples where a change
 # is judged, new ones everywhere else.
-settings.register_profile(
-    "pilekit",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize=os.environ.get("CI") == "true",
-)
-settings.load_profile("pilekit")
+for _name, _examples in (("fast", 20), ("slow", 100)):
+    settings.register_profile(
+        _name,
+        max_examples=_examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=os.environ.get("CI") == "true",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The fast suite tries 20 examples of a property, the slow one (`-m 'slow or hypothesis'`) tries 100."""
+    settings.load_profile("slow" if "hypothesis" in config.option.markexpr else "fast")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
 
-from pilekit.evaluate.logit_finish import Finish
+from pilekit.evaluate.model.logit_transform import Finish
 
 FINISHES = {"gemma2": Finish(cap=2.0), "cohere": Finish(times=0.3), "granite": Finish(over=0.7)}
 

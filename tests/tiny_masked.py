@@ -19,7 +19,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm
+from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.tokenize import train_tokenizer
 
 FAMILIES = ("bert", "roberta", "distilbert")

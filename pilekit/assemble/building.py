@@ -16,14 +16,14 @@ from pathlib import Path
 import orjson
 import xxhash
 
+from pilekit.artifacts.job_folder import output_folder
 from pilekit.assemble.arithmetic import arithmetic_documents
 from pilekit.assemble.reposts import reposts
 from pilekit.assemble.sources import SourceDocument, python_documents, standard_library
 from pilekit.corpus import load_manifest
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError, visible
-from pilekit.shards import ShardWriter
-from pilekit.shards.output import output_folder
+from pilekit.shards.write.shard_writer import ShardWriter
 
 DEMO_CORPUS = "demo corpus"
 """The kind in the header of the folder that `demo_corpus` makes."""

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pilekit.corpus import Corpus
-    from pilekit.evaluate.compare import Comparison
-    from pilekit.evaluate.result import BitsPerByte
-    from pilekit.shards.reading import OnError
+    from pilekit.evaluate.results.compare import Comparison
+    from pilekit.evaluate.results.result import BitsPerByte
+    from pilekit.shards.read.reader import OnError
 
 _COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
@@ -147,8 +147,8 @@ def _compare(
     plot: str | None,
 ) -> None:
     """Read the results, score the models, each into a folder of its own, A, B, ... in `out`, and compare."""
-    from pilekit.evaluate.compare import LETTERS, check_kinds, compare
-    from pilekit.evaluate.result_folder import read_result
+    from pilekit.evaluate.results.compare import LETTERS, check_kinds, compare
+    from pilekit.evaluate.results.result_folder import read_result
 
     with _told_once():
         results = {model: read_result(model) for model in models if model not in to_score}
@@ -166,14 +166,14 @@ def _compare(
 
 
 def _kind(model_dir: str) -> str:
-    from pilekit.evaluate.model_folder import MASKED, kind_of
+    from pilekit.evaluate.model.load import MASKED, kind_of
 
     return "masked" if kind_of(model_dir) is MASKED else "causal"
 
 
 def _indexed(train: Corpus, on_error: OnError) -> Corpus:
     """The training shards, each with an index: what is wrong with one is told before anything is scored."""
-    from pilekit.shards.indexing import index_corpus
+    from pilekit.shards.index.build import index_corpus
 
     with _progress("indexing", train.size) as advance:
         index_corpus(train, on_error=on_error, advance=advance)
@@ -190,9 +190,9 @@ def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: P
 
 
 def _show_result(result: BitsPerByte, as_json: bool, plot: str | None, out: Path | None) -> None:
-    from pilekit.evaluate.plot import write_figure
-    from pilekit.evaluate.result import result_text
-    from pilekit.evaluate.table import result_table
+    from pilekit.evaluate.results.result import result_text
+    from pilekit.evaluate.show.plot import write_figure
+    from pilekit.evaluate.show.table import result_table
 
     if as_json:
         click.echo(result_text(result), nl=False)
@@ -206,15 +206,15 @@ def _show_result(result: BitsPerByte, as_json: bool, plot: str | None, out: Path
 
 
 def _say_written(out: Path | None) -> None:
-    from pilekit.evaluate.result import RESULT_FILE
+    from pilekit.evaluate.results.result import RESULT_FILE
 
     if out is not None:
         click.echo(f"written: {visible(str(out / RESULT_FILE))}", err=True)
 
 
 def _show_comparison(comparison: Comparison, as_json: bool, plot: str | None) -> None:
-    from pilekit.evaluate.comparison_table import comparison_table
-    from pilekit.evaluate.plot import write_figure
+    from pilekit.evaluate.show.comparison_table import comparison_table
+    from pilekit.evaluate.show.plot import write_figure
 
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
@@ -275,9 +275,9 @@ def _refuse_scoring_options(context: click.Context, paths: Sequence[str]) -> Non
 
 def _check_targets(models: Sequence[str], out: Path | None, plot: str | None) -> None:
     """Tell what is wrong with where results go now, and not after hours."""
-    from pilekit.evaluate.result import RESULT_FILE
-    from pilekit.evaluate.result_folder import check_out
-    from pilekit.shards.atomic import check_target
+    from pilekit.artifacts.atomic_write import check_target
+    from pilekit.evaluate.results.result import RESULT_FILE
+    from pilekit.evaluate.results.result_folder import check_out
     from pilekit.stats.plot import figure_format
 
     if plot is not None:

@@ -23,9 +23,9 @@ from pilekit.progress import Advance, byte_progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pilekit.dedup.population import Keep
+    from pilekit.dedup.match.population import Keep
     from pilekit.dedup.steps import Report
-    from pilekit.shards.reading import OnError
+    from pilekit.shards.read.reader import OnError
 
 LONGEST_NAME = 40
 MOST_ROWS = 200
@@ -114,8 +114,8 @@ def command(
       pilekit dedup more/ --against unique --out more-unique
       pilekit duplicates unique
     """
-    from pilekit.dedup.bands import choose_bands
     from pilekit.dedup.deduplicate import deduplicate
+    from pilekit.dedup.sketch.bands import choose_bands
 
     if only and subsets is None:
         raise click.UsageError("--only leaves out the documents of other subsets than --subsets names: name some")

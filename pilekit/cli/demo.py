@@ -21,10 +21,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.header import write_header
 from pilekit.assemble import demo_corpus
-from pilekit.corpus import write_header
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.atomic import write_atomically
 
 # A model of 2 million parameters, which takes a higher rate than larger ones do.
 CONFIG = """\

@@ -19,8 +19,8 @@ from pilekit.errors import PilekitError, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.dedup.earlier_run import EarlierRun
-    from pilekit.dedup.removed_pairs import RemovedPair
+    from pilekit.dedup.previous_runs import EarlierRun
+    from pilekit.dedup.show.removed_pairs import RemovedPair
 
 MOST_HELD = 100_000_000
 """Characters of all texts together that are held, the same of each: shards are gone through once, for all pairs."""
@@ -59,10 +59,10 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
       pilekit duplicates dedup --subset ArXiv -n 3
       pilekit duplicates dedup --min-similarity 0.95
     """
-    from pilekit.corpus import read_header
+    from pilekit.artifacts.header import read_header
     from pilekit.dedup.deduplication import REMOVED
-    from pilekit.dedup.earlier_run import KIND, check_finished, finished_run
-    from pilekit.dedup.removed_pairs import spread_pairs
+    from pilekit.dedup.previous_runs import KIND, check_finished, finished_run
+    from pilekit.dedup.show.removed_pairs import spread_pairs
 
     check_finished(folder, read_header(folder, KIND))
     name = None if subset is None else _exact_name(subset, folder / REMOVED)
@@ -81,7 +81,7 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
 def _exact_name(subset: str, removed: Path) -> str:
     """The label as the corpus has it, or what it means in the Pile; PilekitError if no removed document has it."""
     from pilekit.corpus import resolve_subsets
-    from pilekit.dedup.removed_pairs import subsets_of
+    from pilekit.dedup.show.removed_pairs import subsets_of
 
     labels = subsets_of(removed)
     if subset in labels or not labels:
@@ -101,10 +101,10 @@ def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[tuple[str, i
     import msgspec
 
     from pilekit.corpus import load_manifest
-    from pilekit.dedup.earlier_run import runs_before
-    from pilekit.shards.index import find_index
-    from pilekit.shards.opening import is_parquet
-    from pilekit.shards.random_access import DocumentReader
+    from pilekit.dedup.previous_runs import runs_before
+    from pilekit.shards.index.format import find_index
+    from pilekit.shards.random_access.document_reader import DocumentReader
+    from pilekit.shards.read.open import is_parquet
 
     before = runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else []
     runs = [run, *before]
@@ -157,7 +157,7 @@ def _of_similarity(
     """The text that is so similar to the removed one."""
     import numpy as np
 
-    from pilekit.dedup.shingles import jaccard, shingle_set
+    from pilekit.dedup.sketch.shingles import jaccard, shingle_set
 
     if len(kept) == 1:
         return kept[0]
@@ -169,8 +169,8 @@ def _print(pairs: list[RemovedPair], texts: list[tuple[tuple[str, int], tuple[st
     from rich.console import Console
     from rich.text import Text
 
-    from pilekit.dedup.side_by_side import side_by_side
-    from pilekit.dedup.word_diff import word_diff
+    from pilekit.dedup.show.side_by_side import side_by_side
+    from pilekit.dedup.show.word_diff import word_diff
 
     console = Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False)
     colour = console.color_system is not None and not console.no_color

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pilekit.corpus import Shard
-    from pilekit.shards.index import ShardIndex
-    from pilekit.shards.reading import OnError
+    from pilekit.shards.index.format import ShardIndex
+    from pilekit.shards.read.reader import OnError
 
 LONG_FRAME_BYTES = 64 << 20
 """From so much text in one frame on, decoding it for one document takes a tenth of a second or more."""
@@ -48,9 +48,9 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
       pilekit index 00.jsonl.zst
       pilekit index data/ --on-error skip
     """
-    from pilekit.shards.damage import SkippedLines
-    from pilekit.shards.index import bad_lines
-    from pilekit.shards.indexing import index_corpus
+    from pilekit.shards.index.build import index_corpus
+    from pilekit.shards.index.format import bad_lines
+    from pilekit.shards.read.damage import SkippedLines
 
     corpus = open_corpus(paths, manifest)
     with byte_progress("indexing", corpus.size) as advance:
@@ -93,7 +93,7 @@ def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> RenderableTy
     from rich.text import Text
 
     from pilekit.errors import visible
-    from pilekit.shards.index import index_places
+    from pilekit.shards.index.format import index_places
     from pilekit.stats.table import rounded_bytes
 
     table = Table(box=box.SIMPLE, padding=0, show_edge=False, header_style="bold")

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from pilekit.train.metrics import StepMetrics
+    from pilekit.train.log.metrics import StepMetrics
 
 WEIGHT_OF_NEWEST = 0.05
 """Of a step among all before it: the last 20 steps make up two thirds of the mean."""

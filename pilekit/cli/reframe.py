@@ -19,7 +19,7 @@ from pilekit.progress import byte_progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pilekit.shards.reframing import Reframed
+    from pilekit.shards.write.reframe import Reframed
 
 EXPENDABLE = ("Text", "Before", "Documents", "Frames")
 SHORTEST_NAME = 16
@@ -61,7 +61,7 @@ def command(
       pilekit reframe 00.jsonl.zst --out seekable
       pilekit reframe data/ --out archive --frame 16MiB --level 19
     """
-    from pilekit.shards.reframing import FRAME_SIZES, reframe_corpus
+    from pilekit.shards.write.reframe import FRAME_SIZES, reframe_corpus
 
     if frame_bytes not in FRAME_SIZES:
         raise click.BadParameter(

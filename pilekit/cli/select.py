@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pilekit.pipeline.selecting import Format, Selected, SelectedSubset
-    from pilekit.shards.reading import OnError
+    from pilekit.shards.read.reader import OnError
 
 LONGEST_NAME = 40
 MOST_ROWS = 200
@@ -99,7 +99,7 @@ def command(
         return
     from rich.console import Console
 
-    from pilekit.shards.findings import some_names
+    from pilekit.shards.verify.findings import some_names
 
     Console(file=sys.stdout, highlight=False).print(_table(selected))
     written = len(corpus) - len(selected.empty)

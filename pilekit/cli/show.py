@@ -43,9 +43,9 @@ def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | 
       pilekit show 00.jsonl.zst 4711 --meta | head -1
     """
     from pilekit.corpus import load_manifest, shard_of
-    from pilekit.shards.index import find_index
-    from pilekit.shards.opening import is_parquet
-    from pilekit.shards.random_access import DocumentReader
+    from pilekit.shards.index.format import find_index
+    from pilekit.shards.random_access.document_reader import DocumentReader
+    from pilekit.shards.read.open import is_parquet
 
     known = None if manifest is None else load_manifest(manifest)
     source = shard_of(shard)

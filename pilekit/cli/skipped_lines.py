@@ -9,7 +9,7 @@ import click
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
-    from pilekit.shards import SkippedLines
+    from pilekit.shards.read.damage import SkippedLines
 
 SHOWN_BAD_LINES = 10
 

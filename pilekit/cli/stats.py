@@ -16,7 +16,7 @@ from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.shards.reading import OnError
+    from pilekit.shards.read.reader import OnError
 
 
 @click.command()
@@ -56,7 +56,7 @@ def command(
       pilekit stats data/ --subsets ArXiv,GitHub --tokenizer 20B_tokenizer.json --copies
       zstd -dc 00.jsonl.zst | pilekit stats --json -
     """
-    from pilekit.shards.atomic import check_target
+    from pilekit.artifacts.atomic_write import check_target
     from pilekit.stats import corpus_stats
     from pilekit.stats.plot import figure_format, write_figure
 

@@ -27,9 +27,9 @@ from pilekit.errors import visible
 from pilekit.progress import count_progress
 
 if TYPE_CHECKING:
-    from pilekit.shards.reading import OnError
+    from pilekit.shards.read.reader import OnError
     from pilekit.stream import Batch, PileStream
-    from pilekit.stream.window import Packing
+    from pilekit.stream.pack.window import Packing
 
 SHOWN_ROWS = 3
 SHOWN_DOCUMENTS = 4

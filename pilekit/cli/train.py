@@ -4,7 +4,7 @@ What the config and the run folder can tell is checked before torch is imported,
 and before any rank is started. `--dry-run` checks all that can be checked without allocating the model or reading a
 document, and says what would happen.
 
-With `--nproc-per-node` this process only launches and watches (`pilekit.train.launch`); each of those that train runs
+With `--nproc-per-node` this process only launches and watches (train/launch/launch.py); each of those that train runs
 this same command as one rank, as it does under torchrun. Of many ranks the first speaks for all; another one speaks of
 itself only, and by its number.
 """
@@ -128,7 +128,7 @@ def command(
     elif world_size == 1 and not max_restarts:
         _train(config, run)
     else:
-        from pilekit.train.launch import launch
+        from pilekit.train.launch.launch import launch
 
         arguments = [config_file, *(word for change in changes for word in ("--set", change))]
         code = launch(world_size, [*arguments, "--out", str(run.path)], max_restarts)
@@ -153,7 +153,7 @@ def _read(
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
     """Train as one of the ranks that a launcher has started."""
-    from pilekit.train.interrupt import ended_by_sigterm, unhandled_signals
+    from pilekit.train.launch.interrupt import ended_by_sigterm, unhandled_signals
 
     with unhandled_signals():
         from pilekit.engine.ranks import join
@@ -180,7 +180,7 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
 
 def _train(config: TrainConfig, run: RunFolder) -> None:
     from pilekit.cli.live_line import live_line
-    from pilekit.train.interrupt import ended_by_sigterm, held_signals, interrupted_by
+    from pilekit.train.launch.interrupt import ended_by_sigterm, held_signals, interrupted_by
 
     with ended_by_sigterm():
         with held_signals():  # torch: seconds that a wrong config should not cost
@@ -216,7 +216,7 @@ def _stopped(finished: Finished, steps: int) -> str:
 
 
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
-    from pilekit.train.estimate import estimate, table
+    from pilekit.train.estimate.estimate import estimate, table
 
     found = estimate(config, world_size)
     if as_json:
@@ -235,9 +235,9 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.checkpoint import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.engines import check_engine
-    from pilekit.train.estimate import estimate
+    from pilekit.train.estimate.estimate import estimate
     from pilekit.train.evaluation import open_held_out
-    from pilekit.train.tensorboard import check_tensorboard
+    from pilekit.train.log.tensorboard import check_tensorboard
 
     data, train = config.data, config.train
     if config.log.tensorboard:

@@ -17,8 +17,8 @@ from pilekit.progress import byte_progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pilekit.shards.findings import Finding
-    from pilekit.shards.verifying import Verification
+    from pilekit.shards.verify.findings import Finding
+    from pilekit.shards.verify.verify import Verification
 
 
 @click.command()
@@ -51,7 +51,7 @@ def command(
       pilekit verify data/ --sums SHA256SUMS
       pilekit verify data/ --write-sums
     """
-    from pilekit.shards.verifying import is_whole, verify_corpus
+    from pilekit.shards.verify.verify import is_whole, verify_corpus
 
     corpus = open_corpus(paths, manifest)
     with byte_progress("verifying", corpus.size) as advance:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pilekit.corpus.find import Corpus
-from pilekit.corpus.header import HEADER_FILE, Header, read_header, write_header
 from pilekit.corpus.manifest import (
     BUNDLED,
     Manifest,
@@ -20,11 +19,9 @@ from pilekit.corpus.shard import SHARD_SUFFIXES, Shard, Split, shard_of
 
 __all__ = [
     "BUNDLED",
-    "HEADER_FILE",
     "SHARD_SUFFIXES",
     "UNLABELLED",
     "Corpus",
-    "Header",
     "Manifest",
     "PublishedResult",
     "PublishedTable",
@@ -36,9 +33,7 @@ __all__ = [
     "Totals",
     "load_manifest",
     "normalised",
-    "read_header",
     "resolve_subsets",
     "shard_of",
     "split_names",
-    "write_header",
 ]

@@ -18,9 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
+from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
-from pilekit.corpus.beside import written_beside
-from pilekit.corpus.header import HEADER_FILE, read_header
 from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.corpus.shard import (
     SHARD_SUFFIXES,
@@ -33,6 +32,7 @@ from pilekit.corpus.shard import (
     with_split_of_root,
     without_query,
 )
+from pilekit.corpus.sidecar_files import written_beside
 from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)

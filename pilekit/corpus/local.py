@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pilekit.corpus.header import HEADER_FILE
+from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.errors import PilekitError, visible
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilekit.corpus.header import HEADER_FILE
+from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus.local import Search
 from pilekit.corpus.local import search as search_local
 from pilekit.corpus.shard import is_url, looks_like_shard, names_a_file, without_query

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pilekit.corpus.beside import INDEX_SUFFIX, written_beside
+from pilekit.corpus.sidecar_files import INDEX_SUFFIX, written_beside
 from pilekit.errors import PilekitError, visible
 
 Split = Literal["train", "val", "test"]

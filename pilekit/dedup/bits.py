@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
 from pilekit.kernels import compiled
-from pilekit.shards.atomic import write_atomically
 
 Bits = npt.NDArray[np.uint8]
 

@@ -16,20 +16,21 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import get_args
 
+from pilekit.artifacts.job_folder import output_folder
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.dedup.bands import choose_bands
 from pilekit.dedup.deduplication import Deduplication
-from pilekit.dedup.earlier_run import KIND, RECORDS, earlier_runs
-from pilekit.dedup.minhash import SEED
-from pilekit.dedup.population import Keep
+from pilekit.dedup.match.population import Keep
+from pilekit.dedup.previous_runs import KIND, RECORDS, earlier_runs
+from pilekit.dedup.sketch.bands import choose_bands
+from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.steps import Report, Steps
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.selecting import check_names
-from pilekit.shards.damage import BadLine
-from pilekit.shards.output import inputs_for, output_folder
-from pilekit.shards.reading import OnError
-from pilekit.shards.records import bad_line_error
+from pilekit.shards.fingerprint import inputs_for
+from pilekit.shards.read.damage import BadLine
+from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.reader import OnError
 
 SMALLEST_MEMORY = 64 * 10**6
 MOST_WORDS = 100

@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from pilekit.corpus import read_header
-from pilekit.dedup.earlier_run import KIND, MASKS, SKETCHES, check_finished
-from pilekit.dedup.sketch_file import SUFFIX as SKETCH_SUFFIX
-from pilekit.dedup.sketch_file import load_sketch
+from pilekit.artifacts.header import read_header
+from pilekit.dedup.previous_runs import KIND, MASKS, SKETCHES, check_finished
+from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
+from pilekit.dedup.sketch.sketch_format import load_sketch
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import DocumentStage
-from pilekit.shards.keep_masks import SUFFIX as MASK_SUFFIX
-from pilekit.shards.keep_masks import KeepMask, read_mask
+from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
+from pilekit.shards.keep_mask import KeepMask, read_mask
 
 HELD_MASKS = 16
 """So many are in memory at once, those used last; one of 7 million documents takes 0.9 MB."""

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from pilekit.corpus import Corpus, read_header
-from pilekit.dedup.earlier_run import KIND, RECORDS
-from pilekit.dedup.minhash import SEED, permutations, signatures
+from pilekit.artifacts.header import read_header
+from pilekit.artifacts.job_folder import Output
+from pilekit.corpus import Corpus
+from pilekit.dedup.previous_runs import KIND, RECORDS
+from pilekit.dedup.sketch.minhash import SEED, permutations, signatures
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.damage import BadLine, SkippedLines
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
-from pilekit.shards.index import find_index
-from pilekit.shards.output import Output
-from pilekit.shards.random_access import DocumentReader
+from pilekit.shards.index.format import find_index
+from pilekit.shards.random_access.document_reader import DocumentReader
+from pilekit.shards.read.damage import BadLine, SkippedLines
 
 if TYPE_CHECKING:
     import datasketch
@@ -84,5 +85,5 @@ class Deduplication:
 
 
 def _low_half(shingle: int) -> int:
-    """The 32-bit hash of a shingle, of which `pilekit.dedup.shingles` makes 64 bits."""
+    """The 32-bit hash of a shingle, of which `pilekit.dedup.sketch.shingles` makes 64 bits."""
     return shingle & 0xFFFFFFFF

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pilekit.dedup.bands import Bands, choose_bands
-from pilekit.dedup.minhash import band_keys, permutations, signatures
-from pilekit.dedup.shingles import NGRAM, UInt64, jaccard, shingle_set
+from pilekit.dedup.sketch.bands import Bands, choose_bands
+from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
+from pilekit.dedup.sketch.shingles import NGRAM, UInt64, jaccard, shingle_set
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import DocumentStage

@@ -11,18 +11,22 @@ from typing import Any
 
 import msgspec
 
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import is_url
-from pilekit.dedup.apply import clean_shard, mask_shard
-from pilekit.dedup.bands import Bands
 from pilekit.dedup.bits import Bits, get_bits
-from pilekit.dedup.choose import Decisions, choose
+from pilekit.dedup.compare.jaccard import Counts, verify
+from pilekit.dedup.compare.second_pass import store_shingles
 from pilekit.dedup.deduplication import REMOVED, SUMMARY
-from pilekit.dedup.earlier_run import DONE, MASKS, RECORDS, SKETCHES, EarlierRun
-from pilekit.dedup.exact import find_exact
-from pilekit.dedup.match import find_candidates
-from pilekit.dedup.population import Population, ids_of
-from pilekit.dedup.removed import write_removed
+from pilekit.dedup.match.candidates import find_candidates
+from pilekit.dedup.match.exact import find_exact
+from pilekit.dedup.match.population import Population, ids_of
+from pilekit.dedup.output.apply import clean_shard, mask_shard
+from pilekit.dedup.output.merge_removals import Decisions, choose
+from pilekit.dedup.output.removed_table import write_removed
+from pilekit.dedup.output.summary import summarize
+from pilekit.dedup.previous_runs import DONE, MASKS, RECORDS, SKETCHES, EarlierRun
 from pilekit.dedup.scratch_space import (
     STORED_BYTES_PER_DOCUMENT,
     check_free_disk,
@@ -31,20 +35,16 @@ from pilekit.dedup.scratch_space import (
     set_bytes,
     sketch_bytes,
 )
-from pilekit.dedup.second_pass import store_shingles
-from pilekit.dedup.sketch import sketch_shard
-from pilekit.dedup.sketch_file import SUFFIX as SKETCH_SUFFIX
-from pilekit.dedup.sketch_file import ShardSketch
-from pilekit.dedup.summary import summarize
-from pilekit.dedup.verify import Counts, verify
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
+from pilekit.dedup.sketch.sketch_format import ShardSketch
+from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.pipeline.selecting import stem
-from pilekit.shards.atomic import write_atomically
-from pilekit.shards.damage import LISTED_BAD_LINES
-from pilekit.shards.keep_masks import SUFFIX as MASK_SUFFIX
-from pilekit.shards.output import Output
+from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.processes import STORED_BYTES_PER_PROCESS
-from pilekit.shards.reading import OnError
+from pilekit.shards.read.damage import LISTED_BAD_LINES
+from pilekit.shards.read.reader import OnError
 
 CLEAN, SCRATCH = "clean", "scratch"
 

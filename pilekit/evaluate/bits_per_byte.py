@@ -24,23 +24,23 @@ from typing import Any
 from pilekit.corpus import Corpus, Manifest
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.causal_lm import CausalLM, check_vocabulary, load_causal_lm
-from pilekit.evaluate.credit import Credit
-from pilekit.evaluate.device import device_of
-from pilekit.evaluate.job import apart, ranks_of_job
-from pilekit.evaluate.masked_lm import load_masked_lm
+from pilekit.evaluate.masked.model import load_masked_lm
+from pilekit.evaluate.masked.pseudo_scoring import Template, pseudo_score_documents
+from pilekit.evaluate.model.causal import CausalLM, check_vocabulary, load_causal_lm
+from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.prepared import Data, Given, Prepared, check_counts, corpus_of, prepare, rules_of
-from pilekit.evaluate.protocol import MLM_SEED, protocol
-from pilekit.evaluate.pseudo_scoring import Template, pseudo_score_documents
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.result import BitsPerByte, write_result
-from pilekit.evaluate.result_folder import RecordFile, held_folder, record_path
-from pilekit.evaluate.scoring import ScoredDocument, Share, TokenizedDocument, ignore, score_documents
-from pilekit.evaluate.selection import Recorded, count_selected, dealt, selected, tokenized
-from pilekit.evaluate.tabulate import tabulate
+from pilekit.evaluate.progress import Credit
+from pilekit.evaluate.ranks import apart, ranks_of_job
+from pilekit.evaluate.results.protocol import MLM_SEED, protocol
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.result import BitsPerByte, write_result
+from pilekit.evaluate.results.result_folder import RecordFile, held_folder, record_path
+from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.score.causal_nll import ScoredDocument, Share, TokenizedDocument, ignore, score_documents
+from pilekit.evaluate.select_documents import Recorded, count_selected, dealt, selected, tokenized
 from pilekit.evaluate.training_copies import count_training_copies
-from pilekit.shards import SkippedLines
-from pilekit.shards.reading import OnError
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)

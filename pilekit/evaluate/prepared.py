@@ -17,13 +17,13 @@ from transformers import PreTrainedModel
 
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.causal_lm import check_vocabulary
-from pilekit.evaluate.device import dtype_of
-from pilekit.evaluate.group0 import Group0, load_group0
-from pilekit.evaluate.masked_lm import tokens_of
-from pilekit.evaluate.model_folder import MASKED, kind_of, outline, positions_of, stored_dtype
-from pilekit.evaluate.protocol import Rules, max_length_of, prefix_token, protocol, record_key
-from pilekit.evaluate.pseudo_scoring import Template, template_of
+from pilekit.evaluate.masked.model import tokens_of
+from pilekit.evaluate.masked.pseudo_scoring import Template, template_of
+from pilekit.evaluate.model.causal import check_vocabulary
+from pilekit.evaluate.model.device import dtype_of
+from pilekit.evaluate.model.load import MASKED, kind_of, outline, positions_of, stored_dtype
+from pilekit.evaluate.results.group0 import Group0, load_group0
+from pilekit.evaluate.results.protocol import Rules, max_length_of, prefix_token, protocol, record_key
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 Data = str | Path | Sequence[str | Path] | Corpus | None

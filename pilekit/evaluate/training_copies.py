@@ -18,9 +18,9 @@ import numpy as np
 from pilekit.corpus import Corpus
 from pilekit.engine import Advance
 from pilekit.errors import visible
-from pilekit.evaluate.records import Records
-from pilekit.shards.indexing import index_corpus
-from pilekit.shards.reading import OnError
+from pilekit.evaluate.results.records import Records
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.read.reader import OnError
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat, too_many_subsets
@@ -26,12 +27,13 @@ from pilekit.pipeline.match import Match
 from pilekit.pipeline.min_bytes import MinBytes
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.sample import Sample
-from pilekit.shards import BadLine, ShardWriter, SkippedLines, read
-from pilekit.shards.opening import is_parquet
-from pilekit.shards.output import Output, inputs_for, output_folder
-from pilekit.shards.parquet_writing import RowGroups, parquet_writer
+from pilekit.shards.fingerprint import inputs_for
 from pilekit.shards.processes import decompress_ahead, processes_for
-from pilekit.shards.reading import OnError
+from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.write.parquet_writer import RowGroups, parquet_writer
+from pilekit.shards.write.shard_writer import ShardWriter
 
 SELECTION = "selection"
 """The kind in the header of the folder that `select_corpus` makes."""

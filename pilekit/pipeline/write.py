@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pilekit.documents import DocumentBatch
 from pilekit.pipeline.pipeline import DocumentStage
-from pilekit.shards import ShardWriter
+from pilekit.shards.write.shard_writer import ShardWriter
 
 
 @dataclass(frozen=True)

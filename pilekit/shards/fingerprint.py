@@ -9,14 +9,18 @@ in its time of change, which is no part of the fingerprint, as a copy has anothe
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import xxhash
 
-from pilekit.corpus.shard import STANDARD_INPUT, is_url
+from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.damage import ShardDamage
-from pilekit.shards.opening import open_stored
+from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.open import open_stored
 
 PIECES = 16
 PIECE_BYTES = 16 << 10
@@ -54,3 +58,23 @@ def changed_at(path: str) -> int:
         return 0 if is_url(path) else os.stat(path).st_mtime_ns  # noqa: PTH116 (a path as it was given)
     except OSError:
         return 0
+
+
+def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> dict[str, Any]:
+    """The inputs of a job that reads `shards` and writes into `folder`: name -> size and sample of each.
+
+    Raises PilekitError for a shard that lies in `folder`, where it could be overwritten.
+    """
+    inputs: dict[str, Any] = {}
+    for shard in shards:
+        if shard.path == STANDARD_INPUT:  # never the same again
+            inputs[shard.name] = [0, secrets.token_hex(16)]
+            continue
+        if not is_url(shard.path) and Path(shard.path).resolve().is_relative_to(Path(folder).resolve()):
+            raise PilekitError(
+                f"{visible(str(folder))}: holds {visible(shard.path)}, which is to be read; name another folder with "
+                "--out"
+            )
+        found = fingerprint(shard.path)
+        inputs[shard.name] = [found.size, found.sample]
+    return inputs

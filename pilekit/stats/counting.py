@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
-from pilekit.shards import SkippedLines
+from pilekit.shards.read.damage import SkippedLines
 from pilekit.stats.histogram import BINS, bin_of
 from pilekit.tokenize import Tokenizer
 

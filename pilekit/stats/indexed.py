@@ -11,9 +11,9 @@ from collections.abc import Collection
 import numpy as np
 
 from pilekit.corpus import Shard
-from pilekit.shards.index import ShardIndex, bad_lines
-from pilekit.shards.reading import OnError
-from pilekit.shards.records import bad_line_error
+from pilekit.shards.index.format import ShardIndex, bad_lines
+from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.reader import OnError
 from pilekit.stats.counting import Counts, TextHashes
 
 

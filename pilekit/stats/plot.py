@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
-from pilekit.shards import write_atomically
 from pilekit.stats.histogram import middle_of
 from pilekit.stats.summary import CorpusStats, SubsetStats
 

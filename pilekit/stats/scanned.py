@@ -1,4 +1,4 @@
-"""Count a long shard by scanning its lines (shards/line_scan.py), and read carefully only those that the scan leaves.
+"""Count a long shard by the compiled scan of its lines (json_line_kernel.py); only what that leaves is read carefully.
 
 What the scan leaves goes through the same parser as everywhere, so errors, skipped lines and odd spellings count as
 they do elsewhere. A label's first documents are read carefully too: from then on the scan knows it. Where most lines
@@ -11,10 +11,10 @@ import numpy as np
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.engine import Advance
-from pilekit.shards.line_scan import LINES, Int64, known_labels, line_form, scan_lines
-from pilekit.shards.lines import Line
-from pilekit.shards.reading import OnError, line_blocks, located_errors, record_format
-from pilekit.shards.records import LineParser
+from pilekit.shards.index.json_line_kernel import LINES, Int64, known_labels, line_form, scan_lines
+from pilekit.shards.read.json_records import LineParser
+from pilekit.shards.read.lines import Line
+from pilekit.shards.read.reader import OnError, line_blocks, located_errors, record_format
 from pilekit.stats.counting import Counts, count_batch
 
 

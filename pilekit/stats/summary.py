@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.engine import Advance, imap_shards
-from pilekit.shards import SkippedLines, read
-from pilekit.shards.index import IndexDamage, ShardIndex, find_index
-from pilekit.shards.opening import is_parquet
+from pilekit.shards.index.format import IndexDamage, ShardIndex, find_index
 from pilekit.shards.processes import decompress_ahead, processes_for
-from pilekit.shards.reading import OnError
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.reader import OnError, read
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, TextHashes, count_batch
 from pilekit.stats.histogram import quantile

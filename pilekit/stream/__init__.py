@@ -23,16 +23,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pilekit.stream.attention_mask import document_mask
-    from pilekit.stream.batch import Batch
-    from pilekit.stream.pack import Pack
+    from pilekit.stream.batch.attention_mask import document_mask
+    from pilekit.stream.batch.batch import Batch
+    from pilekit.stream.pack.pack_stage import Pack
     from pilekit.stream.pile_stream import PileStream
 
 _HOME = {
-    "Batch": "pilekit.stream.batch",
-    "Pack": "pilekit.stream.pack",
+    "Batch": "pilekit.stream.batch.batch",
+    "Pack": "pilekit.stream.pack.pack_stage",
     "PileStream": "pilekit.stream.pile_stream",
-    "document_mask": "pilekit.stream.attention_mask",
+    "document_mask": "pilekit.stream.batch.attention_mask",
 }
 
 __all__ = ["Batch", "Pack", "PileStream", "document_mask"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.mlm import Masking
+from pilekit.stream.batch.mlm import Masking
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilekit.stream.grid import Share
-from pilekit.stream.lane_sources import Wanted
-from pilekit.stream.window import MOST_TOKENS
+from pilekit.stream.order.lane_grid import Share
+from pilekit.stream.pack.window import MOST_TOKENS
+from pilekit.stream.read.lane_sources import Wanted
 
 _BYTES_PER_TOKEN = 4
 """Of text, roughly; by chance also of a token in memory."""

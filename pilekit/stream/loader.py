@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.batch import Batch
+from pilekit.stream.batch.batch import Batch
 from pilekit.stream.sharded_twice import refuse_unsafe_lightning
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
-from pilekit.shards.frame_cache import FrameCache
-from pilekit.shards.reading import OnError
-from pilekit.stream import finite
+from pilekit.shards.random_access.frame_cache import FrameCache
+from pilekit.shards.read.reader import OnError
+from pilekit.stream import finite_pass as finite
 from pilekit.stream import state as states
 from pilekit.stream.arguments import (
     MOST_TOKENS_IN_ROW,
@@ -43,24 +43,24 @@ from pilekit.stream.arguments import (
     subsets_of,
     tokenizer_of,
 )
-from pilekit.stream.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
+from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
+from pilekit.stream.batch.build_batches import Form, PackedForm, given_to_step, made
+from pilekit.stream.batch.raw_documents import RawForm, state_of, taken_state
 from pilekit.stream.explanation import Explanation, explain
-from pilekit.stream.finite import Passes, check_epochs
-from pilekit.stream.grid import Grid, Share, batch_sizes, given_lanes
-from pilekit.stream.hashes import Int64
-from pilekit.stream.lane import Layout, Place
-from pilekit.stream.lane_sources import OTHER, Wanted, checked_filters
+from pilekit.stream.finite_pass import Passes, check_epochs
 from pilekit.stream.loader import StreamLoader
-from pilekit.stream.making import Form, PackedForm, given_to_step, made
-from pilekit.stream.plan import Plan, choose_plan
-from pilekit.stream.raw_documents import RawForm, state_of, taken_state
+from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
+from pilekit.stream.order.repeats import exact_repeats
+from pilekit.stream.order.shuffle import Int64
+from pilekit.stream.order.topology import rank_of_world, refuse_differing_backends
+from pilekit.stream.pack.lane import Layout, Place
+from pilekit.stream.pack.window import PACKINGS, Packing
+from pilekit.stream.read.lane_sources import OTHER, Wanted, checked_filters
+from pilekit.stream.read.plan import Plan, choose_plan
 from pilekit.stream.repeated_epoch import RepeatedEpoch
-from pilekit.stream.repeats import exact_repeats
-from pilekit.stream.resuming import accumulation_for, changed_fields, grid_for, loaded_state
+from pilekit.stream.resume import accumulation_for, changed_fields, grid_for, loaded_state
 from pilekit.stream.sharded_twice import refuse_second_sharding
 from pilekit.stream.state import Record
-from pilekit.stream.topology import rank_of_world, refuse_differing_backends
-from pilekit.stream.window import PACKINGS, Packing
 from pilekit.stream.worker_part import WorkerPart, work_in_background
 from pilekit.tokenize import Tokenizer
 

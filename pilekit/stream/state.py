@@ -23,7 +23,7 @@ import numpy.typing as npt
 import orjson
 
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.grid import MOST_SAMPLES, Grid, Plan, Share
+from pilekit.stream.order.lane_grid import MOST_SAMPLES, Grid, Plan, Share
 from pilekit.stream.seal import check_seal, sealed
 from pilekit.stream.worker_part import refuse_worker_state
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pilekit.corpus import Corpus
 from pilekit.pipeline import document_hashes
-from pilekit.shards import read
+from pilekit.shards.read.reader import read
 
 OFFERED_PER_BYTE = 8
 """Text looked at for each byte of the sample: enough to spread it, few enough to be read in seconds."""

@@ -16,9 +16,9 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.atomic import check_target, write_atomically
 from pilekit.tokenize.loading import load_tokenizer
 from pilekit.tokenize.sampling import SampledDocument, sample_documents
 from pilekit.tokenize.tokenizer import Tokenizer

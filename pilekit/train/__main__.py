@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from pilekit.cli.main import rank_main
-from pilekit.train.launch import end_with_launcher
+from pilekit.train.launch.launch import end_with_launcher
 
 
 def rank() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
-from pilekit.corpus import Corpus, load_manifest, read_header, resolve_subsets
-from pilekit.dedup.earlier_run import KIND as DEDUP
+from pilekit.artifacts.header import read_header
+from pilekit.corpus import Corpus, load_manifest, resolve_subsets
+from pilekit.dedup.previous_runs import KIND as DEDUP
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model_folder import check_folder
+from pilekit.evaluate.model.load import check_folder
 from pilekit.stream import Batch, PileStream
-from pilekit.stream.repeats import exact_repeats
-from pilekit.stream.topology import rank_of_world
+from pilekit.stream.order.repeats import exact_repeats
+from pilekit.stream.order.topology import rank_of_world
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import TrainConfig, check_world, world_sizes
 

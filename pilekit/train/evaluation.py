@@ -22,11 +22,11 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
-from pilekit.evaluate.causal_lm import CausalLM
-from pilekit.evaluate.masked_lm import MaskedLM
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.scoring import Forward, Share, Windows
-from pilekit.shards.reading import OnError
+from pilekit.evaluate.masked.model import MaskedLM
+from pilekit.evaluate.model.causal import CausalLM
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.score.causal_nll import Forward, Share, Windows
+from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import TrainConfig
 

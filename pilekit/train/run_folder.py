@@ -36,9 +36,9 @@ from typing import Any
 
 import msgspec
 
-from pilekit.corpus import HEADER_FILE, read_header, write_header
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.atomic import write_atomically
 from pilekit.train.config import TrainConfig, differences, load_config, shown, to_toml
 
 logger = logging.getLogger(__name__)

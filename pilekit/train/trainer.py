@@ -27,32 +27,32 @@ from msgspec import structs
 
 from pilekit.engine.ranks import join, lost_rank
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.causal_lm import CausalLM, isolates_documents
-from pilekit.evaluate.fitting import is_out_of_memory
-from pilekit.evaluate.masked_lm import MaskedLM, keeps_documents_apart
+from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
+from pilekit.evaluate.model.causal import CausalLM, isolates_documents
+from pilekit.evaluate.model.fitting import is_out_of_memory
 from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint import Checkpoints, Progress, Unwritten
 from pilekit.train.config import TrainConfig, check, to_toml
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.device import check_device
-from pilekit.train.engine import Update
 from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
-from pilekit.train.export import export_model
-from pilekit.train.failed_step import failed_compilation, failed_step
-from pilekit.train.interrupt import first_interrupt
-from pilekit.train.logs import open_logs
-from pilekit.train.metrics import StepBitsPerByte, StepMetrics, step_memory
-from pilekit.train.model import build_on, fingerprint
-from pilekit.train.objectives import count_targets
-from pilekit.train.peek import peek_command
-from pilekit.train.profile import Profile, part
+from pilekit.train.launch.interrupt import first_interrupt
+from pilekit.train.log.alerts import against_waiting
+from pilekit.train.log.logs import open_logs
+from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
+from pilekit.train.log.peek import peek_command
+from pilekit.train.log.profile import Profile, part
+from pilekit.train.log.step_sums import StepSums
+from pilekit.train.log.tensorboard import check_tensorboard
+from pilekit.train.model.build import build_on, fingerprint
+from pilekit.train.model.export import export_model
 from pilekit.train.run_folder import RunFolder, check_start, open_run, run_of, take_config
-from pilekit.train.schedule import learning_rate
-from pilekit.train.sharding import own_part
-from pilekit.train.step_sums import StepSums
-from pilekit.train.tensorboard import check_tensorboard
-from pilekit.train.watch import against_waiting
+from pilekit.train.step.engine import Update
+from pilekit.train.step.failed_step import failed_compilation, failed_step
+from pilekit.train.step.objectives import count_targets
+from pilekit.train.step.schedule import learning_rate
+from pilekit.train.step.sharding import own_part
 
 logger = logging.getLogger(__name__)
 

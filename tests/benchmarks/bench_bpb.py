@@ -49,7 +49,7 @@ import json, sys, time
 import torch
 from pilekit import Corpus, load_tokenizer
 from pilekit.evaluate.bits_per_byte import score_corpus
-from pilekit.evaluate.causal_lm import load_causal_lm
+from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.tokenize import Tokenizer
 from tests.benchmarks.lm_eval_peer import forget_peak, held_memory, peak_memory
 
@@ -240,7 +240,7 @@ def pythia(folder: Path, tokenizer: Path, shape: str) -> Path:
 
 def some_documents(shard: Path, size: int) -> list[str]:
     """The first documents of `shard` with `size` bytes in all, those longer than a tenth of it left out."""
-    from pilekit.shards import read
+    from pilekit.shards.read.reader import read
 
     texts = (text for batch in read(shard) for text in batch.texts)
     return first((text for text in texts if len(text.encode()) <= size // 10), size)

@@ -292,7 +292,7 @@ def main() -> None:
 
 
 def _compare(folder: Path, chosen: argparse.Namespace) -> None:
-    from pilekit.shards.reframing import reframe_corpus
+    from pilekit.shards.write.reframe import reframe_corpus
 
     lines = _some_lines(chosen.shard, chosen.megabytes << 20)
     shard, slow, warm_up = (folder / f"{name}.jsonl.zst" for name in ("whole", "slow", "warm-up"))

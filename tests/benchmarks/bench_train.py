@@ -140,7 +140,7 @@ def model_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int, se
     from transformers import AutoModelForCausalLM, GPTNeoXConfig
     from transformers.utils.logging import disable_progress_bar
 
-    from pilekit.train.presets import PRESETS
+    from pilekit.train.model.presets import PRESETS
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     shape = PRESETS[preset]

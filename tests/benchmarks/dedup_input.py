@@ -18,8 +18,8 @@ import orjson
 import zstandard
 
 from pilekit.corpus import load_manifest
-from pilekit.dedup.shingles import jaccard, shingle_set
-from pilekit.shards import read
+from pilekit.dedup.sketch.shingles import jaccard, shingle_set
+from pilekit.shards.read.reader import read
 from tests.dedup.planted import EDITS, LEAST, MOST
 
 COPIES = 0.2

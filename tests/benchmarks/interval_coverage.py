@@ -27,7 +27,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
-from pilekit.evaluate.intervals import Float64, interval, ratios, resampled_sums  # noqa: E402
+from pilekit.evaluate.results.intervals import Float64, interval, ratios, resampled_sums  # noqa: E402
 
 SIZES = (30, 100, 300, 1000, 3000)
 SLOPE, SPREAD = -0.05, 0.25

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.compare import compare
+from pilekit.evaluate.results.compare import compare
 from tests.tiny import LABELS, tiny_corpus, tiny_model_dir
 
 

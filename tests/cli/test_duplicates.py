@@ -18,11 +18,11 @@ from pilekit.cli import duplicates
 from pilekit.corpus import shard_of
 from pilekit.dedup import steps
 from pilekit.dedup.deduplicate import deduplicate
-from pilekit.dedup.removed import SCHEMA
-from pilekit.dedup.removed_pairs import RemovedPair, spread_pairs
+from pilekit.dedup.output.removed_table import SCHEMA
+from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
-from pilekit.shards.indexing import build_index
+from pilekit.shards.index.build import build_index
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.dedup import reference
 from tests.dedup.planted import planted
 from tests.pipeline.making import batch

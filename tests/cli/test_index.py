@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from pilekit.cli.index import command
 from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards.index import load_index
-from pilekit.shards.indexing import index_of
+from pilekit.shards.index.build import index_of
+from pilekit.shards.index.format import load_index
 from tests.shards.making import record, some_lines, zstd_frame
 from tests.small_disk import small_disk
 
@@ -114,7 +114,7 @@ FULL = """
 import sys
 from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards.indexing import index_of
+from pilekit.shards.index.build import index_of
 try: index_of(shard_of(sys.argv[1]))
 except PilekitError as error: print(error)
 """

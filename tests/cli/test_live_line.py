@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.cli.live_line import duration, line_of, short_count
-from pilekit.train.metrics import StepMetrics
+from pilekit.train.log.metrics import StepMetrics
 
 
 def metrics(step: int, **others: Any) -> StepMetrics:
@@ -99,7 +99,7 @@ PROGRAM = """\
 import sys
 from pilekit.cli.live_line import live_line
 from msgspec import UNSET
-from pilekit.train.metrics import StepBitsPerByte, StepMetrics
+from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics
 with live_line(3) as show:
     for step in (1, 2, 3):
         show(StepMetrics(step=step, loss=None if step == 3 else 2.5, loss_by_subset={}, lr=0.1, grad_norm=1.0,

@@ -13,7 +13,7 @@ from rich.console import Console
 from pilekit import PilekitError
 from pilekit.cli import reframe
 from pilekit.cli.reframe import command
-from pilekit.shards.reframing import Reframed
+from pilekit.shards.write.reframe import Reframed
 from tests.shards import making
 
 

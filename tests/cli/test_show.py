@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from pilekit.cli import show
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
-from pilekit.shards.indexing import build_index
+from pilekit.shards.index.build import build_index
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import record, some_lines, zstd_frame
 
 SHOW = [sys.executable, "-c", "from pilekit.cli.show import command; command(prog_name='pilekit show')"]

@@ -20,7 +20,7 @@ from rich.filesize import decimal
 from pilekit.cli.train import command
 from pilekit.errors import PilekitError
 from pilekit.train.config import load_config
-from pilekit.train.estimate import estimate, table
+from pilekit.train.estimate.estimate import estimate, table
 from pilekit.train.run_folder import open_run
 from tests.tiny import tiny_model
 from tests.train.runs import tiny_run
@@ -124,7 +124,7 @@ def test_an_estimate_for_people_and_for_programs(made: Path, here: Path) -> None
 def test_what_is_wrong_is_told_before_a_rank_is_started(
     made: Path, here: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("pilekit.train.launch.launch", lambda *arguments: pytest.fail("it was launched"))
+    monkeypatch.setattr("pilekit.train.launch.launch.launch", lambda *arguments: pytest.fail("it was launched"))
     for mode in ([], ["--dry-run"], ["--estimate"]):
         result = train(made, *options, *mode)
         assert isinstance(result.exception, PilekitError)
@@ -155,7 +155,7 @@ def test_ranks_are_launched_with_the_options_of_the_command(
         calls.append(call)
         return code
 
-    monkeypatch.setattr("pilekit.train.launch.launch", launch)
+    monkeypatch.setattr("pilekit.train.launch.launch.launch", launch)
     monkeypatch.setattr("pilekit.cli.train._train", lambda *call: trained.append(call))
     result = train(made, "--set", "train.steps=9", "--resume", "never", *options)
     if nproc is None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from pilekit.cli.main import pilekit
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
+from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.tokenize import load_tokenizer
 
 HOSTILE = "\x1b[31m[red]label[/red]"

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader
 
 from pilekit.corpus import shard_of, stores
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
-from pilekit.shards.index import find_index
-from pilekit.shards.pile_documents import PileDocuments
-from pilekit.shards.random_access import StoredDocument, read_documents
+from pilekit.shards.index.format import find_index
+from pilekit.shards.random_access.document_reader import StoredDocument, read_documents
+from pilekit.shards.random_access.pile_documents import PileDocuments
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, record, some_lines, zstd_frame
 from tests.web_server import serving
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from pilekit.cli.verify import command
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import record, some_lines
 
 PILEKIT = [sys.executable, "-m", "pilekit.cli.main", "verify"]

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Corpus, Shard, local, shard_of, write_header
+from pilekit.artifacts.header import write_header
+from pilekit.corpus import Corpus, Shard, local, shard_of
 from pilekit.errors import PilekitError
 
 Make = Callable[..., Path]

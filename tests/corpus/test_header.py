@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilekit import __version__
-from pilekit.corpus import HEADER_FILE, read_header, write_header
+from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.errors import PilekitError
 
 

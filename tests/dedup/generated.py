@@ -23,15 +23,15 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.bands import Bands
 from pilekit.dedup.bits import get_bits
-from pilekit.dedup.choose import Decisions, choose
-from pilekit.dedup.exact import find_exact
-from pilekit.dedup.match import find_candidates
-from pilekit.dedup.population import Population
-from pilekit.dedup.shingle_store import ShingleStore
-from pilekit.dedup.shingles import mixed
-from pilekit.dedup.verify import verify
+from pilekit.dedup.compare.jaccard import verify
+from pilekit.dedup.compare.shingle_store import ShingleStore
+from pilekit.dedup.match.candidates import find_candidates
+from pilekit.dedup.match.exact import find_exact
+from pilekit.dedup.match.population import Population
+from pilekit.dedup.output.merge_removals import Decisions, choose
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.shingles import mixed
 from pilekit.kernels import compiled
 from tests.dedup.given import write_flat_sets
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.difference import bitmap_words, bitmaps
-from pilekit.dedup.match import Candidates
-from pilekit.dedup.rows import write_rows
-from pilekit.dedup.shingle_store import (
+from pilekit.dedup.compare.difference import bitmap_words, bitmaps
+from pilekit.dedup.compare.jaccard import Verified, verify
+from pilekit.dedup.compare.shingle_store import (
     EXTENT_WORDS,
     KEY_WORDS,
     ShingleStore,
@@ -21,7 +20,8 @@ from pilekit.dedup.shingle_store import (
     extents_file,
     sets_file,
 )
-from pilekit.dedup.verify import Verified, verify
+from pilekit.dedup.match.candidates import Candidates
+from pilekit.dedup.match.rows import write_rows
 
 Values = npt.NDArray[np.uint64]
 

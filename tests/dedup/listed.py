@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.match import Candidates
+from pilekit.dedup.match.candidates import Candidates
 
 
 class ListedPopulation:

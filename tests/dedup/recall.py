@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from pilekit.corpus import shard_of
-from pilekit.dedup.bands import Bands, choose_bands
 from pilekit.dedup.bits import no_bits
 from pilekit.dedup.deduplicate import deduplicate
-from pilekit.dedup.match import find_candidates
-from pilekit.dedup.population import Population, ids_of
-from pilekit.dedup.sketch import sketch_shard
+from pilekit.dedup.match.candidates import find_candidates
+from pilekit.dedup.match.population import Population, ids_of
+from pilekit.dedup.sketch.bands import Bands, choose_bands
+from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from tests.dedup.checking import removed_rows, write_corpus
 from tests.dedup.planted import EDITS, NGRAM, Pair, planted
 from tests.shards import making

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest, shard_of
-from pilekit.dedup.apply import clean_shard
+from pilekit.dedup.output.apply import clean_shard
 from pilekit.shards.fingerprint import fingerprint
-from pilekit.shards.index import find_index, load_index
-from pilekit.shards.indexing import build_index
-from pilekit.shards.keep_masks import write_mask
+from pilekit.shards.index.build import build_index
+from pilekit.shards.index.format import find_index, load_index
+from pilekit.shards.keep_mask import write_mask
 from tests.shards import making
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from pilekit.dedup.bands import Bands, choose_bands
-from pilekit.dedup.minhash import band_keys, permutations, signatures
+from pilekit.dedup.sketch.bands import Bands, choose_bands
+from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.errors import PilekitError
 from tests.dedup.planted import EDITS, planted
 

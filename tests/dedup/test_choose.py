@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.dedup.bits import no_bits, set_bits, write_bits
-from pilekit.dedup.choose import EXACT, NEAR, Decisions, choose
-from pilekit.dedup.exact import ExactCopies
-from pilekit.dedup.rows import Table, write_rows
+from pilekit.dedup.match.exact import ExactCopies
+from pilekit.dedup.match.rows import Table, write_rows
+from pilekit.dedup.output.merge_removals import EXACT, NEAR, Decisions, choose
 from tests.dedup.listed import OWN, ranks_of
 
 Edges = dict[tuple[int, int], float]

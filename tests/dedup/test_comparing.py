@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.comparing import groups, needed, possible, shared_if_enough
+from pilekit.dedup.compare.jaccard_kernels import groups, needed, possible, shared_if_enough
 
 values = st.lists(st.integers(0, 99) | st.integers(0, 2**64 - 1), unique=True, max_size=100)
 

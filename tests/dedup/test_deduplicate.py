@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pilekit import Corpus, PilekitError
 from pilekit.dedup import scratch_space
 from pilekit.dedup.deduplicate import deduplicate
-from pilekit.dedup.shingles import shingle_set
+from pilekit.dedup.sketch.shingles import shingle_set
 from tests.dedup import reference
 from tests.dedup.checking import Identity, check, corpus_documents, removed_rows, write_corpus
 from tests.dedup.planted import planted

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.comparing import needed
-from pilekit.dedup.difference import LARGEST, bitmap_words, bitmaps, least_difference
+from pilekit.dedup.compare.difference import LARGEST, bitmap_words, bitmaps, least_difference
+from pilekit.dedup.compare.jaccard_kernels import needed
 
 some_values = st.sets(st.integers(0, 300) | st.integers(0, 2**64 - 1), min_size=1, max_size=300)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.exact import ExactCopies, find_exact
+from pilekit.dedup.match.exact import ExactCopies, find_exact
 from tests.dedup.listed import OWN, ListedPopulation, ranks_of
 
 

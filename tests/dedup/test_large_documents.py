@@ -17,10 +17,10 @@ import json, re, sys
 from pathlib import Path
 import numpy as np
 from pilekit.corpus import shard_of
-from pilekit.dedup.bands import Bands
-from pilekit.dedup.population import Population
-from pilekit.dedup.second_pass import store_shingles
-from pilekit.dedup.sketch import sketch_shard
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.match.population import Population
+from pilekit.dedup.compare.second_pass import store_shingles
+from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from tests.dedup.given import edges_of, given_candidates, verify
 
 def peak():

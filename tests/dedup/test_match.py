@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.bands import Bands
 from pilekit.dedup.bits import no_bits, set_bits
-from pilekit.dedup.match import Candidates, find_candidates
+from pilekit.dedup.match.candidates import Candidates, find_candidates
+from pilekit.dedup.sketch.bands import Bands
 from pilekit.errors import PilekitError
 from tests.dedup.listed import OWN, ListedPopulation, lists_of, ranks_of
 

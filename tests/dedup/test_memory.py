@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pilekit.dedup.choose import EXACT, NEAR, Decisions
-from pilekit.dedup.exact import ExactCopies
-from pilekit.dedup.match import Candidates
-from pilekit.dedup.population import ranks_of
-from pilekit.dedup.rows import Rows, Table
-from pilekit.dedup.verify import Verified
+from pilekit.dedup.compare.jaccard import Verified
+from pilekit.dedup.match.candidates import Candidates
+from pilekit.dedup.match.exact import ExactCopies
+from pilekit.dedup.match.population import ranks_of
+from pilekit.dedup.match.rows import Rows, Table
+from pilekit.dedup.output.merge_removals import EXACT, NEAR, Decisions
 from tests.dedup.generated import BANDS, GROUPS, LICENCE, THRESHOLD, shingles, text_of, values
 from tests.dedup.listed import lists_of
 

@@ -11,8 +11,8 @@ from datasketch import MinHash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.minhash import SHINGLES_AT_A_TIME, band_keys, permutations, signatures
-from pilekit.dedup.shingles import shingle_set
+from pilekit.dedup.sketch.minhash import SHINGLES_AT_A_TIME, band_keys, permutations, signatures
+from pilekit.dedup.sketch.shingles import shingle_set
 from tests.dedup import reference
 
 

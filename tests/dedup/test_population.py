@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import shard_of
-from pilekit.dedup.bands import Bands
-from pilekit.dedup.population import MAX_DOCUMENTS, Population, ids_of, ranks_of
-from pilekit.dedup.sketch import ShardSketch, sketch_shard
+from pilekit.dedup.match.population import MAX_DOCUMENTS, Population, ids_of, ranks_of
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.sketch_shard import ShardSketch, sketch_shard
 from pilekit.errors import PilekitError
 from tests.dedup import reference
 from tests.shards.making import record

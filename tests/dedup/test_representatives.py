@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.bands import choose_bands
 from pilekit.dedup.bits import no_bits
-from pilekit.dedup.match import find_candidates
-from pilekit.dedup.minhash import band_keys, permutations, signatures
-from pilekit.dedup.population import ranks_of
-from pilekit.dedup.representatives import MOST, Representatives, room_of
-from pilekit.dedup.shingles import shingle_set
-from pilekit.dedup.sketch_file import key_column
-from pilekit.dedup.verify import verify
+from pilekit.dedup.compare.jaccard import verify
+from pilekit.dedup.compare.representatives import MOST, Representatives, room_of
+from pilekit.dedup.match.candidates import find_candidates
+from pilekit.dedup.match.population import ranks_of
+from pilekit.dedup.sketch.bands import choose_bands
+from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
+from pilekit.dedup.sketch.shingles import shingle_set
+from pilekit.dedup.sketch.sketch_format import key_column
 from tests.dedup.given import Edge, edges_of, given_store, verify_given
 from tests.dedup.listed import OWN, ListedPopulation, lists_of
 

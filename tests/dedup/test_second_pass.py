@@ -18,16 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest, Shard, shard_of
-from pilekit.dedup import flagged_texts, second_pass, shingle_sets
-from pilekit.dedup.bands import Bands
-from pilekit.dedup.population import Population
-from pilekit.dedup.second_pass import store_shingles
-from pilekit.dedup.shingle_store import ShingleStore, extents_file
-from pilekit.dedup.shingles import shingle_set
-from pilekit.dedup.sketch import sketch_shard
+from pilekit.dedup.compare import candidate_texts as flagged_texts
+from pilekit.dedup.compare import second_pass, shingle_sets
+from pilekit.dedup.compare.second_pass import store_shingles
+from pilekit.dedup.compare.shingle_store import ShingleStore, extents_file
+from pilekit.dedup.match.population import Population
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.shingles import shingle_set
+from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from pilekit.errors import PilekitError
 from pilekit.shards import processes
-from pilekit.shards.indexing import build_index
+from pilekit.shards.index.build import build_index
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
 from tests.stopping import tree
 

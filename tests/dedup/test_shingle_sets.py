@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup import shingle_sets as module
-from pilekit.dedup.difference import bitmaps
-from pilekit.dedup.shingle_sets import Sets, large_sets, shingle_sets
-from pilekit.dedup.shingles import shingle_set
+from pilekit.dedup.compare import shingle_sets as module
+from pilekit.dedup.compare.difference import bitmaps
+from pilekit.dedup.compare.shingle_sets import Sets, large_sets, shingle_sets
+from pilekit.dedup.sketch.shingles import shingle_set
 from tests.shards.making import texts
 
 repetitive = st.lists(st.sampled_from(["a", "b", "c", "dd"]), max_size=300).map(" ".join)

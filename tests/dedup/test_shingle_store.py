@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup import shingle_store
 from pilekit.dedup.bits import Bits
-from pilekit.dedup.difference import bitmaps
-from pilekit.dedup.shingle_store import ShingleStore, extents_file, sets_file
+from pilekit.dedup.compare import shingle_store
+from pilekit.dedup.compare.difference import bitmaps
+from pilekit.dedup.compare.shingle_store import ShingleStore, extents_file, sets_file
 from pilekit.errors import PilekitError
 from tests.dedup.given import given_store, write_store_files
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pilekit.dedup import shingles as kernels
-from pilekit.dedup.shingles import PIECE_BYTES, begin_document, common, jaccard, next_shingles, shingle_set
+from pilekit.dedup.sketch import shingles as kernels
+from pilekit.dedup.sketch.shingles import PIECE_BYTES, begin_document, common, jaccard, next_shingles, shingle_set
 from tests.dedup import reference
 
 # What decides where words end: every byte that is next to a class of word bytes, their cases, and beyond ASCII.

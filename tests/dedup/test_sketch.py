@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest, shard_of
-from pilekit.dedup import sketch_file
-from pilekit.dedup.bands import Bands
-from pilekit.dedup.minhash import band_keys, permutations, signatures
-from pilekit.dedup.sketch import ShardSketch, key_column, load_sketch, sketch_shard
+from pilekit.dedup.sketch import sketch_format as sketch_file
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
+from pilekit.dedup.sketch.sketch_shard import ShardSketch, key_column, load_sketch, sketch_shard
 from pilekit.errors import PilekitError
 from tests.benchmarks.generating import write_shard
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
@@ -316,8 +316,8 @@ SKETCH = """
 import re, sys
 from pathlib import Path
 from pilekit.corpus import shard_of
-from pilekit.dedup.bands import Bands
-from pilekit.dedup.sketch import sketch_shard
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from pilekit.errors import PilekitError
 
 settings = dict(bands=Bands(21, 6), ngram=5, subsets=None, manifest=None, on_error="raise")

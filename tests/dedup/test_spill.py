@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.rows import Table
-from pilekit.dedup.spill import RowSort
+from pilekit.dedup.match.external_sort import RowSort
+from pilekit.dedup.match.rows import Table
 from tests.small_disk import small_disk
 
 SMALLEST = 1
@@ -111,7 +111,7 @@ FILL_THE_DISK = """
 import sys
 from pathlib import Path
 import numpy as np
-from pilekit.dedup.spill import RowSort
+from pilekit.dedup.match.external_sort import RowSort
 from pilekit.errors import PilekitError
 
 with RowSort(Path(sys.argv[1]), 2, 1) as rows:
@@ -136,7 +136,7 @@ SORT_THIRTY_TWO_MEGABYTES_IN_EIGHT = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from pilekit.dedup.spill import RowSort
+from pilekit.dedup.match.external_sort import RowSort
 
 random = np.random.default_rng(4)
 

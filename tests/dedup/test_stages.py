@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import PilekitError, Pipeline, ShardWriter, document_map, read, read_corpus
-from pilekit.corpus import HEADER_FILE, Corpus
+from pilekit.artifacts.header import HEADER_FILE
+from pilekit.corpus import Corpus
 from pilekit.dedup import deduplicated
-from pilekit.dedup.bands import choose_bands
 from pilekit.dedup.deduplicate import deduplicate
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.near_duplicates import NearDuplicates
-from pilekit.dedup.shingles import shingle_set
+from pilekit.dedup.sketch.bands import choose_bands
+from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.documents import DocumentBatch
 from pilekit.pipeline import MinBytes
 from pilekit.pipeline.selecting import select_corpus

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit.dedup import verify as module
-from pilekit.dedup.population import ranks_of
-from pilekit.dedup.shingles import shingle_set
-from pilekit.dedup.verify import Counts, verify
+from pilekit.dedup.compare import jaccard as module
+from pilekit.dedup.compare.jaccard import Counts, verify
+from pilekit.dedup.match.population import ranks_of
+from pilekit.dedup.sketch.shingles import shingle_set
 from tests.dedup import reference
 from tests.dedup.given import Edge, all_pairs, edges_of, given_candidates, given_store, verify_given
 from tests.dedup.listed import OWN

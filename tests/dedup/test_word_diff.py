@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pilekit.dedup.side_by_side import side_by_side
-from pilekit.dedup.word_diff import WordDiff, word_diff
+from pilekit.dedup.show.side_by_side import side_by_side
+from pilekit.dedup.show.word_diff import WordDiff, word_diff
 from tests.dedup import reference
 
 texts = st.one_of(

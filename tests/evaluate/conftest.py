@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.result import BitsPerByte
+from pilekit.evaluate.results.result import BitsPerByte
 from tests.evaluate.folders import note_scored
 from tests.tiny import tiny_corpus, tiny_model_dir
 

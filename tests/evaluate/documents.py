@@ -10,7 +10,7 @@ import msgspec
 from transformers import AutoModelForCausalLM
 
 from pilekit.corpus import Corpus, Manifest
-from pilekit.shards import read_corpus
+from pilekit.shards.read.reader import read_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_bpb, reference_nll
 

@@ -12,9 +12,9 @@ import torch
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
-from pilekit.evaluate.causal_lm import as_causal_lm, load_causal_lm
-from pilekit.evaluate.result import Score, write_result
-from pilekit.shards import read_corpus
+from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
+from pilekit.evaluate.results.result import Score, write_result
+from pilekit.shards.read.reader import read_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write
 from tests.evaluate.reference import reference_bpb

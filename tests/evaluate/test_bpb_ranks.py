@@ -23,12 +23,13 @@ from hypothesis import strategies as st
 from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError, ToldElsewhere
-from pilekit.evaluate import job, scoring
+from pilekit.evaluate import ranks as job
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.job import apart
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.result_folder import read_result
-from pilekit.evaluate.selection import DOCUMENT_BYTES, dealt
+from pilekit.evaluate.ranks import apart
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result_folder import read_result
+from pilekit.evaluate.score import causal_nll as scoring
+from pilekit.evaluate.select_documents import DOCUMENT_BYTES, dealt
 from tests.evaluate.folders import lines, note_scored, same
 from tests.process_groups import ROOT, ProcessGroups
 from tests.tiny import tiny_corpus

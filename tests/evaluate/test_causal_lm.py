@@ -35,8 +35,8 @@ from transformers import (
 )
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import as_causal_lm, check_vocabulary, isolates_documents, load_causal_lm
-from pilekit.evaluate.logit_finish import UNCHANGED, Finish
+from pilekit.evaluate.model.causal import as_causal_lm, check_vocabulary, isolates_documents, load_causal_lm
+from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish
 from pilekit.tokenize import load_tokenizer
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 

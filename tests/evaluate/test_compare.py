@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
-from pilekit.evaluate.compare import Comparison, Difference, common_rows, compare
-from pilekit.evaluate.intervals import REPLICATES, interval, ratios, resampled_sums
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.result import BitsPerByte, Score
-from pilekit.evaluate.scoring import ScoredDocument
+from pilekit.evaluate.results.compare import Comparison, Difference, common_rows, compare
+from pilekit.evaluate.results.intervals import REPLICATES, interval, ratios, resampled_sums
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.result import BitsPerByte, Score
+from pilekit.evaluate.score.causal_nll import ScoredDocument
 
 LN2 = math.log(2)
 SHARDS = ("a.jsonl", "b.jsonl")

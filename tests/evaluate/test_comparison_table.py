@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from pilekit.corpus import load_manifest
-from pilekit.evaluate.compare import Against, Comparison, Difference
-from pilekit.evaluate.comparison_table import comparison_table, verdict
+from pilekit.evaluate.results.compare import Against, Comparison, Difference
+from pilekit.evaluate.show.comparison_table import comparison_table, verdict
 
 
 def lines(comparison: Comparison, width: int = 80) -> list[str]:

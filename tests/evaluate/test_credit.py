@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.credit import Credit
+from pilekit.evaluate.progress import Credit
 from tests.evaluate.documents import write
 
 

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate import device as module
-from pilekit.evaluate.device import device_of, dtype_of
-from pilekit.evaluate.job import ranks_of_job
-from pilekit.evaluate.model_folder import CAUSAL, MASKED, kind_of, outline, stored_dtype
+from pilekit.evaluate.model import device as module
+from pilekit.evaluate.model.device import device_of, dtype_of
+from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, stored_dtype
+from pilekit.evaluate.ranks import ranks_of_job
 from tests.tiny import tiny_model, tiny_model_dir
 
 CPU = torch.device("cpu")

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
-from pilekit.evaluate.fitting import Fitting, is_out_of_memory
-from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument, score_documents
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
+from pilekit.evaluate.model.fitting import Fitting, is_out_of_memory
+from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument, score_documents
 from tests.tiny import tiny_model
 
 ERRORS = [
@@ -157,8 +157,8 @@ def test_other_errors_are_not_of_memory() -> None:
 LIMITED = """
 import json, logging, resource, sys
 import numpy as np, torch
-from pilekit.evaluate.causal_lm import as_causal_lm
-from pilekit.evaluate.scoring import TokenizedDocument, score_documents
+from pilekit.evaluate.model.causal import as_causal_lm
+from pilekit.evaluate.score.causal_nll import TokenizedDocument, score_documents
 from tests.tiny import tiny_model
 
 torch.set_num_threads(1)

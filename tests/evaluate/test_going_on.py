@@ -15,8 +15,8 @@ import pytest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.result_folder import read_line, read_result
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result_folder import read_line, read_result
 from tests.evaluate.folders import lines, record_file, same
 from tests.process_groups import ROOT
 from tests.small_disk import small_disk

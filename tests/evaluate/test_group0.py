@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.evaluate.group0 import Group0, load_group0
+from pilekit.evaluate.results.group0 import Group0, load_group0
 
 PILE = load_manifest()
 SHORT_NAMES = {

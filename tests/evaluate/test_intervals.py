@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit.evaluate.intervals import REPLICATES, SEED, Float64, interval, method, ratios, resampled_sums
+from pilekit.evaluate.results.intervals import REPLICATES, SEED, Float64, interval, method, ratios, resampled_sums
 from tests.benchmarks.interval_coverage import BOUNDED, coverage
 
 MASK = (1 << 64) - 1

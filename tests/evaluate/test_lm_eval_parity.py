@@ -20,7 +20,7 @@ from tokenizers import processors
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.shards import read
+from pilekit.shards.read.reader import read
 from tests.benchmarks.lm_eval_peer import log_likelihoods
 from tests.tiny import WORDS, Family, tiny_model_dir
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig
 
-from pilekit.evaluate.logit_finish import UNCHANGED, Finish, finish_of
+from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish, finish_of
 from tests.finishing import finished
 
 NUMBERS = st.floats(0.05, 60.0)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertModel, ModernBertConfig
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm, keeps_documents_apart, load_masked_lm, states_at
+from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, keeps_documents_apart, load_masked_lm, states_at
 from tests.tiny import tiny_model_dir
 from tests.tiny_masked import FAMILIES, PAD, VOCABULARY, called, config_of, made_of, mobile_bert, tiny
 

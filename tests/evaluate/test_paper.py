@@ -5,10 +5,10 @@ import math
 import pytest
 
 from pilekit.corpus import PublishedTable, load_manifest
-from pilekit.evaluate.paper import bytes_of_all_tokens, bytes_of_tokens
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.scoring import ScoredDocument
-from pilekit.evaluate.tabulate import tabulate
+from pilekit.evaluate.results.paper import bytes_of_all_tokens, bytes_of_tokens
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.score.causal_nll import ScoredDocument
 
 PILE = load_manifest()
 TABLES: dict[str, PublishedTable] = {table.title: table for table in PILE.tables}

@@ -15,11 +15,11 @@ from matplotlib.colors import to_hex, to_rgb
 
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
-from pilekit.evaluate.compare import Against, Comparison, Difference, compare
-from pilekit.evaluate.plot import draw_comparison, draw_result, write_figure
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.tabulate import tabulate
+from pilekit.evaluate.results.compare import Against, Comparison, Difference, compare
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.tabulate import tabulate
+from pilekit.evaluate.show.plot import draw_comparison, draw_result, write_figure
 from pilekit.stats.plot import MOST_ROWS
 
 PILE = [subset.name for subset in load_manifest().subsets]

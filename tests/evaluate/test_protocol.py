@@ -9,7 +9,7 @@ import pytest
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.result import BitsPerByte
+from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of
 from tests.tiny import tiny_model_dir

@@ -16,9 +16,9 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 from pilekit import bits_per_byte
 from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as scoring_run
-from pilekit.evaluate.pseudo_scoring import Template
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.result_folder import read_result
+from pilekit.evaluate.masked.pseudo_scoring import Template
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result_folder import read_result
 from tests.evaluate.pseudo_reference import reference_pseudo_nll
 from tests.process_groups import ProcessGroups
 from tests.tiny import WORDS, tiny_corpus, tiny_model_dir

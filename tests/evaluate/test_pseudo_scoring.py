@@ -19,10 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedTokenizerFast
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate import pseudo_scoring, scoring
-from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm
-from pilekit.evaluate.pseudo_scoring import Template, chosen, pseudo_score_documents, template_of
-from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument
+from pilekit.evaluate.masked import pseudo_scoring
+from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
+from pilekit.evaluate.masked.pseudo_scoring import Template, chosen, pseudo_score_documents, template_of
+from pilekit.evaluate.score import causal_nll as scoring
+from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.pseudo_reference import reference_losses, reference_pseudo_nll
 from tests.tiny import tiny_corpus, tiny_tokenizer

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pilekit.corpus import Manifest, load_manifest
-from pilekit.evaluate.published import published_beside, warnings_on, why_withheld
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.scoring import ScoredDocument
+from pilekit.evaluate.results.published import published_beside, warnings_on, why_withheld
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.score.causal_nll import ScoredDocument
 
 PILE, SEVENTEEN = load_manifest(), load_manifest("pile-uncopyrighted")
 NAMES = [subset.name for subset in PILE.subsets]

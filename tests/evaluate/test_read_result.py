@@ -20,11 +20,11 @@ from rich.console import Console
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.compare import compare
-from pilekit.evaluate.comparison_table import comparison_table
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.result_folder import read_result
-from pilekit.evaluate.table import result_table
+from pilekit.evaluate.results.compare import compare
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result_folder import read_result
+from pilekit.evaluate.show.comparison_table import comparison_table
+from pilekit.evaluate.show.table import result_table
 from tests.evaluate.documents import write
 from tests.evaluate.folders import record_file
 from tests.process_groups import ROOT

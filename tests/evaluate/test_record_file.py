@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.result_folder import RecordFile, read_line, read_records, record_line, record_path
-from pilekit.evaluate.scoring import ScoredDocument
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.result_folder import RecordFile, read_line, read_records, record_line, record_path
+from pilekit.evaluate.score.causal_nll import ScoredDocument
 from tests.evaluate.folders import rows
 
 KEY = "0123456789abcdef" * 2

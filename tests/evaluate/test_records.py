@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.scoring import ScoredDocument
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.score.causal_nll import ScoredDocument
 
 SHARDS = ("b.jsonl", "empty.jsonl", "a/0.jsonl")
 MANIFEST = msgspec.toml.decode(

@@ -12,12 +12,12 @@ import zstandard
 
 from pilekit.corpus import Corpus
 from pilekit.evaluate import bits_per_byte as module
-from pilekit.evaluate import causal_lm
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.protocol import record_key
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.result_folder import read_result
-from pilekit.shards import read_corpus
+from pilekit.evaluate.model import causal as causal_lm
+from pilekit.evaluate.results.protocol import record_key
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result_folder import read_result
+from pilekit.shards.read.reader import read_corpus
 from tests.evaluate.folders import lines, record_file, rows
 from tests.tiny import tiny_model_dir
 

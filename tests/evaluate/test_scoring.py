@@ -21,10 +21,10 @@ from transformers import (
 )
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate import scoring
-from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
-from pilekit.evaluate.logit_finish import UNCHANGED
-from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument, score_documents
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
+from pilekit.evaluate.model.logit_transform import UNCHANGED
+from pilekit.evaluate.score import causal_nll as scoring
+from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument, score_documents
 from tests.evaluate.reference import reference_nll
 from tests.finishing import FINISHES, finishing_model
 from tests.tiny import Family, tiny_model

@@ -9,10 +9,10 @@ import pytest
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
-from pilekit.evaluate import selection
+from pilekit.evaluate import select_documents as selection
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.protocol import Rules
-from pilekit.evaluate.selection import count_selected
+from pilekit.evaluate.results.protocol import Rules
+from pilekit.evaluate.select_documents import count_selected
 from tests.evaluate.documents import manifest_of, write
 
 

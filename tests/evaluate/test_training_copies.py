@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import training_copies
-from pilekit.evaluate.records import Records
-from pilekit.evaluate.scoring import ScoredDocument
+from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.score.causal_nll import ScoredDocument
 from pilekit.evaluate.training_copies import count_training_copies
-from pilekit.shards.index import index_places
+from pilekit.shards.index.format import index_places
 from tests.shards import making
 
 TEXTS = st.sampled_from(["", "a", "b", "a ", "A", "é", "e\u0301", "\x00", "a\nb", "long " * 200])

@@ -14,9 +14,9 @@ import pytest
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.result import BitsPerByte
-from pilekit.evaluate.result_folder import RecordFile, held_folder, read_line, record_line, record_path
-from pilekit.evaluate.scoring import ScoredDocument
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result_folder import RecordFile, held_folder, read_line, record_line, record_path
+from pilekit.evaluate.score.causal_nll import ScoredDocument
 from tests.evaluate.folders import record_file, same
 
 KEY = "0123456789abcdef" * 2

@@ -9,7 +9,7 @@ import pytest
 
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.result_folder import read_result
+from pilekit.evaluate.results.result_folder import read_result
 from tests.evaluate.documents import manifest_of, write
 
 

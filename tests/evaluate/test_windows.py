@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.windows import Window, cost_factor, windows
+from pilekit.evaluate.score.windows import Window, cost_factor, windows
 from tests.evaluate.reference import reference_windows
 
 

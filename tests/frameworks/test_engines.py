@@ -182,7 +182,7 @@ BAD_STEP = """
 import sys
 from pilekit import Trainer, load_config
 from pilekit.errors import PilekitError
-from pilekit.train import step_loss
+from pilekit.train.step import step_loss
 
 forward, calls = step_loss.StepLoss.forward, []
 

@@ -13,7 +13,7 @@ import zstandard
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, MinBytes, Pipeline, Write, document_map
-from pilekit.shards import read
+from pilekit.shards.read.reader import read
 from tests.pipeline.making import batch, identities
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xxhash
 
-from pilekit.shards.index import ShardIndex, load_index
+from pilekit.shards.index.format import ShardIndex, load_index
 
 BAD_LINES = [b"{", b"[]", b'{"text": 1}', b'{"meta": {"pile_set_name": "ArXiv"}}', b"\xff\xfe", b'{"text": "a"} {}']
 

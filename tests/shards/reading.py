@@ -10,7 +10,7 @@ import pytest
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards import read
+from pilekit.shards.read.reader import read
 
 Found = list[tuple[int, str, str]]
 

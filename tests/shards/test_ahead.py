@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pilekit.shards.ahead import SWITCH_INTERVAL_SECONDS, run_ahead
+from pilekit.shards.read.prefetch import SWITCH_INTERVAL_SECONDS, run_ahead
 
 
 @pytest.fixture

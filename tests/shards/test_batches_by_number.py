@@ -19,11 +19,14 @@ from hypothesis import strategies as st
 from pilekit.corpus import shard_of
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, frame_lines, held_frames, lines_by_number, rows_by_number
-from pilekit.shards.frames import decompress_whole
-from pilekit.shards.index import ShardIndex
-from pilekit.shards.indexing import index_of
-from pilekit.shards.random_access import DocumentReader, read_documents
+from pilekit.shards.index import frame_lines
+from pilekit.shards.index.build import index_of
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.random_access import frame_lru as held_frames
+from pilekit.shards.random_access import lines_by_number, rows_by_number
+from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
+from pilekit.shards.read.zstd_frames import decompress_whole
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
 from tests.shards.reading import value_and_memory
 from tests.web_server import serving
@@ -159,8 +162,8 @@ def test_memory_is_that_of_the_lines_and_not_of_their_frames(tmp_path: Path) -> 
     script = """
 import numpy as np
 from pilekit.corpus import shard_of
-from pilekit.shards.indexing import index_of
-from pilekit.shards.random_access import DocumentReader
+from pilekit.shards.index.build import index_of
+from pilekit.shards.random_access.document_reader import DocumentReader
 shard = shard_of(sys.argv[1])
 value = len(DocumentReader(shard, index_of(shard)).batch(np.arange(0, 600, 2)))
 """

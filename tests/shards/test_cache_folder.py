@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit.shards.cache_folder import cache_folder
+from pilekit.artifacts.cache_folder import cache_folder
 
 
 def test_the_first_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.shards import frame_cache
-from pilekit.shards.frame_cache import FrameCache
+from pilekit.shards.random_access import frame_cache
+from pilekit.shards.random_access.frame_cache import FrameCache
 
 SUM = 16
 

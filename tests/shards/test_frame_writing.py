@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import PilekitError
-from pilekit.shards import frame_writing
-from pilekit.shards.frame_writing import FrameWriter
-from pilekit.shards.seek_table import read_seek_table
+from pilekit.shards.write import frame_writer as frame_writing
+from pilekit.shards.write.frame_writer import FrameWriter
+from pilekit.shards.write.seek_table import read_seek_table
 from tests.shards.making import some_lines
 
 

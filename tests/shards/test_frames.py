@@ -10,9 +10,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.shards.damage import ShardDamage
-from pilekit.shards.frames import PIECE_BYTES, decompress_frame_at, decompress_frames, parse_frame_header
-from pilekit.shards.seek_table import seek_table
+from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.zstd_frames import PIECE_BYTES, decompress_frame_at, decompress_frames, parse_frame_header
+from pilekit.shards.write.seek_table import seek_table
 from tests.shards.making import some_lines, zstd_frame
 
 WINDOW = 128 << 20

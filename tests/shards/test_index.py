@@ -19,9 +19,9 @@ import zstandard
 
 from pilekit.corpus import Shard, load_manifest, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
-from pilekit.shards.index import INDEX_SUFFIX, ShardIndex, find_index, index_places, load_index
-from pilekit.shards.indexing import build_index
+from pilekit.shards.index.build import build_index
+from pilekit.shards.index.format import INDEX_SUFFIX, ShardIndex, find_index, index_places, load_index
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.index_reference import places_of, rows_of
 from tests.shards.making import LABELS, record, some_lines
 from tests.web_server import serving

@@ -19,13 +19,16 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, load_manifest, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, frame_lines, index_scan, reading
-from pilekit.shards.index import INDEX_SUFFIX, find_index
-from pilekit.shards.indexing import build_index, index_corpus, index_of, scan_shard
-from pilekit.shards.locking import locked
-from pilekit.shards.seek_table import seek_table
+from pilekit.shards.index import frame_lines
+from pilekit.shards.index import scan as index_scan
+from pilekit.shards.index.build import build_index, index_corpus, index_of, scan_shard
+from pilekit.shards.index.format import INDEX_SUFFIX, find_index
+from pilekit.shards.read import reader as reading
+from pilekit.shards.write.seek_table import seek_table
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.index_reference import BAD_LINES, check_index, places_of, rows_of, slow_frames, slow_marks, slow_rows
 from tests.shards.making import lines, record, some_lines, unzstd, zstd_frame
 from tests.shards.reading import value_and_memory
@@ -312,7 +315,7 @@ def test_a_url_is_indexed_into_the_cache_and_found_beside(tmp_path: Path, monkey
 BUILD = """
 import sys
 from pilekit.corpus import shard_of
-from pilekit.shards.indexing import index_of
+from pilekit.shards.index.build import index_of
 print(index_of(shard_of(sys.argv[1])).built)
 """
 
@@ -346,8 +349,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pilekit.corpus import shard_of
-from pilekit.shards.index import load_index
-from pilekit.shards.indexing import index_of
+from pilekit.shards.index.format import load_index
+from pilekit.shards.index.build import index_of
 import pyarrow.parquet, zstandard, encodings.idna
 
 path, whole = Path(sys.argv[1]), Path(sys.argv[2]).read_bytes()
@@ -448,7 +451,7 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path, lines_in_frame: int
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd_frame(text) * (300 if lines_in_frame < 1000 else 40))
     script = (
-        "from pilekit.corpus import shard_of\nfrom pilekit.shards.indexing import build_index\n"
+        "from pilekit.corpus import shard_of\nfrom pilekit.shards.index.build import build_index\n"
         "value = build_index(shard_of(sys.argv[1])).header.documents"
     )
     documents, kilobytes = value_and_memory(script, path)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pilekit import PilekitError
 from pilekit.shards.fingerprint import Fingerprint
-from pilekit.shards.keep_masks import read_mask, write_mask
+from pilekit.shards.keep_mask import read_mask, write_mask
 
 OF = Fingerprint(123, "ab" * 16)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.shards.lines import LineTooLong, whole_lines
+from pilekit.shards.read.lines import LineTooLong, whole_lines
 
 
 @given(st.lists(st.text("a\n", max_size=12).map(str.encode), max_size=12))

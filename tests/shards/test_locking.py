@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from pilekit.artifacts.file_lock import locked
 from pilekit.errors import PilekitError
-from pilekit.shards.locking import locked
 
 COUNT = """
 import sys
 from pathlib import Path
-from pilekit.shards.locking import locked
+from pilekit.artifacts.file_lock import locked
 folder = Path(sys.argv[1])
 for _ in range(40):
     with locked(folder / "lock"):
@@ -27,7 +27,7 @@ for _ in range(40):
 HOLD = """
 import sys, time
 from pathlib import Path
-from pilekit.shards.locking import locked
+from pilekit.artifacts.file_lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import PilekitError, Shard
-from pilekit.corpus import HEADER_FILE, read_header, write_header
-from pilekit.shards import write_atomically
-from pilekit.shards.output import Output, inputs_for, output_folder
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
+from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.shards.fingerprint import inputs_for
 
 NAMES = ["train/00.jsonl", "train/01.jsonl", "val.jsonl"]
 INPUTS = {name: [100, name] for name in NAMES}
@@ -238,7 +239,7 @@ def test_any_name_can_be_noted(tmp_path_factory: pytest.TempPathFactory, names: 
 
 HOLD = """
 import sys
-from pilekit.shards.output import output_folder
+from pilekit.artifacts.job_folder import output_folder
 with output_folder(sys.argv[1], kind="copies", parameters={"level": 3}, inputs={}) as output:
     print("held", flush=True)
     sys.stdin.read()

@@ -13,9 +13,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.shards.damage import ShardDamage
-from pilekit.shards.frames import decompress_frames
-from pilekit.shards.parallel_frames import decompress_in_threads
+from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.parallel_frames import decompress_in_threads
+from pilekit.shards.read.zstd_frames import decompress_frames
 from tests.shards.making import some_lines, zstd_frame
 from tests.shards.reading import value_and_memory
 
@@ -141,7 +141,7 @@ def test_no_more_is_read_ahead_than_the_threads_need() -> None:
 
 BOMB = """
 from concurrent.futures import ThreadPoolExecutor
-from pilekit.shards.parallel_frames import decompress_in_threads
+from pilekit.shards.read.parallel_frames import decompress_in_threads
 with ThreadPoolExecutor(2) as executor, open(sys.argv[1], "rb") as file:
     value = sum(map(len, decompress_in_threads(file, 128 << 20, executor=executor, most=4)))
 """

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pilekit.shards import read
+from pilekit.shards.read.reader import read
 from tests.shards.making import LABELS, slow_documents
 from tests.shards.reading import documents, error, value_and_memory
 

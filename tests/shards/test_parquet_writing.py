@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pilekit import DocumentBatch, Manifest, PilekitError, read
 from pilekit.documents import RecordFormat
-from pilekit.shards.parquet_writing import ROW_GROUP_BYTES, parquet_writer
+from pilekit.shards.write.parquet_writer import ROW_GROUP_BYTES, parquet_writer
 from tests.benchmarks.peers import peer_environment, run_peer
 from tests.shards import making
 

@@ -18,12 +18,13 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, read, read_corpus
-from pilekit.shards.index import load_index
-from pilekit.shards.indexing import index_corpus
-from pilekit.shards.open_readers import OPEN_SHARDS
-from pilekit.shards.pile_documents import PileDocuments
-from pilekit.shards.random_access import StoredDocument
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.index.format import load_index
+from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.shards.random_access.open_readers import OPEN_SHARDS
+from pilekit.shards.random_access.pile_documents import PileDocuments
+from pilekit.shards.read.reader import read, read_corpus
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
 

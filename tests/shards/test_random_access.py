@@ -23,13 +23,17 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, load_manifest, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, frame_lines, held_frames, lines_by_number, read, rows_by_number
 from pilekit.shards.fingerprint import fingerprint
-from pilekit.shards.frames import READ_BYTES
-from pilekit.shards.index import ShardIndex
-from pilekit.shards.indexing import index_of
-from pilekit.shards.random_access import DocumentReader, StoredDocument, read_documents
-from pilekit.shards.reframing import reframe_corpus
+from pilekit.shards.index import frame_lines
+from pilekit.shards.index.build import index_of
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.random_access import frame_lru as held_frames
+from pilekit.shards.random_access import lines_by_number, rows_by_number
+from pilekit.shards.random_access.document_reader import DocumentReader, StoredDocument, read_documents
+from pilekit.shards.read.reader import read
+from pilekit.shards.read.zstd_frames import READ_BYTES
+from pilekit.shards.write.reframe import reframe_corpus
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import lines, record, some_lines, zstd_frame
 from tests.shards.reading import value_and_memory
 from tests.web_server import serving
@@ -255,7 +259,7 @@ def test_memory_does_not_grow_with_the_frame(tmp_path: Path) -> None:
         file.write(stream.flush())
     index_of(shard_of(str(path)))
     script = """
-from pilekit.shards.random_access import read_documents
+from pilekit.shards.random_access.document_reader import read_documents
 asked = [500 * 40 - 1, 5, 500 * 20]
 value = sum(len(document.text) for document in read_documents(sys.argv[1], asked))
 """
@@ -449,7 +453,7 @@ def test_a_parquet_file_that_unpacks_enormously_takes_little_memory(tmp_path: Pa
     pq.write_table(pa.table({"text": texts}), path, compression="zstd", dictionary_pagesize_limit=4 << 20)
     assert path.stat().st_size < 100_000
     script = """
-from pilekit.shards.random_access import read_documents
+from pilekit.shards.random_access.document_reader import read_documents
 value = sum(len(document.text) for document in read_documents(sys.argv[1], [199, 0, 100]))
 """
     value, memory = value_and_memory(script, path)

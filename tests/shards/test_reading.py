@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, read, read_corpus
+from pilekit.shards.read.reader import read, read_corpus
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, unzstd, zstd_frame
 from tests.shards.reading import Found, documents, error, value_and_memory
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards.damage import SkippedLines
-from pilekit.shards.records import LineParser, _ending_pattern, may_be_wanted
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.json_records import LineParser, _ending_pattern, may_be_wanted
 from tests.shards.making import LABELS, lines, record, slow_documents, tricky_texts
 
 ENDING = re.compile(_ending_pattern(RecordFormat().label_path))

@@ -26,9 +26,11 @@ from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, ShardWriter
 from pilekit.corpus import shard_of
-from pilekit.shards import processes, read, reframing
-from pilekit.shards.index import find_index
-from pilekit.shards.reframing import Reframed, cut_at_lines, reframe_corpus
+from pilekit.shards import processes
+from pilekit.shards.index.format import find_index
+from pilekit.shards.read.reader import read
+from pilekit.shards.write import reframe as reframing
+from pilekit.shards.write.reframe import Reframed, cut_at_lines, reframe_corpus
 from tests.shards import making
 from tests.shards.reading import documents, value_and_memory
 from tests.small_disk import small_disk
@@ -458,7 +460,8 @@ def test_a_disk_that_is_found_full_late(corpus: Path, tmp_path: Path, monkeypatc
 
 MEMORY = """
 from pilekit import Corpus
-from pilekit.shards import processes, reframing
+from pilekit.shards.write import reframe as reframing
+from pilekit.shards import processes
 import shutil
 processes.usable_cpus = lambda: 4
 (shard,) = reframing.reframe_corpus(Corpus(sys.argv[1]), sys.argv[1] + ".out")

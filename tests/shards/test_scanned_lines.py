@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards import SkippedLines, line_scan
-from pilekit.shards.decoded_lines import LineDecoder
-from pilekit.shards.lines import LineBlock, whole_lines
-from pilekit.shards.records import LineParser
-from pilekit.shards.scanned_lines import LineScanner
+from pilekit.shards.index import json_line_kernel as line_scan
+from pilekit.shards.index.decoded_lines import LineDecoder
+from pilekit.shards.index.scanned_lines import LineScanner
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.json_records import LineParser
+from pilekit.shards.read.lines import LineBlock, whole_lines
 from tests.shards.making import LABELS, lines, record
 
 Found = list[tuple[int, str, int, int]]
@@ -87,13 +88,13 @@ def test_what_is_scanned_is_what_is_decoded(some: list[bytes], ends: bool, cuts:
 
 
 def test_more_lines_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.shards.scanned_lines.LINES", 7)
+    monkeypatch.setattr("pilekit.shards.index.scanned_lines.LINES", 7)
     text = b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200))
     check(text, [100, 5000])
 
 
 def test_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.shards.scanned_lines.KNOWN_LABELS", 5)
+    monkeypatch.setattr("pilekit.shards.index.scanned_lines.KNOWN_LABELS", 5)
     text = b"".join(record(f"{number}", f"label {number % 9}") + b"\n" for number in range(300))
     check(text, list(range(0, len(text), 1000)))
 

@@ -12,8 +12,8 @@ import pyzstd
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pilekit.shards import ShardDamage
-from pilekit.shards.seek_table import MAX_FRAMES, read_seek_table, seek_table
+from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.write.seek_table import MAX_FRAMES, read_seek_table, seek_table
 from tests.shards.making import zstd_frame
 from tests.shards.reading import value_and_memory
 
@@ -137,7 +137,7 @@ def test_the_largest_table_that_is_read_stays_below_half_a_gibibyte(tmp_path: Pa
     path = tmp_path / "a.zst"
     path.write_bytes(b"\0" * (8 * MAX_FRAMES) + seek_table([(8, 1 << 30)] * MAX_FRAMES))
     script = """
-from pilekit.shards.seek_table import MAX_FRAMES, read_seek_table
+from pilekit.shards.write.seek_table import MAX_FRAMES, read_seek_table
 with open(sys.argv[1], "rb") as file:
     value = len(read_seek_table(file, 16 * MAX_FRAMES + 17))
 """

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards import selected_lines
-from pilekit.shards.index import ShardIndex
-from pilekit.shards.indexing import index_of
-from pilekit.shards.selected_lines import Int64, SelectedLines, lines_of_subsets
+from pilekit.shards.index.build import index_of
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.random_access import selected_lines
+from pilekit.shards.random_access.selected_lines import Int64, SelectedLines, lines_of_subsets
 from tests.shards.making import LABELS, record
 
 

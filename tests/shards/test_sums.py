@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.errors import PilekitError
-from pilekit.shards.sums import below, find_sums, read_sums, stored_name, write_sums
+from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name, write_sums
 
 DIGITS = hashlib.sha256(b"text").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()

@@ -14,9 +14,9 @@ import pytest
 
 from pilekit.corpus import Corpus
 from pilekit.corpus.shard import shard_of
-from pilekit.shards.index_metadata import index_metadata
-from pilekit.shards.indexing import build_index
-from pilekit.shards.verifying import verify_corpus
+from pilekit.shards.index.build import build_index
+from pilekit.shards.index.metadata import index_metadata
+from pilekit.shards.verify.verify import verify_corpus
 from tests.shards.making import record, some_lines
 from tests.shards.verified import (
     findings,
@@ -153,7 +153,7 @@ def test_a_damaged_index(shard: Path) -> None:
 def test_an_index_in_the_cache_is_compared_too(shard: Path, cache: Path) -> None:
     place = index(shard)
     inside = cache / "index"
-    from pilekit.shards.index import index_places
+    from pilekit.shards.index.format import index_places
 
     cached = Path(index_places(shard_of(str(shard)))[-1])
     assert inside in cached.parents

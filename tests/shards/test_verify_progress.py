@@ -14,13 +14,13 @@ import pytest
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
-from pilekit.shards.verifying import verify_corpus
+from pilekit.shards.verify.verify import verify_corpus
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import record, some_lines
 
 SCRIPT = """
 import sys
-from pilekit.shards.verifying import verify_corpus
+from pilekit.shards.verify.verify import verify_corpus
 if __name__ == "__main__":
     print(verify_corpus(sys.argv[2:], jobs=int(sys.argv[1])).ok)
 """

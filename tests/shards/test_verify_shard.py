@@ -19,13 +19,13 @@ import zstandard
 from pilekit.corpus import Corpus
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards import index_scan, read
-from pilekit.shards.frames import PIECE_BYTES
-from pilekit.shards.parquet_writing import parquet_writer
-from pilekit.shards.random_access import read_documents
-from pilekit.shards.reading import line_blocks
-from pilekit.shards.seek_table import seek_table
-from pilekit.shards.verifying import verify_corpus
+from pilekit.shards.index import scan as index_scan
+from pilekit.shards.random_access.document_reader import read_documents
+from pilekit.shards.read.reader import line_blocks, read
+from pilekit.shards.read.zstd_frames import PIECE_BYTES
+from pilekit.shards.verify.verify import verify_corpus
+from pilekit.shards.write.parquet_writer import parquet_writer
+from pilekit.shards.write.seek_table import seek_table
 from tests.shards.making import record, some_lines, unzstd, zstd_frame
 from tests.shards.verified import (
     CHANGE,

@@ -13,8 +13,8 @@ import zstandard
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
-from pilekit.shards.verifying import verify_corpus
+from pilekit.shards.verify.verify import verify_corpus
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import record, some_lines, unzstd
 from tests.shards.reading import value_and_memory
 from tests.shards.verified import (
@@ -267,7 +267,7 @@ def test_memory_does_not_depend_on_the_size(tmp_path: Path) -> None:
         index(path)
         sums(path, f"{repeats}")
         script = f"""
-from pilekit.shards.verifying import verify_corpus
+from pilekit.shards.verify.verify import verify_corpus
 value = int(verify_corpus(sys.argv[1], sums="{tmp_path}/{repeats}", jobs=1).ok)
 """
         ok, grown = value_and_memory(script, path)

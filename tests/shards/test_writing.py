@@ -17,10 +17,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.shards import ShardWriter, read, write_atomically
+from pilekit.shards.read.reader import read
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, lines, some_lines, texts, unzstd
 
 
@@ -128,7 +130,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, name: str) -> None:
 def test_killed_in_the_middle_leaves_no_shard(tmp_path: Path) -> None:
     script = """
 import sys
-from pilekit.shards import ShardWriter
+from pilekit.shards.write.shard_writer import ShardWriter
 with ShardWriter(sys.argv[1], frame_bytes=100) as writer:
     while True:
         writer.write_lines([b"{}"] * 1000)
@@ -150,7 +152,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     script = """
 import resource, sys
 from pilekit import PilekitError
-from pilekit.shards import ShardWriter
+from pilekit.shards.write.shard_writer import ShardWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     with ShardWriter(sys.argv[1], frame_bytes=1000) as writer:

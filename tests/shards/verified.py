@@ -9,10 +9,10 @@ from pathlib import Path
 import zstandard
 
 from pilekit.corpus.shard import shard_of
-from pilekit.shards import ShardWriter
-from pilekit.shards.findings import Finding
-from pilekit.shards.indexing import build_index
-from pilekit.shards.verifying import Verification, verify_corpus
+from pilekit.shards.index.build import build_index
+from pilekit.shards.verify.findings import Finding
+from pilekit.shards.verify.verify import Verification, verify_corpus
+from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import record, zstd_frame
 
 CUT = "no seek table, index or sum"

@@ -21,8 +21,8 @@ from pilekit.corpus import Corpus, shard_of
 from pilekit.engine import local
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
-from pilekit.shards.index import INDEX_SUFFIX, index_places
-from pilekit.shards.indexing import build_index, index_corpus, index_of
+from pilekit.shards.index.build import build_index, index_corpus, index_of
+from pilekit.shards.index.format import INDEX_SUFFIX, index_places
 from pilekit.stats import corpus_stats, summary
 from tests.shards.index_reference import BAD_LINES
 from tests.shards.making import LABELS, lines, record, zstd_frame

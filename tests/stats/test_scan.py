@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
-from pilekit.shards.line_scan import CAREFUL, KNOWN_LABELS, LINES, known_labels, line_form, scan_lines
+from pilekit.shards.index.json_line_kernel import CAREFUL, KNOWN_LABELS, LINES, known_labels, line_form, scan_lines
+from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.stats import corpus_stats, summary
 from pilekit.stats.counting import Counts
 from pilekit.stats.scanned import count_by_scanning

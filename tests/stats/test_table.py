@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pilekit.corpus import load_manifest
-from pilekit.shards import BadLine, SkippedLines
+from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.stats import CorpusStats, SubsetStats, corpus_stats
 from pilekit.stats.histogram import BINS
 from pilekit.stats.table import MOST_ROWS, rounded_bytes, rounded_count, stats_table

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from pilekit.stream.batch import Batch
-from pilekit.stream.hashes import mix
-from pilekit.stream.mlm import Masking
-from pilekit.stream.rows import Rows
+from pilekit.stream.batch.batch import Batch
+from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.order.shuffle import mix
+from pilekit.stream.pack.rows import Rows
 from pilekit.tokenize import TokenBatch
 from tests.stream.reference import Document, Line, Piece, Plan, Row
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import tokenizers
 
-from pilekit.stream.hashes import mix, permutation
+from pilekit.stream.order.shuffle import mix, permutation
 
 UNITS, DOCUMENTS, REPEATS, SHARDS = 1, 2, 3, 4
 """The first word of the key of each random choice."""

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from pilekit.errors import PilekitError
-from pilekit.stream.batch import COLUMNS, OUTPUTS, Batch, OpenBatch, checked_outputs
-from pilekit.stream.mlm import Masking
-from pilekit.stream.window import Packing, TokenizedDocuments, Window, packed
+from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch, OpenBatch, checked_outputs
+from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.pack.window import Packing, TokenizedDocuments, Window, packed
 from tests.stream import reference
 from tests.stream.packing_reference import (
     EOS,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pilekit.shards import read
-from pilekit.stream.best_fit import best_fit
-from pilekit.stream.window import room_for
+from pilekit.shards.read.reader import read
+from pilekit.stream.pack.best_fit import best_fit
+from pilekit.stream.pack.window import room_for
 from pilekit.tokenize import Tokenize, load_tokenizer
 from tests.stream import reference
 from tests.stream.packing_reference import documents_of, layout, reference_layout

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pilekit.errors import PilekitError
 from pilekit.stream import Batch, Pack, document_mask
-from pilekit.stream.batch import OUTPUTS
+from pilekit.stream.batch.batch import OUTPUTS
 from tests.stream.packing_reference import EOS, NAMES, PAD, attends, documents_of, lengths, rows_of, token_batches
 
 

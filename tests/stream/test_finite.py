@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, document_filter
-from pilekit.stream import PileStream, plan
+from pilekit.stream import PileStream
+from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
 from tests.stream import reference
 from tests.stream.collecting import ALL, STEP, run

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.stream.grid import Grid, Plan, Share, batch_sizes, default_rows, divisors, given_lanes
+from pilekit.stream.order.lane_grid import Grid, Plan, Share, batch_sizes, default_rows, divisors, given_lanes
 
 
 @st.composite

@@ -111,8 +111,8 @@ def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Setti
 @pytest.fixture
 def read_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny shards of one frame are treated as the Pile's are: nothing is held, nothing is sought."""
-    monkeypatch.setattr("pilekit.stream.plan.HELD_BYTES", 0)
-    monkeypatch.setattr("pilekit.stream.plan.MOST_DECODED", 0)
+    monkeypatch.setattr("pilekit.stream.read.plan.HELD_BYTES", 0)
+    monkeypatch.setattr("pilekit.stream.read.plan.MOST_DECODED", 0)
 
 
 @pytest.mark.usefixtures("read_from_the_beginning")

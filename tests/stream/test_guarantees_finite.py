@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DistributedSampler
 
 from pilekit.errors import PilekitError
-from pilekit.shards.random_access import StoredDocument
+from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream import PileStream
 from tests.process_groups import ProcessGroups
 from tests.stream.collecting import ALL, STEP, batches_of, in_group, no_brown_fox, run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.stream.hashes import mix, permutation
+from pilekit.stream.order.shuffle import mix, permutation
 
 MASK = (1 << 64) - 1
 

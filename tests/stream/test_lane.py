@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.stream.lane import Given, Lane, Layout, Place, counts
-from pilekit.stream.lane_documents import LaneDocuments
-from pilekit.stream.window import PACKINGS, Packing
+from pilekit.stream.pack.lane import Given, Lane, Layout, Place, counts
+from pilekit.stream.pack.window import PACKINGS, Packing
+from pilekit.stream.read.lane_documents import LaneDocuments
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.stream.reference import Document, Line, Piece, Plan, Row, columns, lane_rows
 from tests.tiny import tiny_tokenizer
@@ -226,7 +226,7 @@ def test_restoring_tokenizes_one_window(tokenizer: Tokenizer, monkeypatch: pytes
 
 def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same rule as the reference's, with a smaller number; characters here are more tokens than one."""
-    for module in ("pilekit.stream.lane", "pilekit.stream.window", "tests.stream.reference"):
+    for module in ("pilekit.stream.pack.lane", "pilekit.stream.pack.window", "tests.stream.reference"):
         monkeypatch.setattr(f"{module}.MOST_TOKENS", 50)
     texts = ["日本語" * (number % 5) + "a" * (number % 7) for number in range(60)]
     source = Memory([Unit([(number, text, "A") for number, text in enumerate(texts)], {})], 60)

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.stream.hashes import mix
-from pilekit.stream.mlm import Masking, mask
+from pilekit.stream.batch.mlm import Masking, mask
+from pilekit.stream.order.shuffle import mix
 from tests.stream.packing_reference import masked
 from tests.stream.reference import Row
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pilekit.errors import PilekitError
 from pilekit.kernels import compiled
 from pilekit.pipeline import MinBytes, Pipeline
-from pilekit.shards import read
+from pilekit.shards.read.reader import read
 from pilekit.stream import Batch, Pack
-from pilekit.stream.batch import OUTPUTS
-from pilekit.stream.mlm import Masking
-from pilekit.stream.window import Packing
+from pilekit.stream.batch.batch import OUTPUTS
+from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.pack.window import Packing
 from pilekit.tokenize import TokenBatch, Tokenize, load_tokenizer
 from tests.stream import reference
 from tests.stream.packing_reference import (
@@ -98,7 +98,7 @@ def test_masks_are_those_of_the_reference(lengths: list[int], packing: str, seed
 
 
 def test_a_window_closes_at_its_most_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.stream.window.MOST_TOKENS", 30)
+    monkeypatch.setattr("pilekit.stream.pack.window.MOST_TOKENS", 30)
     monkeypatch.setattr(reference, "MOST_TOKENS", 30)
     documents = documents_of([9, 9, 9, 2, 100, 3, 14, 14, 14, 29, 1, 0, 0], sizes=(4, 1, 7))
     rows = reference.lane_rows(iter(documents), plan(16, window=1000))
@@ -175,7 +175,7 @@ def test_packings_and_outputs_that_do_not_exist_are_refused() -> None:
 
 
 def test_labels_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.stream.pack.MAX_SUBSETS", 3)
+    monkeypatch.setattr("pilekit.stream.pack.pack_stage.MAX_SUBSETS", 3)
     labels = ["Github", *"abcabc", "Pile-CC"]
 
     def tokens(labels: Sequence[str]) -> TokenBatch:
@@ -215,12 +215,12 @@ def test_packing_works_where_no_cache_folder_can_be_written(monkeypatch: pytest.
             raise RuntimeError("cannot cache function 'write': no locator available for file 'columns.py'")
         return real(*arguments, **options)
 
-    from pilekit.stream.columns import write
+    from pilekit.stream.batch.write_columns import write
 
     expected = all_rows(list(pack(5)(token_batches(documents_of([9, 0, 9])))))
     monkeypatch.setattr(numba, "njit", njit)
     signature = write.nopython_signatures[0]  # type: ignore[attr-defined]
-    monkeypatch.setattr("pilekit.stream.batch.write", compiled(signature)(write.py_func))  # type: ignore[attr-defined]
+    monkeypatch.setattr("pilekit.stream.batch.batch.write", compiled(signature)(write.py_func))  # type: ignore[attr-defined]
     assert all_rows(list(pack(5)(token_batches(documents_of([9, 0, 9]))))) == expected
 
 

@@ -22,7 +22,7 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.stream import Batch, PileStream
-from pilekit.stream.topology import rank_of_world
+from pilekit.stream.order.topology import rank_of_world
 from tests.stream.collecting import ALL, no_brown_fox, rows_of, run
 from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.reference import Encoder

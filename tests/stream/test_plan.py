@@ -14,12 +14,12 @@ import zstandard
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.shards import opening
-from pilekit.shards.index import find_index
-from pilekit.shards.indexing import index_corpus
-from pilekit.shards.reframing import reframe_corpus
-from pilekit.stream import plan
-from pilekit.stream.plan import MOST_DECODED, choose_plan
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.index.format import find_index
+from pilekit.shards.read import open as opening
+from pilekit.shards.write.reframe import reframe_corpus
+from pilekit.stream.read import plan
+from pilekit.stream.read.plan import MOST_DECODED, choose_plan
 from tests.stream.corpora import record, write_shard
 
 

@@ -27,15 +27,16 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document as Read
 from pilekit.pipeline import Stage, document_filter, document_map
-from pilekit.shards import lines_by_number, open_readers
-from pilekit.shards.frames import decompress_frame_at, decompress_whole
-from pilekit.shards.keep_masks import read_mask
-from pilekit.shards.open_readers import OPEN_SHARDS
-from pilekit.stream import random_access, repeats
-from pilekit.stream.lane_documents import LaneSource
-from pilekit.stream.random_access import RandomAccess
-from pilekit.stream.selection import Selection, indexes_of
-from pilekit.stream.sequence import Sequence as Units
+from pilekit.shards.keep_mask import read_mask
+from pilekit.shards.random_access import lines_by_number, open_readers
+from pilekit.shards.random_access.open_readers import OPEN_SHARDS
+from pilekit.shards.read.zstd_frames import decompress_frame_at, decompress_whole
+from pilekit.stream.order import repeats
+from pilekit.stream.order.selection import Selection, indexes_of
+from pilekit.stream.order.unit_sequence import Sequence as Units
+from pilekit.stream.read import random_access
+from pilekit.stream.read.lane_documents import LaneSource
+from pilekit.stream.read.random_access import RandomAccess
 from tests.stream.corpora import (
     SUBSETS,
     Form,

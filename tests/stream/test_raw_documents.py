@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, document_map
-from pilekit.shards.random_access import StoredDocument
-from pilekit.stream import PileStream, plan
+from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.stream import PileStream
+from pilekit.stream.read import plan
 from tests.stream import reference
 from tests.stream.conftest import Corpora
 from tests.stream.corpora import Made, made, write_shard

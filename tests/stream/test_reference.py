@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.stream.hashes import mix, permutation
+from pilekit.stream.order.shuffle import mix, permutation
 from tests.stream.corpora import Made, mixed
 from tests.stream.reference import Document, Encoder, Plan, lane_documents, lane_rows, windows
 from tests.tiny import tiny_tokenizer

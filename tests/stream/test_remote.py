@@ -17,11 +17,13 @@ import pytest
 
 from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter, read
-from pilekit.shards.index import load_index
-from pilekit.shards.indexing import index_corpus
-from pilekit.shards.opening import open_file
-from pilekit.stream import PileStream, plan
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.index.format import load_index
+from pilekit.shards.read.open import open_file
+from pilekit.shards.read.reader import read
+from pilekit.shards.write.shard_writer import ShardWriter
+from pilekit.stream import PileStream
+from pilekit.stream.read import plan
 from tests.shards.making import record
 from tests.stream.collecting import ALL, rows_of, run
 from tests.stream.conftest import Settings

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
-from pilekit.stream.hashes import mix
-from pilekit.stream.repeats import copies, exact_repeats, stays
+from pilekit.stream.order.repeats import copies, exact_repeats, stays
+from pilekit.stream.order.shuffle import mix
 
 PILE = load_manifest("pile")
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pilekit.stream.best_fit import best_fit
-from pilekit.stream.concat import concat, unused
-from pilekit.stream.hashes import mix
-from pilekit.stream.rows import Rows, ordered, row_keys, taken
-from pilekit.stream.separate import separate
-from pilekit.stream.window import MOST_TOKENS, Packing, TokenizedDocuments, joined, packed, room_for
+from pilekit.stream.order.shuffle import mix
+from pilekit.stream.pack.best_fit import best_fit
+from pilekit.stream.pack.concat import concat, unused
+from pilekit.stream.pack.rows import Rows, ordered, row_keys, taken
+from pilekit.stream.pack.separate import separate
+from pilekit.stream.pack.window import MOST_TOKENS, Packing, TokenizedDocuments, joined, packed, room_for
 from tests.stream import reference
 from tests.stream.packing_reference import documents_of, layout, lengths, plan, reference_layout
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pilekit.corpus import Corpus
 from pilekit.dedup.deduplicate import deduplicate
 from pilekit.errors import PilekitError
-from pilekit.shards.index import ShardIndex
-from pilekit.shards.keep_masks import read_mask
-from pilekit.stream.selection import Selection, indexes_of
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.keep_mask import read_mask
+from pilekit.stream.order.selection import Selection, indexes_of
 from tests.stream.corpora import SUBSETS, Made, made, record, write_shard
 from tests.stream.reference import Line
 

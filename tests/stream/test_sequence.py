@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.stream.sequence import Sequence
+from pilekit.stream.order.unit_sequence import Sequence
 
 sequences = st.builds(
     Sequence,

@@ -24,8 +24,8 @@ from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, document_filter, document_map
-from pilekit.shards import read
-from pilekit.stream.sequential import Sequential, default_grid
+from pilekit.shards.read.reader import read
+from pilekit.stream.read.sequential import Sequential, default_grid
 from tests.stream import corpora, reference
 from tests.stream.corpora import Made
 from tests.stream.reference import Line

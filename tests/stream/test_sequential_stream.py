@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.stream import PileStream, plan
+from pilekit.stream import PileStream
+from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
 from tests.stream import reference
 from tests.stream.collecting import counted, run, steps_of

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.stream.grid import Grid
+from pilekit.stream.order.lane_grid import Grid
 from pilekit.stream.seal import sealed
 from pilekit.stream.state import Record, batch_state, differing, merge, misfit, read_state, to_json
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from pilekit.corpus import Corpus
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
-from pilekit.shards import ShardWriter
+from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.tokenize import load_tokenizer
 from pilekit.tokenize import sampling as sampling_module
 from pilekit.tokenize.sampling import sample_documents

@@ -18,8 +18,8 @@ import torch
 
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
-from pilekit.train.interrupt import ended_by_sigterm, first_interrupt
-from pilekit.train.launch import end_with_launcher
+from pilekit.train.launch.interrupt import ended_by_sigterm, first_interrupt
+from pilekit.train.launch.launch import end_with_launcher
 
 
 def main(folder: Path, kind: str, *more: str) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.train.interrupt import first_interrupt
+from pilekit.train.launch.interrupt import first_interrupt
 
 
 def about(*args: Any) -> list[tuple[Any, ...]]:

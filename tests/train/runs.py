@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pilekit.train.metrics import StepMetrics
+from pilekit.train.log.metrics import StepMetrics
 from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
 
 TIMES = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")

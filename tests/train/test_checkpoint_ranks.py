@@ -24,7 +24,7 @@ from pilekit.train.checkpoint import Checkpoints
 from pilekit.train.checkpoint import saving as module
 from pilekit.train.checkpoint.files import deal, verify
 from pilekit.train.checkpoint.tensors import state_tensors, write_tensors
-from pilekit.train.sharding import own_part
+from pilekit.train.step.sharding import own_part
 from tests.process_groups import ProcessGroups
 from tests.small_disk import files_limited_to
 from tests.train.saving import CONFIG, Warned, adamw, alone, checkpoints_in, progress_of, state_of, steps_in, train

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pilekit.evaluate.logit_finish import UNCHANGED, Finish
-from pilekit.train.chunked_loss import chunked_cross_entropy
+from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish
+from pilekit.train.step.chunked_loss import chunked_cross_entropy
 from tests.finishing import finished
 
 BFLOAT16_STEP = 2.0**-8

@@ -37,7 +37,7 @@ from pilekit.train.config import (
     to_toml,
     world_sizes,
 )
-from pilekit.train.presets import PRESETS
+from pilekit.train.model.presets import PRESETS
 
 GOOD = """\
 [data]

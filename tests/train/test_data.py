@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pilekit.errors import PilekitError
-from pilekit.stream.grid import divisors
+from pilekit.stream.order.lane_grid import divisors
 from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.data import open_stream, open_tokenizer, restart_sizes
 from tests.process_groups import ProcessGroups

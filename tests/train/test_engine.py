@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import (
     ModelConfig,
@@ -25,9 +25,9 @@ from pilekit.train.config import (
     TrainConfig,
     TrainSection,
 )
-from pilekit.train.engine import Engine, Update
-from pilekit.train.model import build_on
-from pilekit.train.sharding import own_part
+from pilekit.train.model.build import build_on
+from pilekit.train.step.engine import Engine, Update
+from pilekit.train.step.sharding import own_part
 from tests.finishing import FINISHES, finishing_model
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model, tiny_tokenizer

@@ -19,12 +19,12 @@ from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train import engines
 from pilekit.train.config import ModelConfig, TrainConfig, TrainSection, check, check_world, load_config
-from pilekit.train.engine import Engine
 from pilekit.train.engines import check_engine
 from pilekit.train.engines.accelerate import AccelerateEngine
 from pilekit.train.engines.deepspeed import DeepSpeedEngine, deepspeed_config
 from pilekit.train.engines.protocol import TrainEngine
 from pilekit.train.engines.weights import module_of, own_share, share_weights
+from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
 

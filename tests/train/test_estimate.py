@@ -15,9 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import as_causal_lm
-from pilekit.train.activations import activation_bytes, kept_by_trunk
-from pilekit.train.blocks import blocks_of
+from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import (
     DataConfig,
     ModelConfig,
@@ -27,10 +25,12 @@ from pilekit.train.config import (
     TrainConfig,
     TrainSection,
 )
-from pilekit.train.engine import Engine
-from pilekit.train.estimate import Estimate, Held, estimate, held_bytes, table
-from pilekit.train.recompute import KEPT
-from pilekit.train.sharding import own_part
+from pilekit.train.estimate.activations import activation_bytes, kept_by_trunk
+from pilekit.train.estimate.estimate import Estimate, Held, estimate, held_bytes, table
+from pilekit.train.model.blocks import blocks_of
+from pilekit.train.step.engine import Engine
+from pilekit.train.step.recompute import KEPT
+from pilekit.train.step.sharding import own_part
 from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_model, tiny_tokenizer
 from tests.train.plain_loop import cut, random_rows

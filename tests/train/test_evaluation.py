@@ -15,9 +15,9 @@ from pilekit.corpus import Corpus
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
-from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
-from pilekit.evaluate.result import Score
-from pilekit.evaluate.scoring import ScoredDocument, TokenizedDocument, score_documents
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
+from pilekit.evaluate.results.result import Score
+from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument, score_documents
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import (
     DataConfig,
@@ -27,8 +27,8 @@ from pilekit.train.config import (
     TrainConfig,
     TrainSection,
 )
-from pilekit.train.engine import Engine
 from pilekit.train.evaluation import evaluate, open_held_out, shared_out
+from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
 

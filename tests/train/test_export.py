@@ -26,10 +26,10 @@ from transformers import (
 )
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm, load_causal_lm
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from pilekit.train import export
-from pilekit.train.export import export_model
+from pilekit.train.model import export
+from pilekit.train.model.export import export_model
 from tests.tiny import WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}

@@ -12,8 +12,8 @@ import torch
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.train.failed_step import failed_compilation, failed_step
 from pilekit.train.run_folder import RunFolder
+from pilekit.train.step.failed_step import failed_compilation, failed_step
 from tests.process_groups import ProcessGroups
 
 

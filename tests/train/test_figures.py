@@ -20,7 +20,7 @@ from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.train.config import load_config
-from pilekit.train.metrics import numbers_of, read_metrics
+from pilekit.train.log.metrics import numbers_of, read_metrics
 from pilekit.train.trainer import Trainer
 from tests.tiny import tiny_corpus, tiny_tokenizer
 from tests.train.test_tensorboard import read as read_tensorboard
@@ -141,7 +141,7 @@ def test_what_is_missing_is_told_before_anything_is_written(
 def test_a_run_that_waits_for_data_is_told(
     made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pilekit.train import watch
+    from pilekit.train.log import alerts as watch
 
     monkeypatch.setattr(watch, "STALL", 1e-9)
     changes = ["train.steps=61", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=1000"]

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from pilekit.train.interrupt import (
+from pilekit.train.launch.interrupt import (
     ended_by_sigterm,
     first_interrupt,
     held_signals,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.train.loss_scale import LossScale
+from pilekit.train.step.loss_scale import LossScale
 
 
 def scale_by_definition(

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.result import BitsPerByte, Score
-from pilekit.train import metrics as module
-from pilekit.train.metrics import MetricsLog, StepBitsPerByte, StepMetrics, numbers_of, read_metrics, step_memory
+from pilekit.evaluate.results.result import BitsPerByte, Score
+from pilekit.train.log import metrics as module
+from pilekit.train.log.metrics import MetricsLog, StepBitsPerByte, StepMetrics, numbers_of, read_metrics, step_memory
 from tests.small_disk import files_limited_to
 
 KEYS = [

@@ -22,16 +22,16 @@ from transformers import (
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked_lm import MaskedLM, as_masked_lm, keeps_documents_apart
+from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, keeps_documents_apart
 from pilekit.stream import PileStream
 from pilekit.tokenize import load_tokenizer
-from pilekit.train.activations import kept_by_trunk
 from pilekit.train.config import ModelConfig, load_config
-from pilekit.train.estimate import estimate
-from pilekit.train.masked import mlm_loss
-from pilekit.train.model import build_model, model_shape
-from pilekit.train.objectives import count_targets, subset_sums
-from pilekit.train.peek import peek_command
+from pilekit.train.estimate.activations import kept_by_trunk
+from pilekit.train.estimate.estimate import estimate
+from pilekit.train.log.peek import peek_command
+from pilekit.train.model.build import build_model, model_shape
+from pilekit.train.step.masked_loss import mlm_loss
+from pilekit.train.step.objectives import count_targets, subset_sums
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_corpus, tiny_tokenizer

@@ -15,12 +15,12 @@ from transformers import LlamaConfig
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import CausalLM
-from pilekit.evaluate.logit_finish import UNCHANGED
+from pilekit.evaluate.model.causal import CausalLM
+from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import ModelConfig
-from pilekit.train.model import build_model, build_on, count_parameters
-from pilekit.train.presets import PRESETS
+from pilekit.train.model.build import build_model, build_on, count_parameters
+from pilekit.train.model.presets import PRESETS
 from tests.finishing import FINISHES, finishing_model
 from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer

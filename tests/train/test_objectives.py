@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from pilekit.evaluate.causal_lm import CausalLM, as_causal_lm
-from pilekit.evaluate.logit_finish import UNCHANGED
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
+from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.stream import PileStream
-from pilekit.train.objectives import clm_loss, count_targets, subset_sums
+from pilekit.train.step.objectives import clm_loss, count_targets, subset_sums
 from tests.finishing import FINISHES, finishing_model
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.concatenated import Document, reference_rows

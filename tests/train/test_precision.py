@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from pilekit.engine.ranks import join
-from pilekit.evaluate.causal_lm import as_causal_lm
-from pilekit.train.blocks import blocks_of
+from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
-from pilekit.train.engine import Engine
-from pilekit.train.sharding import own_part
+from pilekit.train.model.blocks import blocks_of
+from pilekit.train.step.engine import Engine
+from pilekit.train.step.sharding import own_part
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
 from tests.train.plain_loop import random_rows

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.engine.ranks import Ranks, join
-from pilekit.evaluate.causal_lm import as_causal_lm
+from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import (
     CheckpointConfig,
     LogConfig,
@@ -26,8 +26,8 @@ from pilekit.train.config import (
     TrainConfig,
     TrainSection,
 )
-from pilekit.train.engine import Engine
-from pilekit.train.profile import BY_CPU, BY_GPU, TITLES, Part, Profile, advice, part, shared_time, spans_of
+from pilekit.train.log.profile import BY_CPU, BY_GPU, TITLES, Part, Profile, advice, part, shared_time, spans_of
+from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
 

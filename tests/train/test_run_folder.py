@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilekit.corpus import Corpus, read_header, write_header
+from pilekit.artifacts.header import read_header, write_header
+from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint.files import Progress, own_sums, write_state
 from pilekit.train.checkpoint.folders import point_to

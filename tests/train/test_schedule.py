@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from pilekit.train.config import ScheduleConfig
-from pilekit.train.schedule import decay_steps, learning_rate
+from pilekit.train.step.schedule import decay_steps, learning_rate
 
 KINDS = get_args(get_type_hints(ScheduleConfig)["kind"])
 

@@ -21,11 +21,11 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import as_causal_lm
-from pilekit.train.blocks import blocks_of
+from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
-from pilekit.train.engine import Engine
-from pilekit.train.recompute import recompute_activations
+from pilekit.train.model.blocks import blocks_of
+from pilekit.train.step.engine import Engine
+from pilekit.train.step.recompute import recompute_activations
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
 from tests.train.plain_loop import cut, random_rows, targets

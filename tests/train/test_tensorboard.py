@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.train.metrics import StepBitsPerByte, StepMetrics, numbers_of
-from pilekit.train.tensorboard import TensorBoardLog, check_tensorboard
+from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, numbers_of
+from pilekit.train.log.tensorboard import TensorBoardLog, check_tensorboard
 from tests.train.test_metrics import metrics
 
 Points = dict[str, list[tuple[int, float]]]
@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 FULL_DISK = """\
 import logging, resource, sys
 from pathlib import Path
-from pilekit.train import tensorboard
+from pilekit.train.log import tensorboard
 from tests.train.test_metrics import metrics
 logging.basicConfig(format="%(levelname)s %(message)s")
 tensorboard.FLUSH_SECONDS = 0

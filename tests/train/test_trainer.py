@@ -25,7 +25,7 @@ from pilekit.stream import PileStream
 from pilekit.train.checkpoint import saving
 from pilekit.train.checkpoint.tensors import write_tensors
 from pilekit.train.config import load_config
-from pilekit.train.metrics import StepMetrics
+from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
 from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
 from tests.train.runs import TIMES, interrupt_at, lines

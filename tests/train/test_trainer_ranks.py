@@ -27,15 +27,15 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
-from pilekit.stream import plan
+from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.checkpoint import saving
 from pilekit.train.checkpoint.files import read_state
 from pilekit.train.checkpoint.tensors import write_tensors
 from pilekit.train.config import load_config
 from pilekit.train.data import open_stream
-from pilekit.train.metrics import StepMetrics
-from pilekit.train.sharding import own_part
+from pilekit.train.log.metrics import StepMetrics
+from pilekit.train.step.sharding import own_part
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.small_disk import small_disk

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.stream import PileStream
-from pilekit.train.metrics import StepMetrics
-from pilekit.train.watch import Watch, against_waiting
+from pilekit.train.log.alerts import Watch, against_waiting
+from pilekit.train.log.metrics import StepMetrics
 from tests.tiny import tiny_corpus, tiny_tokenizer
 
 
@@ -40,13 +40,13 @@ def watched(steps: list[StepMetrics], history: list[StepMetrics] | None = None) 
     watch = Watch(lambda step: f"PEEK {step}", "REMEDY", history or [])
     handler = logging.Handler()
     handler.emit = lambda record: told.append((now[0], record.getMessage()))  # type: ignore[method-assign]
-    logging.getLogger("pilekit.train.watch").addHandler(handler)
+    logging.getLogger("pilekit.train.log.alerts").addHandler(handler)
     try:
         for metrics in steps:
             now[0] = metrics.step
             watch.write(metrics)
     finally:
-        logging.getLogger("pilekit.train.watch").removeHandler(handler)
+        logging.getLogger("pilekit.train.log.alerts").removeHandler(handler)
     return told
 
 

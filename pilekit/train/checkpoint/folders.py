@@ -27,8 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.atomic import write_atomically
 from pilekit.train.checkpoint.files import Damaged, State, verify
 
 logger = logging.getLogger(__name__)

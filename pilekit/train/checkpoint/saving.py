@@ -45,7 +45,7 @@ from pilekit.train.checkpoint.folders import (
     settle,
 )
 from pilekit.train.checkpoint.tensors import load_tensors, state_tensors, write_tensors
-from pilekit.train.sharding import own_part
+from pilekit.train.step.sharding import own_part
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from torch.optim import Optimizer
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.train.checkpoint.files import INDEX_FILE, deal
-from pilekit.train.sharding import is_sharded
+from pilekit.train.step.sharding import is_sharded
 
 NAMED = 5
 """How many names a message lists."""

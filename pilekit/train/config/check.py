@@ -14,8 +14,8 @@ from typing import Any
 from pilekit.errors import PilekitError
 from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
 from pilekit.train.config.text import closest, shown, typed, wrong
-from pilekit.train.presets import PRESETS
-from pilekit.train.schedule import decay_steps
+from pilekit.train.model.presets import PRESETS
+from pilekit.train.step.schedule import decay_steps
 
 LONGEST_ROW = 2**20
 """More tokens than any model has positions; a typing error must not ask for all of the memory."""

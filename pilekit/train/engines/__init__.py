@@ -16,8 +16,8 @@ import torch
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import CausalLM
-from pilekit.evaluate.masked_lm import MaskedLM
+from pilekit.evaluate.masked.model import MaskedLM
+from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
 from pilekit.train.engines.protocol import TrainEngine
 
@@ -49,6 +49,6 @@ def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> 
         from pilekit.train.engines.accelerate import AccelerateEngine
 
         return AccelerateEngine(lm, config, ranks)
-    from pilekit.train.engine import Engine
+    from pilekit.train.step.engine import Engine
 
     return Engine(lm, config, ranks)

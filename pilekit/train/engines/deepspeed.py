@@ -28,15 +28,15 @@ from torch.optim import AdamW, Optimizer
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError
-from pilekit.evaluate.causal_lm import CausalLM
-from pilekit.evaluate.masked_lm import MaskedLM
+from pilekit.evaluate.masked.model import MaskedLM
+from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
-from pilekit.train.engine import Update
 from pilekit.train.engines.protocol import AMID_A_STEP
 from pilekit.train.engines.weights import module_of, own_share, share_weights
-from pilekit.train.optimizer import build_optimizer
-from pilekit.train.sharding import whole_parameters
-from pilekit.train.step_loss import StepLoss
+from pilekit.train.step.engine import Update
+from pilekit.train.step.optimizer import build_optimizer
+from pilekit.train.step.sharding import whole_parameters
+from pilekit.train.step.step_loss import StepLoss
 
 T = TypeVar("T")
 

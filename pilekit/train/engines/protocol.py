@@ -24,10 +24,10 @@ from typing import Protocol, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pilekit.evaluate.causal_lm import CausalLM
-from pilekit.evaluate.masked_lm import MaskedLM
-from pilekit.train.engine import Update
-from pilekit.train.loss_scale import LossScale
+from pilekit.evaluate.masked.model import MaskedLM
+from pilekit.evaluate.model.causal import CausalLM
+from pilekit.train.step.engine import Update
+from pilekit.train.step.loss_scale import LossScale
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""From sketches to pairs: exact copies first, then documents that share the key of a band."""

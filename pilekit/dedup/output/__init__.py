@@ -1,0 +1,1 @@
+"""From decisions to files: removed.parquet, keep masks, clean shards, the summary."""

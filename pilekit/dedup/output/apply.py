@@ -1,0 +1,163 @@
+"""Apply decisions: a keep mask for every shard, and clean shards with the kept lines, byte for byte.
+
+A mask follows from the shard's sketch and the removed documents; no shard is read for it, but where some subsets were
+left out of the comparison and the shard has lines that are no documents, which the sketch does not list one by one.
+
+A clean shard is a copy of the lines that its mask keeps, in checksummed frames of 1 MiB that can be sought, with an
+index, whose rows are made while other threads compress: 40 % faster than reading back what was written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.corpus import Manifest, Shard
+from pilekit.dedup.bits import Bits, get_bits
+from pilekit.dedup.sketch.sketch_format import ShardSketch
+from pilekit.documents import RecordFormat
+from pilekit.engine import Advance
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.index.build import write_index
+from pilekit.shards.index.format import INDEX_SUFFIX, Frames
+from pilekit.shards.index.scan import index_rows
+from pilekit.shards.keep_mask import KeepMask, read_mask, write_mask
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.reader import ShardReader, read
+from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
+from pilekit.shards.write.reframe import cut_at_lines
+
+LEVEL = 3
+
+
+def mask_shard(
+    path: Path, shard: Shard, sketch: ShardSketch, first: int, removed: Bits, *, only: bool, manifest: Manifest
+) -> dict[str, tuple[int, int]]:
+    """Write the keep mask of a shard; returns (documents, bytes of text) kept of each subset.
+
+    first     the id of its first sketched document
+    removed   a bit for each id
+    only      whether documents that were not sketched are left out, rather than kept
+    """
+    header = sketch.header
+    selected = {name for name in header.counts if header.subsets is None or name in header.subsets}
+    kept = np.zeros(header.lines, dtype=np.bool_)
+    passed = {} if only else {name: header.counts[name] for name in header.counts if name not in selected}
+    if any(documents for documents, _ in passed.values()):
+        if sum(documents for documents, _ in header.counts.values()) == header.lines:
+            kept[:] = True
+        else:
+            with read(shard, None, "skip", manifest=manifest) as reader:
+                for batch in reader:
+                    kept[batch.numbers] = True
+    counts = np.zeros((2, len(header.counts)), dtype=np.int64)
+    for chunk in sketch.chunks(["number", "subset", "text_bytes"]):
+        ids = np.arange(first, first + len(chunk["number"])).astype(np.uint32)
+        stays = ~get_bits(removed, ids)
+        kept[chunk["number"]] = stays
+        np.add.at(counts[0], chunk["subset"], stays)
+        np.add.at(counts[1], chunk["subset"], stays * chunk["text_bytes"].astype(np.int64))
+        first += len(ids)
+    before = Fingerprint(header.size, header.sample)
+    if fingerprint(shard.path) != before:
+        raise _changed(shard)
+    write_mask(path, shard.name, before, kept)
+    of_label = zip(sketch.subset_names, counts.T.tolist(), strict=True)
+    return {**passed, **{name: (count[0], count[1]) for name, count in of_label if name in selected}}
+
+
+def clean_shard(
+    shard: Shard, advance: Advance, *, path: Path, mask: Path, threads: int, manifest: Manifest
+) -> list[Path]:
+    """Write the lines that the mask at `mask` keeps as the shard at `path`, with its index; returns both paths.
+
+    Of a shard of which nothing is kept there is no file. The bytes do not depend on `threads`.
+    """
+    keep = read_mask(mask)
+    if not keep.fits(fingerprint(shard.path)):
+        raise _changed(shard)
+    if not keep.header.kept:
+        advance(keep.header.size)
+        return []
+    index = Path(f"{path}{INDEX_SUFFIX}")
+    executor = ThreadPoolExecutor(threads) if threads > 1 else None
+    try:
+        with (
+            write_atomically(path) as file,
+            read(shard, None, "skip", manifest=manifest, advance=advance, ahead=threads > 1) as reader,
+        ):
+            kept = _KeptLines(reader, keep, FrameWriter(file, LEVEL, executor, most=2 * threads))
+
+            def written() -> Fingerprint:
+                if kept.lines != keep.header.kept or not keep.fits(fingerprint(shard.path)):
+                    raise _changed(shard)
+                file.flush()
+                return fingerprint(file.name)
+
+            write_index(str(index), file.name, kept, written)
+    finally:
+        if executor is not None:
+            executor.shutdown(cancel_futures=True)
+    return [path, index]
+
+
+class _KeptLines:
+    """Writes kept lines as frames, and yields the rows of their index on the way; a `Scan`."""
+
+    frames: Frames
+
+    def __init__(self, reader: ShardReader, keep: KeepMask, writer: FrameWriter):
+        self.lines = self.content_bytes = 0
+        self.skipped, self.format = SkippedLines(), RecordFormat()
+        self._reader, self._keep, self._writer = reader, keep, writer
+        self._hash = xxhash.xxh3_128()
+        self._rows: deque[pa.RecordBatch] = deque()
+
+    @property
+    def content_hash(self) -> str:
+        """The xxh3_128 of the text written."""
+        return self._hash.hexdigest()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        lines_of_frames = [0]
+        for text in cut_at_lines(self._texts(), FRAME_BYTES):
+            self._writer.write(text)
+            lines = np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
+            lines_of_frames.append(lines_of_frames[-1] + int(lines))
+            while self._rows:
+                yield self._rows.popleft()
+        self._writer.finish()
+        sizes = np.array(self._writer.frames, dtype=np.int64)
+        ends = np.cumsum(sizes, axis=0)
+        offsets = ends - sizes
+        first = np.array(lines_of_frames[:-1], dtype=np.int64)
+        self.frames = Frames(offsets[:, 0], offsets[:, 1], first, np.zeros_like(first))
+
+    def _texts(self) -> Iterator[bytes]:
+        """The kept lines, each with its newline, some MB at a time; their rows are held."""
+        for documents in self._reader:
+            batch = documents.where(self._keep.keeps(documents.numbers))
+            if len(batch):
+                self.format = batch.format
+                text = b"\n".join([*batch.raw_lines(), b""])
+                self._hash.update(text)
+                self._rows += index_rows(replace(batch, numbers=np.arange(self.lines, self.lines + len(batch))))
+                self.lines += len(batch)
+                self.content_bytes += len(text)
+                yield text
+
+
+def _changed(shard: Shard) -> PilekitError:
+    return PilekitError(
+        f"{visible(shard.path)}: was changed since it was sketched; bring it back as it was, or begin anew in another "
+        "folder"
+    )

@@ -1,0 +1,94 @@
+"""The summary of a run: what was read, kept and removed, per subset; and the check that nothing got lost.
+
+Documents read are counted when shards are sketched, kept ones when masks are written, removed ones when the proofs are.
+These are three counts of three things, and must come out even in every subset:
+
+    read = kept + removed + skipped (+ left out)
+
+Skipped are bad lines, which have no subset; left out are the documents of other subsets where only some are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pilekit.dedup.compare.jaccard import Counts
+from pilekit.dedup.output.removed_table import RemovedCounts
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.sketch_format import ShardSketch
+from pilekit.errors import PilekitError, visible
+
+
+def summarize(
+    sketches: Iterable[ShardSketch],
+    kept: Mapping[str, tuple[int, int]],
+    removed: RemovedCounts,
+    *,
+    only: bool,
+    bands: Bands,
+    threshold: float,
+    compared: Counts,
+) -> dict[str, Any]:
+    """The summary as `summary.json` holds it; `PilekitError` if the counts do not come out even.
+
+    kept    (documents, bytes of text) of each subset
+    """
+    read: dict[str, list[int]] = {}
+    skipped, selected = 0, None
+    for sketch in sketches:
+        skipped += sketch.header.skipped
+        selected = sketch.header.subsets
+        for name, counts in sketch.header.counts.items():
+            read[name] = [one + more for one, more in zip(read.get(name, [0, 0]), counts, strict=True)]
+
+    subsets: dict[str, dict[str, Any]] = {}
+    for name, (documents, size) in sorted(read.items(), key=lambda item: (-item[1][1], item[0])):
+        exact, near = removed.documents.get(name, (0, 0))
+        one: dict[str, Any] = {
+            "read": documents,
+            "kept": kept.get(name, (0, 0))[0],
+            "removed": exact + near,
+            "exact": exact,
+            "near": near,
+            "skipped": 0,
+        }
+        if only:
+            one["left_out"] = 0 if selected is None or name in selected else documents
+        one["bytes"] = {
+            "read": size,
+            "kept": kept.get(name, (0, 0))[1],
+            "removed": sum(removed.bytes.get(name, (0, 0))),
+        }
+        _check(one, f"subset {visible(name)}")
+        subsets[name] = one
+
+    total: dict[str, Any] = {
+        count: sum(one[count] for one in subsets.values())
+        for count in ("read", "kept", "removed", "exact", "near", "skipped", *(["left_out"] if only else []))
+    }
+    total["read"] += skipped
+    total["skipped"] += skipped
+    _check(total, "all")
+    total["bytes"] = {
+        count: sum(one["bytes"][count] for one in subsets.values()) for count in ("read", "kept", "removed")
+    }
+    total["subsets"] = subsets
+    total["matching"] = {"bands": bands.bands, "rows": bands.rows, "recall": bands.probability(threshold)}
+    if compared.hot_documents:
+        total["hot"] = {"runs": compared.hot_runs, "documents": compared.hot_documents}
+    if removed.repeated:
+        total["up_sampled"] = removed.repeated
+    return total
+
+
+def _check(counts: Mapping[str, Any], what: str) -> None:
+    out = counts["kept"] + counts["removed"] + counts["skipped"] + counts.get("left_out", 0)
+    size = counts.get("bytes")
+    lost = size is not None and not counts.get("left_out") and size["read"] != size["kept"] + size["removed"]
+    if counts["read"] != out or lost:
+        raise PilekitError(
+            f"documents got lost ({what}): {counts['read']:,} read, but {counts['kept']:,} kept, {counts['removed']:,} "
+            f"removed, {counts['skipped']:,} skipped, {counts.get('left_out', 0):,} left out; nothing that was written "
+            "is to be used, please report this"
+        )

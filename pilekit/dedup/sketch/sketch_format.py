@@ -1,0 +1,214 @@
+"""What a sketch is: a Parquet file with all that matching needs to know of a shard's documents.
+
+A row for each selected document, in the shard's order: `number`, `text_bytes`, `subset`, the xxh3_128 of its text
+(`hash_high`, `hash_low`) and a key for each band (`key_000`, ...). Columns lie plain in row groups of 65,536, so that
+one of them is read without the others, at the speed of the disk and in bounded memory. What concerns the whole shard,
+documents of other subsets included, is the `SketchHeader` in the file's key-value metadata.
+
+Pages have checksums and the header has a sum, so that damage is an error and never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from pilekit import __version__
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.read.damage import LISTED_BAD_LINES
+
+FORMAT = 1
+SUFFIX = ".parquet"
+ROWS_PER_GROUP = 1 << 16
+
+_HEADER_KEY, _SUM_KEY = b"pilekit", b"pilekit.sum"
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Column = npt.NDArray[Any]
+
+
+class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sketch says of its shard as a whole, and what it was made of."""
+
+    format: int
+    """Version of the sketch's own layout."""
+    pilekit: str
+    """Version of pilekit that made it."""
+    shard: str
+    """The shard's name."""
+    size: Count
+    """With `sample`, the fingerprint of the shard."""
+    sample: str
+    text_field: str
+    label_path: str
+    subsets: list[str] | None
+    """The selected ones, exact names in alphabetical order; None: all."""
+    ngram: int
+    num_perm: int
+    seed: int
+    bands: int
+    rows: int
+    lines: Count
+    """The numbers of all documents, selected or not, are below."""
+    skipped: Count
+    """Bad lines passed over."""
+    examples: list[tuple[Count, str]]
+    """The first of them: (line counted from 1, reason)."""
+    counts: dict[str, tuple[Count, Count]]
+    """(documents, UTF-8 bytes of their texts) of each subset, selected or not, in alphabetical order."""
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+@dataclass(frozen=True)
+class ShardSketch:
+    """A sketch on disk: the header is in memory, rows are read when asked for."""
+
+    path: str
+    header: SketchHeader
+
+    @property
+    def documents(self) -> int:
+        """How many rows it has: the selected documents."""
+        counts, selected = self.header.counts, self.header.subsets
+        return sum(counts[name][0] for name in counts if selected is None or name in selected)
+
+    @property
+    def subset_names(self) -> list[str]:
+        """What the numbers in the column `subset` stand for, as `chunks` gives it."""
+        return list(self.header.counts)
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Column]]:
+        """These columns of the rows, 65,536 rows at a time; `PilekitError` if they are damaged.
+
+        `number` and `text_bytes` are uint32, `subset` int32 (see `subset_names`), all others uint64.
+        """
+        with _opened(self.path) as table:
+            for group in range(table.metadata.num_row_groups):
+                try:
+                    rows = table.read_row_group(group, columns=list(columns), use_threads=False).combine_chunks()
+                    values = {name: self._values(rows[name]) for name in columns}
+                except (pa.ArrowException, OSError, LookupError, ValueError) as error:
+                    raise _damaged(self.path, error) from error
+                yield values
+
+    def _values(self, column: pa.ChunkedArray) -> Column:
+        values: Column
+        if not pa.types.is_dictionary(column.type):
+            values = column.to_numpy()
+            return values
+        labels = column.combine_chunks()
+        places = {name: place for place, name in enumerate(self.header.counts)}
+        dictionary = np.array([places[label] for label in labels.dictionary.to_pylist()], dtype=np.int32)
+        values = dictionary[labels.indices.to_numpy()]
+        return values
+
+
+def sketch_schema(bands: int) -> pa.Schema:
+    """The columns of a sketch with so many bands."""
+    types = {
+        "number": pa.uint32(),
+        "text_bytes": pa.uint32(),
+        "subset": pa.dictionary(pa.int32(), pa.string()),
+        "hash_high": pa.uint64(),
+        "hash_low": pa.uint64(),
+        **{key_column(band): pa.uint64() for band in range(bands)},
+    }
+    return pa.schema([pa.field(name, type, nullable=False) for name, type in types.items()])
+
+
+def key_column(band: int) -> str:
+    """The name of the column with the keys of this band, from 0."""
+    return f"key_{band:03d}"
+
+
+@contextmanager
+def sketch_writer(file: BinaryIO, bands: int) -> Iterator[pq.ParquetWriter]:
+    """A writer of tables of `sketch_schema`, each of which is to be one row group."""
+    with pq.ParquetWriter(
+        file,
+        sketch_schema(bands),
+        compression="none",
+        use_dictionary=["subset"],
+        write_statistics=False,
+        write_page_checksum=True,
+    ) as writer:
+        yield writer
+
+
+def header_metadata(header: SketchHeader) -> dict[bytes, bytes]:
+    """The key-value metadata of a sketch."""
+    text = msgspec.json.encode(header)
+    return {_HEADER_KEY: text, _SUM_KEY: xxhash.xxh3_64_hexdigest(text).encode()}
+
+
+def load_sketch(path: str | Path) -> ShardSketch:
+    """Load the sketch at a path; `PilekitError` if it is not one, is damaged, or of another format."""
+    path = str(path)
+    with _opened(path) as table:
+        metadata = table.metadata
+        try:
+            schema = table.schema_arrow
+        except ValueError as error:
+            raise _damaged(path, error) from error
+    values = metadata.metadata or {}
+    if _HEADER_KEY not in values or _SUM_KEY not in values:
+        raise _no_sketch(path, "it does not say that it is one")
+    text = values[_HEADER_KEY]
+    try:
+        version = msgspec.json.decode(text, type=_Version).format
+        if version != FORMAT:
+            raise PilekitError(
+                f"{visible(path)}: is a sketch of format {version}, this pilekit {__version__} reads format {FORMAT}; "
+                "make it anew"
+            )
+        if values[_SUM_KEY] != xxhash.xxh3_64_hexdigest(text).encode():
+            raise ValueError("its header does not match its sum")
+        header = msgspec.json.decode(text, type=SketchHeader)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise _damaged(path, error) from error
+    if not schema.equals(sketch_schema(header.bands), check_metadata=False):
+        raise _no_sketch(path, "its columns are others")
+    sketch = ShardSketch(path, header)
+    groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if sum(groups) != sketch.documents or any(not 0 < rows <= ROWS_PER_GROUP for rows in groups):
+        raise _damaged(path, ValueError("it has another number of documents than it says"))
+    if len(header.examples) != min(header.skipped, LISTED_BAD_LINES):
+        raise _damaged(path, ValueError("it lists more or fewer bad lines than there are"))
+    return sketch
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    try:
+        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        raise PilekitError(f"{visible(path)}: there is no such sketch; run dedup again to make it") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_sketch(path, _first_line(error)) from error
+    with file as table:
+        yield table
+
+
+def _no_sketch(path: str, why: str) -> PilekitError:
+    return PilekitError(f"{visible(path)}: is not a sketch ({why}); remove it, and run dedup again")
+
+
+def _damaged(path: str, error: Exception) -> PilekitError:
+    return PilekitError(f"{visible(path)}: is damaged ({_first_line(error)}); remove it, and run dedup again")
+
+
+def _first_line(error: Exception) -> str:
+    return visible(str(error).split("\n", 1)[0], 200)

@@ -1,0 +1,1 @@
+"""Masked models: the same proof, and pseudo-log-likelihoods."""

@@ -1,0 +1,206 @@
+"""`MaskedLM`: a model that has been proven to predict masked tokens from both sides.
+
+As with causal models nothing is concluded from names: a few tokens are run through the model once, and what it does is
+what counts. The documents of a row are kept apart by a mask [rows, 1, seq_len, seq_len], True where a token may see
+another, and by positions that begin again in each; `keeps_documents_apart` is the proof that this model heeds both.
+
+The head runs on chosen places alone (`states_at`): the trunk's output is narrowed to them before the model's own code
+goes on, so whatever that does (a dense layer, a norm) is done, on a few of the tokens, and its last matrix, to the
+vocabulary, is left to the caller. A model for which that is not the same, place by place, makes all of its logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.model.causal import PROBE_TOKENS, differ, max_length_of, predicting
+from pilekit.evaluate.model.load import MASKED, load_model
+from pilekit.stream import document_mask
+
+ALONE_TOLERANCE = 1e-3
+"""Of the largest logit: how far those of a document may be from its own when it stands alone, as sums are made in
+another order. Wrong positions are off by a hundred times as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedLM:
+    """A masked language model, made by `as_masked_lm` or `load_masked_lm`."""
+
+    model: PreTrainedModel
+    """The whole."""
+    max_length: int | None
+    """Tokens that a row may have, special ones included; None: it names no limit."""
+    head_by_place: bool
+    """Whether logits may be made at some places only, and by `head` from what it is given there."""
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last matrix, to the vocabulary."""
+        return cast("nn.Linear", cast("Any", self.model).get_output_embeddings())
+
+
+def load_masked_lm(
+    model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> MaskedLM:
+    """The masked model of a folder, as `load_causal_lm` loads a causal one: whole, in `dtype`, to predict with.
+
+    device   None: a GPU where there is one
+
+    A PilekitError where there is no such model, or where what it says of a token depends on no later ones.
+    """
+    model = load_model(model_dir, dtype=dtype, kind=MASKED)
+    try:
+        lm = as_masked_lm(model)
+    except PilekitError as error:
+        raise PilekitError(f"{visible(str(model_dir))}: {error}") from error
+    cast("nn.Module", model).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return lm
+
+
+def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
+    """What is needed to score with `model` or to train it; a PilekitError if it does not predict from both sides.
+
+    The model is on the CPU, in any precision.
+    """
+    name = visible(str(model.config.model_type), 60)
+    ids = _probe_ids(model, PROBE_TOKENS)
+    length = ids.shape[1]
+    places = torch.arange(0, length, 2)
+    unproven = MaskedLM(model, tokens_of(model), head_by_place=True)
+    try:
+        with predicting(model):
+            logits = cast("Any", model)(input_ids=ids).logits
+            later = cast("Any", model)(input_ids=_changed(model, ids, slice(length - 1, length))).logits
+    except Exception as error:  # whatever a model raises that is not called with tokens alone
+        if getattr(model.config, "pad_token_id", None) is None:
+            raise PilekitError(
+                f'this {name} model needs a padding token: name it as "pad_token" in a tokenizer_config.json beside '
+                "the tokenizer"
+            ) from error
+        raise PilekitError(
+            f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
+        ) from error
+    # By float32's rounding, whatever it computes in: nothing at all may change in a model that sees no later token.
+    if length > 1 and not differ(logits[:, :-1].float(), later[:, :-1].float()):
+        raise PilekitError(
+            f"this {name} model is not a masked language model: what it says of a token depends on no later ones; if "
+            'its config.json has "is_decoder": true, set that to false'
+        )
+    try:
+        with predicting(model):
+            by_place = unproven.head(states_at(unproven, {"input_ids": ids}, places))
+        proven = type(unproven.head) is nn.Linear and not differ(by_place, logits[0, places])
+    except Exception:  # a model that is put together in another way
+        proven = False
+    return MaskedLM(model, unproven.max_length, head_by_place=proven)
+
+
+def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
+    """Whether each document of a row of `seq_len` tokens is as if it stood alone.
+
+    Two documents are put into one row, and the first is changed: nothing of the second may change. And each has the
+    logits that it has in a row of its own, where the model counts positions for itself. The second fills nearly all of
+    the row: models whose layers see a window only (ModernBERT) take a mask in place of that, which longer ones reveal.
+    """
+    ids = _probe_ids(lm.model, seq_len)
+    half = min(PROBE_TOKENS, ids.shape[1]) // 2
+    if half == 0:
+        return True
+    lengths = [half, ids.shape[1] - half]
+    batch = {
+        "doc_ids": torch.repeat_interleave(torch.arange(2), torch.tensor(lengths)).unsqueeze(0),
+        "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
+    }
+    rows = ids, _changed(lm.model, ids, slice(half))
+    model: Any = lm.model
+    try:
+        with predicting(lm.model):
+            packed, changed = (model(**inputs_by_document(lm, {**batch, "input_ids": row})).logits for row in rows)
+            alone = torch.cat([model(input_ids=part).logits for part in (ids[:, :half], ids[:, half:])], dim=1)
+    except Exception:  # a model that takes no such mask, or no positions
+        return False
+    as_alone = (packed - alone).abs().max() <= ALONE_TOLERANCE * alone.abs().max()
+    return bool(as_alone) and not differ(packed[:, half:], changed[:, half:])
+
+
+def tokens_of(model: PreTrainedModel) -> int | None:
+    """The tokens that a row may have for `model`, which may be on the meta device; None if it names no limit."""
+    positions = max_length_of(model)
+    return None if positions is None else positions - _first_position(model)
+
+
+def inputs_by_document(lm: MaskedLM, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the model is called with so that each document of a row of `batch` sees itself alone.
+
+    batch   `input_ids`, `position_ids` (from 0 in each document) and `doc_ids`, int64 [rows, seq_len]
+    """
+    return {
+        "input_ids": batch["input_ids"],
+        "position_ids": batch["position_ids"] + _first_position(lm.model),
+        "attention_mask": document_mask(batch, dense=True, causal=False),
+    }
+
+
+def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Tensor:
+    """[places, width]: what `head` would be given at these places of [rows x seq_len], which it is not."""
+
+    def narrow(_trunk: nn.Module, _given: Any, made: Any) -> Any:
+        made["last_hidden_state"] = made["last_hidden_state"].flatten(0, 1).index_select(0, places).unsqueeze(0)
+        return made
+
+    hook = lm.model.base_model.register_forward_hook(narrow)
+    try:
+        with _passed_over(lm.head):
+            return cast("Tensor", cast("Any", lm.model)(**inputs).logits[0])
+    finally:
+        hook.remove()
+
+
+def _first_position(model: PreTrainedModel) -> int:
+    """Where positions begin: at 0, or, where the embedding of positions has one for padding, behind that."""
+    words = cast("Any", model).get_input_embeddings()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and module is not words and "position" in name:
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
+@contextmanager
+def _passed_over(head: Any) -> Iterator[None]:
+    """Within: `head` returns what it is given."""
+    head.forward = lambda states: states
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def _probe_ids(model: PreTrainedModel, length: int) -> Tensor:
+    """Ids [1, length] or as many as fit, different ones as far as the vocabulary allows, without padding."""
+    ids = _ordinary_ids(model)
+    length = min(length, tokens_of(model) or length)
+    return ids[torch.arange(3, 3 + length) % len(ids)].unsqueeze(0)
+
+
+def _changed(model: PreTrainedModel, ids: Tensor, where: slice) -> Tensor:
+    """`ids` with other tokens there."""
+    ordinary = _ordinary_ids(model)
+    changed = ids.clone()
+    places = torch.searchsorted(ordinary, ids[:, where].contiguous())
+    changed[:, where] = ordinary[(places + 1) % len(ordinary)]
+    return changed
+
+
+def _ordinary_ids(model: PreTrainedModel) -> Tensor:
+    """All ids, increasing, but that of padding, which has no position of its own in some models."""
+    ids = torch.arange(cast("Any", model).get_input_embeddings().num_embeddings)
+    return ids[ids != padding] if (padding := getattr(model.config, "pad_token_id", None)) is not None else ids

@@ -1,0 +1,1 @@
+"""A model folder loaded and proven: causal, safetensors only, nothing executed; its device and precision."""

@@ -1,0 +1,180 @@
+"""The figures of an evaluation, and the protocol without which they mean nothing.
+
+A figure is sums: documents, bytes, tokens and nats add up over documents, and bits per byte is what follows from them:
+nll / (ln 2 * bytes). It weighs every byte alike, whatever document it is in. With every figure stands its interval:
+documents are a sample of what a model may be asked to predict, and another sample would have given another figure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilekit.artifacts.atomic_write import write_atomically
+
+if TYPE_CHECKING:
+    from pilekit.evaluate.results.published import Published
+    from pilekit.evaluate.results.records import Records
+    from pilekit.evaluate.training_copies import TrainingCopies
+
+RESULT_FILE = "result.json"
+APPROXIMATE_BELOW = 100
+"""An interval of fewer documents may be too narrow: lengths have heavy tails (docs/bpb.md has measured coverage)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What was scored, and how well it was predicted.
+
+    documents     documents, empty ones counted
+    bytes         UTF-8 bytes of their raw text
+    tokens        tokens predicted; without a prefix, a document's first token is not
+    nll           sum of their negative log-likelihoods in nats
+    interval      95 % interval of `bpb`; None with fewer than two documents, or no byte
+    paper_bytes   the paper's variant: the bytes that `tokens` stand for by its fixed constant, to be divided by instead
+                  of `bytes`; 0.0 where no constant is published. None: bytes are counted
+    """
+
+    documents: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    nll: float = 0.0
+    interval: tuple[float, float] | None = None
+    paper_bytes: float | None = None
+
+    @property
+    def bpb(self) -> float | None:
+        """Bits per byte; None where there is no byte, and where no token was predicted, so that nothing is known."""
+        divisor = self.bytes if self.paper_bytes is None else self.paper_bytes
+        return self.nll / (math.log(2) * divisor) if divisor and self.tokens else None
+
+    @property
+    def byte_perplexity(self) -> float | None:
+        """2 ** bpb: as uncertain as a choice among so many equally likely bytes; None where there is no byte."""
+        return None if self.bpb is None or self.bpb >= 1024 else 2.0**self.bpb
+
+    @property
+    def tokens_per_byte(self) -> float | None:
+        """Tokens predicted per byte of raw text; None where there is no byte."""
+        return self.tokens / self.bytes if self.bytes else None
+
+    @property
+    def nats_per_token(self) -> float | None:
+        """The mean negative log-likelihood of a token; None where there is no token."""
+        return self.nll / self.tokens if self.tokens else None
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether documents are so few that the interval may be too narrow: under 100."""
+        return self.documents < APPROXIMATE_BELOW
+
+    def to_json(self, key: str = "bpb") -> dict[str, Any]:
+        """`{"documents", "bytes", "tokens", "bpb", "interval": [low, high], ...}`; `key` is what bpb is called."""
+        return {
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "tokens": self.tokens,
+            key: self.bpb,
+            "interval": None if self.interval is None else list(self.interval),
+            "approximate": self.is_approximate,
+            "nll": self.nll,
+            "byte_perplexity": self.byte_perplexity,
+            "nats_per_token": self.nats_per_token,
+            "tokens_per_byte": self.tokens_per_byte,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """The subsets' bits per byte, weighted by their share in the whole corpus.
+
+    bpb           the mean, the weights renormalised over the subsets that have a figure
+    interval      95 % interval, each subset's documents resampled on their own; None where no subset has an interval
+    weight        share of the whole that these subsets are, 0 to 1
+    missing       subsets of the manifest without a figure, by name
+    held_fixed    subsets with a figure but no interval, having one document: they add nothing to the interval's width
+    approximate   whether a subset of it has under 100 documents
+    """
+
+    bpb: float
+    interval: tuple[float, float] | None
+    weight: float
+    missing: tuple[str, ...] = ()
+    held_fixed: tuple[str, ...] = ()
+    approximate: bool = False
+
+    def to_json(self, key: str = "bpb") -> dict[str, Any]:
+        """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is what bpb is called."""
+        return {
+            key: self.bpb,
+            "interval": None if self.interval is None else list(self.interval),
+            "approximate": self.approximate,
+            "weight": self.weight,
+            "missing": list(self.missing),
+            "held_fixed": list(self.held_fixed),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BitsPerByte:
+    """What `bits_per_byte` found.
+
+    overall           all documents pooled: their sums, so that every byte that was read counts alike
+    subsets           by name, in the manifest's order, then other labels in the order of their first documents
+    protocol          all that the figures depend on, as JSON types; two results compare only where it agrees
+    weighted          all subsets weighted by the corpus's mixture; None where the manifest knows no weights
+    records           the documents that the figures were made of
+    published         published figures that may stand beside these, and what differs; None where none may
+    withheld          why none stands beside these, though the shards are named val or test; None where there is no why
+    warnings          what a reader must know of the data, a sentence each
+    training_copies   documents whose text the training shards hold too, where that was asked for
+    """
+
+    overall: Score
+    subsets: dict[str, Score]
+    protocol: dict[str, Any]
+    weighted: Weighted | None = None
+    records: Records | None = field(default=None, repr=False, compare=False)
+    published: Published | None = None
+    withheld: str | None = None
+    warnings: tuple[str, ...] = ()
+    training_copies: TrainingCopies | None = None
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the model is a masked one: then all figures are pseudo-bits per byte, of another kind."""
+        return bool(self.protocol.get("kind") == "masked")
+
+    @property
+    def key(self) -> str:
+        """What the figure is called in JSON: "bpb", or "pseudo_bpb" for a masked model."""
+        return "pseudo_bpb" if self.is_masked else "bpb"
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"overall": {...}, "weighted": {...}, "subsets": {name: {...}}, "published", ..., "protocol"}`."""
+        return {
+            "overall": self.overall.to_json(self.key),
+            "weighted": None if self.weighted is None else self.weighted.to_json(self.key),
+            "subsets": {name: score.to_json(self.key) for name, score in self.subsets.items()},
+            "published": None if self.published is None else self.published.to_json(),
+            "withheld": self.withheld,
+            "warnings": list(self.warnings),
+            "training_copies": None if self.training_copies is None else self.training_copies.to_json(),
+            "protocol": self.protocol,
+        }
+
+
+def result_text(result: BitsPerByte) -> str:
+    """The text of `result.json`."""
+    return json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
+
+
+def write_result(result: BitsPerByte, folder: str | Path) -> Path:
+    """Write `result.json` into `folder`, which is made if it is missing; the whole file or none. Returns its path."""
+    path = Path(folder) / RESULT_FILE
+    with write_atomically(path) as file:
+        file.write(result_text(result).encode())
+    return path

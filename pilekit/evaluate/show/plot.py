@@ -1,0 +1,210 @@
+"""The figures of `pilekit bpb --plot`: bits per byte of every subset with its interval, or differences of models.
+
+A result is a bar for each subset, the hardest text at the top, its 95 % interval across its end, and a line where the
+overall figures are; where published figures may stand beside it, they are marks on the same rows. A comparison is a
+point with its interval for each subset and further model: left of 0 that model is better than the first. It is filled
+where the interval does not hold 0, hollow where it does, and a cross where there is none; pale of few documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pilekit.errors import visible
+from pilekit.evaluate.results.compare import LETTERS, Comparison, Difference
+from pilekit.evaluate.results.published import Published, PublishedColumn
+from pilekit.evaluate.results.result import BitsPerByte, Score
+from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, save_figure
+
+FEW = "#a9c1d3"
+"""Bars of so few documents that the interval is approximate."""
+UNCLEAR = "#7f7f7f"
+PALE = 0.5
+"""What of a colour is left where the interval is approximate, the rest being white."""
+SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
+MARKS = "osD^"
+"""A row has room for the marks of so many published models."""
+
+
+def write_figure(result: BitsPerByte | Comparison, path: str | Path) -> None:
+    """Draw a result or a comparison into the .png, .svg or .pdf file `path`, which is there whole or not at all."""
+    save_figure(draw_comparison(result) if isinstance(result, Comparison) else draw_result(result), Path(path))
+
+
+def draw_result(result: BitsPerByte) -> Any:
+    """The matplotlib `Figure`: 10 inches wide and as high as the subsets need."""
+    from matplotlib.patches import Patch
+
+    scored = {name: score for name, score in result.subsets.items() if score.bpb is not None}
+    shown = sorted(scored, key=lambda name: -_figure(scored[name]))[:MOST_ROWS]
+    kind = "pseudo-bits per byte" if result.is_masked else "bits per byte"
+    title = f"{_model(result.protocol['model']['path'])}: {kind}, {result.overall.documents:,} documents"
+    figure, axes = _axes(shown, title, len(scored))
+    values = np.array([_figure(scored[name]) for name in shown])
+    rows = np.arange(len(shown))
+    axes.barh(rows, values, 0.62, color=[FEW if scored[name].is_approximate else OBSERVED for name in shown])
+    with_interval = [row for row, name in enumerate(shown) if scored[name].interval is not None]
+    if with_interval:
+        spans = np.array([scored[shown[row]].interval for row in with_interval]).T
+        _errors(axes, values[with_interval], np.array(with_interval), spans, color=INK)
+    for row, text in enumerate([f"{value:.4f}" for value in values]):
+        axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
+    handles: list[Any] = []
+    if result.overall.bpb is not None:
+        label = f"overall, pooled {result.overall.bpb:.4f}"
+        handles.append(axes.axvline(result.overall.bpb, color=INK, linewidth=1.3, linestyle="--", label=label))
+        if result.overall.interval is not None:
+            axes.axvspan(*result.overall.interval, color=INK, alpha=0.12, linewidth=0)
+    if result.weighted is not None:
+        label = f"overall, weighted {result.weighted.bpb:.4f}"
+        handles.append(axes.axvline(result.weighted.bpb, color=INK, linewidth=1.3, linestyle=":", label=label))
+    if any(scored[name].is_approximate for name in shown):
+        handles.append(Patch(color=FEW, label="under 100 documents"))
+    marks = [] if result.published is None else _published(axes, shown, result.published)
+    handles += marks
+    axes.set_xlim(left=0)
+    note = "\nmarks: published, and by another protocol; the table says what differs" if marks else ""
+    axes.set_xlabel(f"{kind}, with 95 % intervals{note}")
+    if handles:
+        _legend(figure, handles, 4)
+    return figure
+
+
+def draw_comparison(comparison: Comparison) -> Any:
+    """The matplotlib `Figure`: a row for each subset and one for all, with a point for each further model on each."""
+    first = comparison.against[0]
+    differing = {name: one.difference for name, one in first.subsets.items() if one.difference is not None}
+    shown = sorted(differing, key=lambda name: differing[name])[:MOST_ROWS]
+    letters = LETTERS[1 : len(comparison.models)]
+    title = " and ".join(letters) + f" against A, on {first.overall.documents:,} documents"
+    figure, axes = _axes([*shown, "Overall"], title, len(differing), row_height=0.22 + 0.08 * len(letters))
+    axes.axvline(0, color=INK, linewidth=1.2)
+    axes.axhline(len(shown) - 0.5, color=FAINT, linewidth=1)
+    offsets = np.linspace(-0.27, 0.27, len(letters)) if len(letters) > 1 else np.zeros(1)
+    handles = [axes.plot([], [], " ", label=f"A: {_model(comparison.models[0])}")[0]]
+    for number, (letter, against, offset) in enumerate(zip(letters, comparison.against, offsets, strict=True)):
+        colour = SERIES[number % len(SERIES)]
+        _points(axes, [*(against.subsets[name] for name in shown), against.overall], offset, colour)
+        label = f"{letter}: {_model(comparison.models[number + 1])}"
+        handles.append(axes.plot([], [], "o", color=colour, label=label)[0])
+    drawn = [one for of in comparison.against for one in (of.overall, *(of.subsets[name] for name in shown))]
+    handles += _looks(axes, [one for one in drawn if one.difference is not None])
+    kind = "pseudo-bits" if comparison.kind == "masked" else "bits"
+    better = letters if len(letters) == 1 else "the other"
+    axes.set_xlabel(f"← {better} is better      difference to A in {kind} per byte, 95 % intervals      A is better →")
+    _legend(figure, handles, 3 if len(handles) == 3 else 2)
+    return figure
+
+
+def _points(axes: Any, differences: Sequence[Difference], offset: float, colour: str) -> None:
+    """A point for each row."""
+    for row, one in enumerate(differences):
+        if one.difference is None:
+            continue
+        look = _look(one, colour)
+        if one.interval is not None:
+            span = np.array([one.interval]).T
+            _errors(axes, np.array([one.difference]), np.array([row + offset]), span, color=look["color"])
+        axes.plot([one.difference], [row + offset], **look)
+
+
+def _look(one: Difference, colour: str) -> dict[str, Any]:
+    """How a difference looks: whether its interval holds 0, or is not there, or is approximate."""
+    shade: str | tuple[float, ...] = colour if one.sign else UNCLEAR
+    if one.interval is None:
+        return {"marker": "x", "markersize": 6, "linestyle": "none", "color": shade}
+    if one.is_approximate:
+        shade = _pale(colour if one.sign else UNCLEAR)
+    return {
+        "marker": "o",
+        "markersize": 6,
+        "linestyle": "none",
+        "color": shade,
+        "markerfacecolor": shade if one.sign else "white",
+    }
+
+
+def _looks(axes: Any, drawn: Sequence[Difference]) -> list[Any]:
+    """What stands in the legend for the looks that there are, but for the plain one."""
+    looks: list[tuple[str, dict[str, Any]]] = []
+    if any(one.interval is not None and not one.sign for one in drawn):
+        looks.append(("interval holds 0", {"marker": "o", "color": UNCLEAR, "markerfacecolor": "white"}))
+    if any(one.interval is None for one in drawn):
+        looks.append(("no interval: one document", {"marker": "x", "color": UNCLEAR}))
+    if any(one.interval is not None and one.is_approximate for one in drawn):
+        looks.append(("pale: under 100 documents", {"marker": "o", "color": _pale(SERIES[0])}))
+    return [axes.plot([], [], linestyle="none", label=label, **look)[0] for label, look in looks]
+
+
+def _pale(colour: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - PALE * (1 - part) for part in to_rgb(colour))
+
+
+def _published(axes: Any, shown: Sequence[str], published: Published) -> list[Any]:
+    """Marks on the rows for what is published of each model; returns what stands for them in the legend."""
+    handles = []
+    for column, mark in zip(_told_apart(published.columns), MARKS, strict=False):
+        places = [(column.subsets[name], row) for row, name in enumerate(shown) if name in column.subsets]
+        if not places:
+            continue
+        x, y = zip(*places, strict=True)
+        label = visible(column.model if column.overall is None else f"{column.model} ({column.overall:.4f})")
+        look = {"color": PAPER, "markeredgecolor": INK, "markeredgewidth": 0.6, "label": label}
+        handles += axes.plot(x, y, mark, markersize=5.5, **look)
+    return handles
+
+
+def _told_apart(columns: Sequence[PublishedColumn]) -> list[PublishedColumn]:
+    """As many as there are marks for: from the highest overall figure to the lowest, in even steps."""
+    if len(columns) <= len(MARKS):
+        return list(columns)
+    known = [one for one in columns if one.overall is not None] or columns  # none has one where subsets are missing
+    whole = sorted(known, key=lambda one: -(one.overall or sum(one.subsets.values())))
+    return [whole[place] for place in np.unique(np.linspace(0, len(whole) - 1, len(MARKS)).round().astype(int))]
+
+
+def _axes(rows: Sequence[str], title: str, subsets: int, row_height: float = 0.3) -> tuple[Any, Any]:
+    """(figure, axes) with a named row for each of `rows`, the first at the top; heights are inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 2.0 + row_height * max(len(rows), 2)), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), [visible(name, LONGEST_NAME) for name in rows], parse_math=False, color=INK)
+    if subsets > MOST_ROWS:
+        title += f"; {MOST_ROWS} of {subsets:,} subsets"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
+    return figure, axes
+
+
+def _legend(figure: Any, handles: list[Any], columns: int) -> None:
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a path may hold anything
+
+
+def _errors(axes: Any, x: Any, y: Any, spans: Any, *, color: Any) -> None:
+    """Horizontal intervals; `spans` float64 [2, points]: low and high."""
+    # A percentile interval need not hold its own figure, and a bar's arms have no negative length.
+    arms = np.maximum([x - spans[0], spans[1] - x], 0)
+    axes.errorbar(x, y, xerr=arms, fmt="none", ecolor=color, elinewidth=1.3, capsize=2.5)
+
+
+def _figure(score: Score) -> float:
+    return score.bpb or 0.0
+
+
+def _model(path: str | None) -> str:
+    """The end of a model's path, which tells more than its beginning."""
+    name = path or "a model"
+    return visible(name if len(name) <= 50 else f"…{name[-49:]}")

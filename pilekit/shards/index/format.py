@@ -1,0 +1,246 @@
+"""The index of a shard: a Parquet file beside it, with a row for each document and the places to begin reading at.
+
+The rows are `number`, `subset`, `text_bytes` and `text_hash` (xxh3_64 of the text in UTF-8), in the shard's order, so
+polars and duckdb read an index as the table of documents it is. What concerns the whole shard lies in the file's
+key-value metadata (index_metadata.py), which is read without touching the rows.
+
+An index is taken only where it fits: the shard's fingerprint and where its records keep text and label must be those
+it was made from. As a fingerprint looks at a few places only, a local shard that was changed after its index is taken
+for another one too, as make does; what a copy without times (`cp` without -p) made older than its shard is made anew.
+Pages have checksums, the metadata has a sum, and numbers that contradict each other are refused, so
+that a damaged or made-up index is an error and never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import xxhash
+import zstandard
+
+from pilekit import __version__
+from pilekit.artifacts.cache_folder import cache_folder
+from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
+from pilekit.corpus.sidecar_files import INDEX_SUFFIX, index_name
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
+from pilekit.shards.index.metadata import FORMAT, Frames, IndexHeader, LaterFormat, read_metadata
+from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.open import exists, open_file
+from pilekit.shards.read.reader import record_format
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+__all__ = [
+    "INDEX_SUFFIX",
+    "Frames",
+    "IndexDamage",
+    "IndexHeader",
+    "ShardIndex",
+    "bad_lines",
+    "find_index",
+    "find_indexes",
+    "index_places",
+    "index_schema",
+    "load_index",
+    "misfit",
+]
+
+logger = logging.getLogger(__name__)
+
+REMOTE_AT_ONCE = 32
+"""So many remote shards are asked for their indexes at a time."""
+
+
+class IndexDamage(PilekitError):
+    """What is there is no index, or a damaged one: the shard itself tells all that it would."""
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """An index that was loaded: header and frames are in memory, rows are read when asked for.
+
+    path    of the index itself
+    built   whether it was made just now, by the call that gave it
+    """
+
+    path: str
+    header: IndexHeader
+    frames: Frames
+    built: bool = field(default=False, compare=False)
+
+    def columns(self, names: Sequence[str] | None = None) -> pa.Table:
+        """The rows, or these columns of them; `PilekitError` if they are damaged."""
+        import pyarrow as pa
+
+        return pa.concat_tables([index_schema(names).empty_table(), *self.row_groups(names)])
+
+    def row_groups(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The same in parts of at most 100,000 rows, so that memory stays bounded; each column is one chunk."""
+        first = 0
+        with _opened(self.path) as file:
+            for group in range(file.metadata.num_row_groups):
+                try:
+                    table = file.read_row_group(group, columns=None if names is None else list(names))
+                    table = table.unify_dictionaries().combine_chunks()
+                    first = _check_rows(table, first, self.header.lines)
+                except Exception as error:
+                    raise _damaged(self.path, error) from error
+                yield table
+
+
+def load_index(path: str | Path) -> ShardIndex:
+    """Load the index at a path or URL; `PilekitError` if it is not one, is damaged, or of a later format."""
+    path = str(path)
+    with _opened(path) as file:
+        metadata, schema = file.metadata, file.schema_arrow
+        values = metadata.metadata or {}
+        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if not schema.equals(index_schema(), check_metadata=False):
+        raise _no_index(path, "its columns are others")
+    try:
+        header, frames = read_metadata(values, groups)
+    except LaterFormat as later:
+        raise PilekitError(
+            f"{visible(path)}: is an index of format {later}, this pilekit {__version__} reads format {FORMAT}; index "
+            "the shard anew"
+        ) from None
+    except (msgspec.DecodeError, zstandard.ZstdError, ValueError) as error:
+        raise _damaged(path, error) from error
+    return ShardIndex(path, header, frames)
+
+
+def index_places(shard: Shard) -> list[str]:
+    """Where the shard's index may lie: beside it, then in the cache folder; nowhere for standard input."""
+    if shard.path == STANDARD_INPUT:
+        return []
+    remote = is_url(shard.path)
+    plain = not remote or (without_query(shard.path) == shard.path and "::" not in shard.path)
+    folder, slash, name = shard.path.rpartition("/")
+    beside = [folder + slash + index_name(name)] if plain else []
+    whole = shard.path if remote else os.path.abspath(shard.path)  # noqa: PTH100 (not resolved: as it was named)
+    name = without_query(shard.path.partition("::")[0]).rpartition("/")[2]
+    name = name if name not in ("", ".", "..") else "shard"
+    kept = cache_folder() / "index" / xxhash.xxh3_128_hexdigest(whole.encode(errors="surrogateescape"))
+    return [*beside, str(kept / (name + INDEX_SUFFIX))]
+
+
+def find_index(
+    shard: Shard, manifest: Manifest | None = None, *, tell: bool = True, whole: bool = False
+) -> ShardIndex | None:
+    """The shard's index, if there is one that fits; if there are only others, warnings `tell` why each does not.
+
+    `whole`: one with damaged rows, which else shows when they are read, does not fit either.
+    """
+    now: Fingerprint | None = None
+    passed_over = []
+    for place in index_places(shard):
+        if not exists(place):
+            continue
+        try:
+            index = load_index(place)
+            now = now or fingerprint(shard.path)
+            for _ in index.row_groups() if whole else ():
+                pass
+        except PilekitError as error:
+            passed_over.append(str(error))
+            continue
+        why = misfit(index.header, now, manifest)
+        if why is None and changed_at(shard.path) > changed_at(place):
+            why = "is older than its shard"
+        if why is None:
+            return index
+        passed_over.append(f"{visible(place)}: {why}; make it anew with `pilekit index {visible(shard.path)}`")
+    for why in passed_over if tell else ():
+        logger.warning("index not used: %s", why)
+    return None
+
+
+def find_indexes(corpus: Corpus, *, whole: bool = False) -> list[ShardIndex | None]:
+    """`find_index` of every shard, without warnings; of remote ones several at a time: each is some twenty requests."""
+
+    def find(shard: Shard) -> ShardIndex | None:
+        return find_index(shard, corpus.manifest, tell=False, whole=whole)
+
+    if len(corpus.shards) < 2 or not any(is_url(shard.path) for shard in corpus.shards):
+        return list(map(find, corpus.shards))
+    with ThreadPoolExecutor(REMOTE_AT_ONCE) as threads:
+        return list(threads.map(find, corpus.shards))
+
+
+def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = None) -> str | None:
+    """Why an index with this header must not be used for a shard of this fingerprint; None if it may."""
+    format = record_format(manifest)
+    label_path = ".".join(format.label_path)
+    if header.size != now.size:
+        return f"was made of a shard of {header.size:,} bytes, it has {now.size:,} now"
+    if header.sample != now.sample:
+        return "was made of a shard of the same size but other bytes"
+    if header.text_field != format.text_field:
+        return f'has text_field "{visible(header.text_field, 60)}", the manifest "{visible(format.text_field, 60)}"'
+    if header.label_path != label_path:
+        return f'has label_path "{visible(header.label_path, 60)}", the manifest "{visible(label_path, 60)}"'
+    return None
+
+
+def bad_lines(shard: Shard, index: ShardIndex) -> SkippedLines:
+    """The bad lines that the shard's index left out, as reading with `on_error="skip"` tells of them."""
+    listed = [BadLine(shard.path, line, visible(reason)) for line, reason in index.header.examples]
+    return SkippedLines(index.header.skipped, listed)
+
+
+def _check_rows(table: pa.Table, first: int, lines: int) -> int:
+    """Raise `ValueError` for columns that no shard can have; returns the least number that may follow."""
+    if "text_bytes" in table.column_names and bool(np.any(table["text_bytes"].to_numpy() < 0)):
+        raise ValueError("it has texts of impossible sizes")
+    if "number" in table.column_names and len(numbers := table["number"].to_numpy()):
+        if numbers[0] < first or numbers[-1] >= lines or bool(np.any(numbers[1:] <= numbers[:-1])):
+            raise ValueError("its document numbers do not increase")
+        first = int(numbers[-1]) + 1
+    return first
+
+
+def index_schema(names: Sequence[str] | None = None) -> pa.Schema:
+    """The columns of an index, or these of them."""
+    import pyarrow as pa
+
+    types = {
+        "number": pa.int64(),
+        "subset": pa.dictionary(pa.int32(), pa.string()),
+        "text_bytes": pa.int64(),
+        "text_hash": pa.uint64(),
+    }
+    return pa.schema([pa.field(name, types[name], nullable=False) for name in (types if names is None else names)])
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq
+
+    with closing(open_file(path, scattered=True)) as file:
+        try:
+            table = pq.ParquetFile(file, page_checksum_verification=True, thrift_string_size_limit=1 << 30)
+        except Exception as error:
+            raise _no_index(path, visible(str(error).split("\n", 1)[0], 200)) from error
+        yield table
+
+
+def _no_index(path: str, why: str) -> IndexDamage:
+    return IndexDamage(f"{visible(path)}: is not an index ({why}); remove it, and make it anew with `pilekit index`")
+
+
+def _damaged(path: str, error: Exception) -> IndexDamage:
+    why = visible(str(error).split("\n", 1)[0], 200)
+    return IndexDamage(f"{visible(path)}: is damaged ({why}); remove it, and make it anew with `pilekit index`")

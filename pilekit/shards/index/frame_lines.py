@@ -1,0 +1,95 @@
+"""Which line begins first in each frame, found while the shard's lines go by.
+
+Frames are announced (in the decoding thread) before their text comes; blocks of whole lines follow in order. For each
+frame the first line beginning at or behind it is one search for a newline, and its number one count of the newlines
+before: nothing is kept of a line but that.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.index.metadata import MOST_FRAMES, Frames
+from pilekit.shards.read.lines import LineBlock
+
+MARK_BYTES = 1 << 20
+"""How far apart the marks of a file without frames are, at least."""
+
+
+class FrameLines:
+    """Collects the `Frames` of a shard that has lines.
+
+    path     what messages call the shard
+    marks    the file is plain: instead of frames, lines about every MiB are marked; else frames are announced
+    """
+
+    def __init__(self, path: str, *, marks: bool):
+        self.path, self.marks = path, marks
+        # 32 bytes a frame, where lists of Python's integers would take four times as much.
+        self._offsets, self._text_offsets = array("q"), array("q")
+        self._lines, self._begins = array("q"), array("q")
+        self._line = self._at = 0  # number and place, in the decompressed text, of the next block's first line
+
+    def begin_frame(self, offset: int, text_offset: int) -> None:
+        """A frame begins at this stored byte, with this much text before it."""
+        if len(self._offsets) == MOST_FRAMES:
+            raise PilekitError(
+                f"{visible(self.path)}: has more than {MOST_FRAMES:,} frames, too many for an index; cut it into "
+                "larger ones with `pilekit reframe`"
+            )
+        self._offsets.append(offset)
+        self._text_offsets.append(text_offset)
+
+    def pass_lines(self, block: LineBlock, lines: int) -> None:
+        """Take the next block, of so many lines; all frames that begin in its text have been announced."""
+        line, at = self._line, self._at
+        if block.head is not None:
+            self._resolve(at, line, at)
+            line, at = line + 1, at + len(block.head) + 1
+        if block.begin < block.end:
+            text, here = block.data, block.begin
+            origin = at - here
+            last = max(here, text.rfind(b"\n", here, block.end - 1) + 1)
+            while (wanted := self._next()) is not None and wanted - origin <= last:
+                if wanted - origin > here:
+                    begin = text.find(b"\n", wanted - origin - 1) + 1
+                    between = np.frombuffer(text, dtype=np.uint8, count=begin - here, offset=here)
+                    line, here = line + int(np.count_nonzero(between == ord("\n"))), begin  # 4 times .count's speed
+                self._resolve(wanted, line, origin + here)
+            at = origin + block.end
+        self._line, self._at = self._line + lines, at
+
+    def frame_of(self, line: int) -> int:
+        """In which frame (or behind which mark) a line begins that has passed."""
+        return bisect_right(self._lines, line) - 1
+
+    def frames(self, content_bytes: int) -> Frames:
+        """The frames, when all lines have passed."""
+        if not self.marks:  # A mark is nothing where no line begins.
+            self._resolve(content_bytes, self._line, content_bytes)
+        count = len(self._lines)
+        offset, text_offset, line, begin = (
+            np.array(column[:count], dtype=np.int64)
+            for column in (self._offsets, self._text_offsets, self._lines, self._begins)
+        )
+        if self.marks:
+            return Frames(begin, begin, line, np.zeros_like(begin))
+        ends = np.append(text_offset[1:], content_bytes)
+        return Frames(offset, text_offset, line, np.minimum(begin, ends) - text_offset)
+
+    def _next(self) -> int | None:
+        """Where in the text the next frame without a line begins, as far as is known."""
+        found = len(self._lines)
+        return self._text_offsets[found] if found < len(self._text_offsets) else None
+
+    def _resolve(self, up_to: int, line: int, begin: int) -> None:
+        """For the frames that begin at or before `up_to`, `line` is the first line, and it begins at `begin`."""
+        while (wanted := self._next()) is not None and wanted <= up_to:
+            self._lines.append(line)
+            self._begins.append(begin)
+            if self.marks:
+                self.begin_frame(0, begin + MARK_BYTES)

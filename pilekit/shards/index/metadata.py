@@ -1,0 +1,169 @@
+"""What an index says of the whole shard: its header and its frames, as the metadata of a Parquet file.
+
+    pilekit          the `IndexHeader`, JSON
+    pilekit.frames   `Frames`: four rows of little-endian int64, each as its differences, zstd, base64
+    pilekit.sum      xxh3_64 of the two values above
+
+The sum tells damage. What is made up has a right sum: so the frames are plain numbers, which nothing needs to parse,
+their size is bounded before they are unpacked, and numbers that contradict each other are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
+import zstandard
+
+from pilekit.shards.read.damage import LISTED_BAD_LINES
+from pilekit.shards.read.open import Storage
+
+FORMAT = 1
+ROWS_PER_GROUP = 100_000
+MOST_FRAMES = 1 << 23
+"""An index of more would take more memory than it saves; the whole Pile has 1.3 million frames of 1 MiB."""
+
+HEADER_KEY, FRAMES_KEY, SUM_KEY = b"pilekit", b"pilekit.frames", b"pilekit.sum"
+
+Int64 = npt.NDArray[np.int64]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Where one may begin to read; int64 arrays, [frames].
+
+    For zstd these are its frames; for a plain file marks about every MiB, at a line's beginning; for gzip the one
+    beginning there is; for Parquet its row groups.
+
+    offset        the stored byte where the frame begins; for Parquet the number of the row group
+    text_offset   decompressed bytes before it; for Parquet as its metadata tells them
+    line          number of the first line that begins in it or, if none does, of the next one that begins at all
+    line_at       decompressed bytes of the frame before that line begins; the frame's size, if none does
+    """
+
+    offset: Int64
+    text_offset: Int64
+    line: Int64
+    line_at: Int64
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What an index says of the whole shard; unknown fields, of a later pilekit of this format, are passed over."""
+
+    format: int
+    """Version of the index's own layout."""
+    pilekit: str
+    """Version of pilekit that made it."""
+    storage: Storage
+    text_field: str
+    label_path: str
+    size: Count
+    """With `sample`, the fingerprint of the shard."""
+    sample: str
+    lines: Count
+    """Bad and blank ones included; document numbers are below."""
+    documents: Count
+    text_bytes: Count
+    """UTF-8 bytes of all texts."""
+    content_bytes: Count
+    """Decompressed bytes; for Parquet as its metadata tells them."""
+    content_hash: str
+    """xxh3_128 of the decompressed bytes in hexadecimal; "" for Parquet."""
+    skipped: Count
+    """Bad lines passed over."""
+    examples: list[tuple[Count, str]]
+    """The first of them: (line counted from 1, reason)."""
+    subsets: list[str]
+    """The labels of its documents, sorted; of more than `MAX_SUBSETS`, one more than that."""
+
+
+def _checksum(header: bytes, frames: bytes) -> bytes:
+    """The value of `pilekit.sum`."""
+    return xxhash.xxh3_64_hexdigest(header + b"\n" + frames).encode()
+
+
+def index_metadata(header: IndexHeader, frames: Frames) -> dict[bytes, bytes]:
+    """The key-value metadata of an index."""
+    rows = np.stack([getattr(frames, column.name) for column in fields(Frames)])
+    packed = zstandard.ZstdCompressor(level=9).compress(np.diff(rows, prepend=0).astype("<i8").tobytes())
+    header_json, frames_text = msgspec.json.encode(header), base64.b64encode(packed)
+    return {HEADER_KEY: header_json, FRAMES_KEY: frames_text, SUM_KEY: _checksum(header_json, frames_text)}
+
+
+class LaterFormat(Exception):
+    """The metadata is of another format than this pilekit reads; its number is the argument."""
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+def read_metadata(values: Mapping[bytes, bytes], groups: list[int]) -> tuple[IndexHeader, Frames]:
+    """Header and frames of a file with this metadata and so many rows in each row group.
+
+    Raises `LaterFormat`, or a `ValueError` or an error of msgspec or zstandard that says what is wrong.
+    """
+    for key in (HEADER_KEY, FRAMES_KEY, SUM_KEY):
+        if key not in values:
+            raise ValueError(f'it has no "{key.decode()}" in its metadata')
+    header_json, frames_text = values[HEADER_KEY], values[FRAMES_KEY]
+    version = msgspec.json.decode(header_json, type=_Version).format
+    if version != FORMAT:
+        raise LaterFormat(version)
+    if values[SUM_KEY] != _checksum(header_json, frames_text):
+        raise ValueError("its metadata does not match its sum")
+    header = msgspec.json.decode(header_json, type=IndexHeader)
+    frames = _decode_frames(frames_text)
+    _check(header, frames, groups)
+    return header, frames
+
+
+def _decode_frames(text: bytes) -> Frames:
+    packed = base64.b64decode(text, validate=True)
+    # A kilobyte may unpack to gigabytes: what it says of its size is what zstd holds it to.
+    size = zstandard.frame_content_size(packed)
+    if size % 32 or not 0 <= size <= 32 * MOST_FRAMES:
+        raise ValueError("the size of its frames is impossible")
+    data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
+    with np.errstate(over="ignore"):
+        rows = np.cumsum(np.frombuffer(data, dtype="<i8").reshape(4, -1), axis=1, dtype=np.int64)
+    return Frames(*rows)
+
+
+def _check(header: IndexHeader, frames: Frames, groups: list[int]) -> None:
+    """Raise `ValueError` for numbers that no shard can have; `groups` are the rows of each row group."""
+    if any(not 0 < rows <= ROWS_PER_GROUP for rows in groups):
+        raise ValueError("its row groups have impossible sizes")
+    if sum(groups) != header.documents or header.documents + header.skipped > header.lines:
+        raise ValueError("it has another number of documents than it says")
+    if len(header.examples) != min(header.skipped, LISTED_BAD_LINES):
+        raise ValueError("it lists more or fewer bad lines than there are")
+    if not len(frames):
+        if header.storage == "parquet":  # It may have no row group.
+            return
+        raise ValueError("it has no frames")
+    # Compared and not subtracted: made-up numbers may be so far apart that their difference overflows.
+    if not _within(frames.offset, max(header.size - 1, 0)) or bool(np.any(frames.offset[1:] == frames.offset[:-1])):
+        raise ValueError("its frames do not lie one behind the other")
+    if not _within(frames.text_offset, header.content_bytes) or frames.text_offset[0] != 0:
+        raise ValueError("its frames have impossible sizes")
+    sizes = np.diff(frames.text_offset, append=header.content_bytes)
+    if bool(np.any((frames.line_at < 0) | (frames.line_at > sizes))):
+        raise ValueError("its frames have impossible beginnings")
+    if not _within(frames.line, header.lines) or frames.line[0] != 0:
+        raise ValueError("its frames have impossible lines")
+
+
+def _within(values: Int64, highest: int) -> bool:
+    """Whether the values, int64 [frames], never fall and are between 0 and `highest`."""
+    return bool(values[0] >= 0 and np.all(values[1:] >= values[:-1]) and values[-1] <= highest)

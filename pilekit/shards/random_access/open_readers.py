@@ -1,0 +1,69 @@
+"""`OpenReaders`: documents of any shard of a corpus, with few files open and in whatever process.
+
+Of all shards the 32 used last have an open file, and together they hold 64 MiB of decoded frames, or all of a corpus of
+up to 128 MiB, of which a stream wants each document many times. What is pickled takes neither along. After a fork
+a process opens its own files: parent and child would move one position.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from pilekit.corpus import Corpus
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.random_access.document_reader import DocumentReader
+from pilekit.shards.random_access.frame_cache import FrameCache
+from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, HeldFrames
+
+OPEN_SHARDS = 32
+"""So many files are open at most, those used last: the Pile has 30, and opening one in a store is a request."""
+
+
+class OpenReaders:
+    """The readers of a corpus's shards; `indexes` are theirs, in their order. Threads must not share it.
+
+    cache   where frames of remote shards are kept
+    """
+
+    def __init__(self, corpus: Corpus, indexes: Sequence[ShardIndex], cache: FrameCache | None = None):
+        self.corpus, self.indexes, self.cache = corpus, indexes, cache
+        self._start()
+
+    def of(self, shard: int) -> DocumentReader:
+        """The reader of a shard, by its place in the corpus; good until another is asked for."""
+        if self._process != os.getpid():
+            self._start()
+        reader = self._readers.get(shard)
+        if reader is None:
+            reader = self._readers[shard] = DocumentReader(
+                self.corpus.shards[shard],
+                self.indexes[shard],
+                manifest=self.corpus.manifest,
+                held=self._held,
+                cache=self.cache,
+            )
+            if len(self._readers) > OPEN_SHARDS:
+                self._readers.popitem(last=False)[1].close()
+        self._readers.move_to_end(shard)
+        return reader
+
+    def close(self) -> None:
+        """Close all files and let go of what is held; what is used again is opened again."""
+        for reader in self._readers.values():
+            reader.close()
+        self._start()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"corpus": self.corpus, "indexes": self.indexes, "cache": self.cache}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
+        size = sum(index.header.content_bytes for index in self.indexes)
+        self._held: HeldFrames[Any] = HeldFrames(whole=size <= WHOLE_BYTES)

@@ -1,0 +1,1 @@
+"""From stored bytes to documents: open, decompress, cut into lines, parse records."""

@@ -1,0 +1,209 @@
+r"""Lines to documents: JSON decoding, labels, and telling what is wrong with a bad line.
+
+The fast path decodes a whole piece with a few list comprehensions; anything unexpected in it (a blank line, a missing
+label, a bad line) sends that piece, and only that, through the careful path.
+
+When subsets are selected, most lines need no decoding at all. A line that ends in
+`, "meta": {"pile_set_name": "X"}}` is a document of subset X, provably, if it is a valid JSON object: the last `}`
+closes the record, the one before closes an object that was opened right before `"pile_set_name"` (there is no brace
+between, and the label holds neither quote nor backslash), and none of these quotes can lie inside a string, because
+each is preceded by a character that is not a backslash, so the string state, followed backwards from the end of the
+line, is known. With repeated keys the last one counts, which is this one. So a line whose ending names another subset
+is passed over; lines without such an ending (other spellings, a key after `meta`) are decoded. Lines that are passed
+over are not otherwise checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from pilekit.corpus import UNLABELLED
+from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.lines import Line
+
+ENDING_BYTES = 256
+"""How much of a line's end is searched for its label."""
+
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+
+
+def kind_of(value: object) -> str:
+    """The JSON name of a decoded value's type, with its article; Python's name for what only Parquet can hold."""
+    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
+
+
+class BadRecord(Exception):
+    """A line that is not a document, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineParser:
+    """Makes a `DocumentBatch` of the lines of one piece.
+
+    path      what messages call the shard
+    shard     the shard's name
+    subsets   only documents of these exact names; None: all
+    skipped   where bad lines are counted; None: a bad line raises `PilekitError`
+    """
+
+    path: str
+    shard: str
+    format: RecordFormat
+    subsets: Collection[str] | None
+    skipped: SkippedLines | None
+
+    def batches(self, pieces: Iterator[list[Line]], start: int = 0) -> Iterator[DocumentBatch]:
+        """Parse pieces of lines in order, from document number `start` on; pieces without documents yield nothing."""
+        first = 0
+        for lines in pieces:
+            following = first + len(lines)
+            if following > start:
+                numbers = np.arange(first, following)
+                if first < start:
+                    numbers, lines = numbers[start - first :], lines[start - first :]
+                if self.subsets is not None:
+                    chosen = self.may_be_of(lines, self.subsets)
+                    if len(chosen) < len(lines):
+                        numbers, lines = numbers[chosen], [lines[i] for i in chosen]
+                batch = [self.parse(lines, numbers)] if lines else []
+                del lines
+                if batch and len(batch[0]):
+                    yield batch.pop()  # A long text is held by whoever has it now, not here too.
+            first = following
+
+    def may_be_of(self, lines: list[Line], labels: Collection[str]) -> list[int]:
+        """The places of those lines whose ending does not prove that they are of another label than these."""
+        wanted = frozenset(label.encode() for label in labels)
+        ending = re.compile(_ending_pattern(self.format.label_path))
+        return [i for i, line in enumerate(lines) if may_be_wanted(line, ending, wanted)]
+
+    def parse(self, lines: list[Line], numbers: npt.NDArray[np.int64]) -> DocumentBatch:
+        """Decode lines; `numbers` are their document numbers, int64 [lines]."""
+        text_field, label_path = self.format.text_field, self.format.label_path
+        try:
+            # Not map(): its loop in C never offers the GIL, and the decoding thread would wait for a whole piece.
+            loads = orjson.loads
+            records = [loads(line) for line in lines]
+            texts = [record[text_field] for record in records]
+            for key in label_path:
+                records = [record[key] for record in records]
+            if set(map(type, texts)) != {str} or set(map(type, records)) != {str}:
+                return self._parse_carefully(lines, numbers)
+        except (orjson.JSONDecodeError, LookupError, TypeError):
+            return self._parse_carefully(lines, numbers)
+        labels: list[str] = records
+        if self.subsets is not None and not set(labels) <= set(self.subsets):
+            chosen = [i for i, label in enumerate(labels) if label in self.subsets]
+            texts, labels = [texts[i] for i in chosen], [labels[i] for i in chosen]
+            lines, numbers = [lines[i] for i in chosen], numbers[chosen]
+        return DocumentBatch(texts, labels, self.shard, numbers, lines, format=self.format)
+
+    def _parse_carefully(self, lines: list[Line], numbers: npt.NDArray[np.int64]) -> DocumentBatch:
+        texts, labels, kept = [], [], []
+        for index, line in enumerate(lines):
+            if not bytes(line).strip():
+                continue
+            try:
+                text, label = _document(line, self.format)
+            except BadRecord as bad:
+                self.bad(int(numbers[index]), str(bad))
+                continue
+            if self.subsets is None or label in self.subsets:
+                texts.append(text)
+                labels.append(label)
+                kept.append(index)
+        return DocumentBatch(
+            texts,
+            labels,
+            self.shard,
+            numbers[kept] if kept else numbers[:0],
+            [lines[i] for i in kept],
+            format=self.format,
+        )
+
+    def bad(self, number: int, reason: str) -> None:
+        """Skip and count the bad line with document number `number`, or raise."""
+        bad = BadLine(self.path, number + 1, reason)
+        if self.skipped is None:
+            raise bad_line_error(bad)
+        self.skipped.add(bad)
+
+
+def bad_line_error(bad: BadLine) -> PilekitError:
+    """What a bad line is to those who do not skip it."""
+    return PilekitError(f'{bad}; mend the line, or skip such lines with --on-error skip (on_error="skip")')
+
+
+def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
+    """A pattern of how a line ends when its last key holds the label: group 1 is the label."""
+    space = rb"[ \t\r]*"
+    opening = (space + rb":" + space + rb"\{" + space).join(re.escape(orjson.dumps(key)) for key in label_path)
+    closing = (space + rb"\}") * len(label_path)
+    return rb"," + space + opening + space + rb":" + space + rb'"([^"\\]*)"' + closing + space + rb"\Z"
+
+
+def may_be_wanted(line: Line, ending: re.Pattern[bytes], wanted: Collection[bytes]) -> bool:
+    """False only if the line's ending proves that it is of another subset."""
+    match = ending.search(line, max(0, len(line) - ENDING_BYTES))
+    return match is None or match.group(1) in wanted
+
+
+def _document(line: Line, format: RecordFormat) -> tuple[str, str]:
+    """(text, label) of one line; raises `BadRecord` with the reason."""
+    return document_of(record_of(line), format)
+
+
+def record_of(line: Line) -> object:
+    """What one line decodes to; raises `BadRecord` with the reason."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadRecord(_why_not_json(line, error)) from None
+
+
+def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
+    """(text, label) of one decoded record; raises `BadRecord` with the reason."""
+    if type(record) is not dict:
+        raise BadRecord(f"is {kind_of(record)}, not a JSON object")
+    text = record.get(format.text_field, format)
+    if text is format:
+        raise BadRecord(f'has no "{visible(format.text_field)}" field')
+    if type(text) is not str:
+        raise BadRecord(f'field "{visible(format.text_field)}" is {kind_of(text)}, not a string')
+    return text, _label(record, format.label_path)
+
+
+def _label(record: dict[str, Any], path: tuple[str, ...]) -> str:
+    """The label at `path`; `(none)` where a step of the path is missing or null."""
+    value: Any = record
+    for depth, key in enumerate(path):
+        if type(value) is not dict:
+            raise BadRecord(f'field "{visible(".".join(path[:depth]))}" is {kind_of(value)}, not an object')
+        value = value.get(key)
+        if value is None:
+            return UNLABELLED
+    if type(value) is not str:
+        raise BadRecord(f'field "{visible(".".join(path))}" is {kind_of(value)}, not a string')
+    return value
+
+
+def _why_not_json(line: Line, error: orjson.JSONDecodeError) -> str:
+    """The reason a line did not decode, with the byte in the line, counted from 0."""
+    try:
+        text = bytes(line).decode()
+    except UnicodeDecodeError as bad:
+        return f"is not valid UTF-8 (byte {bad.start:,} of the line)"
+    if "surrogate" in error.msg:
+        what = "holds a lone surrogate, which no UTF-8 text can"
+    else:
+        what = f"is not JSON: {error.msg}"
+    return f"{what} (byte {len(text[: error.pos].encode()):,} of the line)"

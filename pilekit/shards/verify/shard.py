@@ -1,0 +1,298 @@
+"""Verify one shard: what one pass over its stored bytes can tell, and after damage what the frames behind it tell."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pilekit.corpus import Manifest, Shard
+from pilekit.engine import Advance
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.index.format import ShardIndex, index_places, load_index
+from pilekit.shards.index.frame_lines import MARK_BYTES
+from pilekit.shards.index.scan import IndexScan, scan_shard
+from pilekit.shards.read.damage import BadLine, ShardDamage
+from pilekit.shards.read.lines import LineTooLong
+from pilekit.shards.read.open import exists, open_stored, storage_of
+from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
+from pilekit.shards.verify.findings import Finding, FindingList
+from pilekit.shards.verify.frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames, locate
+from pilekit.shards.verify.index import IndexComparison
+from pilekit.shards.verify.labels import UnknownLabels
+from pilekit.shards.write.seek_table import read_seek_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The SHA-256 that a shard should have, in hexadecimal, and who says so."""
+
+    sha256: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a shard after its verification.
+
+    now         its fingerprint; None for one that could not be read at all
+    sha256      of its stored bytes, in hexadecimal; None where it was not wanted
+    unjudged    what could not be judged: a "cut" (for want of a seek table, index or sum), a "change" (for want of
+                checksums, index or sum), lines behind damage ("unread"), an index's documents ("fields" are others)
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    now: Fingerprint | None = None
+    sha256: str | None = None
+    unjudged: tuple[str, ...] = ()
+
+
+def verify_shard(
+    shard: Shard, advance: Advance, *, manifest: Manifest, expected: Expected | None, hashed: bool, ahead: bool
+) -> Verdict:
+    """Read `shard` once and say what is wrong with it.
+
+    expected   the sum that it should have; None: it is not known
+    hashed     take its SHA-256 even if none is expected
+    ahead      decompress in a thread
+    """
+    told = 0
+
+    def tell(amount: int) -> None:
+        nonlocal told
+        told += amount
+        advance(amount)
+
+    try:
+        now = fingerprint(shard.path)
+        verdict = _Verifier(shard, now, manifest, expected, hashed).verify(tell, ahead)
+        size = now.size
+    except (PilekitError, ShardDamage, OSError) as error:
+        damage = error if isinstance(error, ShardDamage) else error.__cause__
+        if isinstance(damage, ShardDamage):
+            finding = Finding(shard.name, damage.reason, byte=damage.byte)
+        else:
+            finding = Finding(shard.name, _without_place(error, shard))
+        verdict, size = Verdict([finding]), shard.size or 0
+    advance(max(0, size - told))
+    return verdict
+
+
+class _Verifier:
+    """A shard on its way to a verdict."""
+
+    def __init__(self, shard: Shard, now: Fingerprint, manifest: Manifest, expected: Expected | None, hashed: bool):
+        self.shard, self.now, self.manifest, self.expected = shard, now, manifest, expected
+        self.storage = storage_of(shard.path)
+        self.hash = hashlib.sha256() if hashed or expected is not None else None
+        self.hashed_bytes = 0
+        self.damage = FindingList(shard.name, "{} more frames are damaged")
+        self.whole = FindingList(shard.name, "{} more findings")
+        self.lines = FindingList(shard.name, "{} more bad lines")
+        self.labels = UnknownLabels(manifest)
+        self.table_wrong_from: int | None = None  # the byte from which on the seek table is wrong
+        self.scan: IndexScan
+
+    def verify(self, advance: Advance, ahead: bool) -> Verdict:
+        index = self._index()
+        table = self._table()
+        comparison = None if index is None else IndexComparison(index, self.shard, self.now, self.manifest)
+        error: PilekitError | None = None
+        with scan_shard(
+            self.shard,
+            manifest=self.manifest,
+            advance=advance,
+            ahead=ahead,
+            on_bad=self._bad_line,
+            on_stored=self._stored,
+        ) as scan:
+            self.scan = scan
+            try:
+                for batch in scan:
+                    self.labels.see(batch, scan.frame_of)
+                    comparison = self._compare(comparison, batch)
+            except PilekitError as stopped:
+                error = stopped
+        if error is not None and self._is_in_table(error.__cause__):
+            error = None  # All frames were read, and what is wrong with the table is told.
+        if error is not None:
+            if (suspect := self._broken(error, table, index)) is not None and comparison is not None:
+                comparison.forget_from(suspect)
+        elif table is not None:
+            with open_stored(self.shard.path, scattered=True)[0] as file:
+                compare_table(file, table, scan, self.whole)
+        if comparison is not None:
+            comparison.conclude(None if error else scan, self.whole)
+        sha256 = self._sum()
+        findings = [
+            *self.damage.findings(),
+            *self.whole.findings(),
+            *self.lines.findings(),
+            *self.labels.findings(self.shard.name),
+        ]
+        findings = [self._placed(finding, whole=error is None) for finding in findings]
+        guarded = error is not None or index is not None or self.expected is not None
+        unjudged = ("unread",) if error is not None else () if guarded else self._unguarded(table)
+        if comparison is not None and comparison.other_fields:
+            unjudged += ("fields",)
+        return Verdict(findings, self.now, sha256, unjudged)
+
+    def _index(self) -> ShardIndex | None:
+        """The index there is, whether it fits or not."""
+        for place in index_places(self.shard):
+            if exists(place):
+                try:
+                    return load_index(place)
+                except PilekitError as error:
+                    self.whole.add(f"its index {error}")
+        return None
+
+    def _table(self) -> SeekTable | None:
+        if self.storage == "zstd":
+            try:
+                with open_stored(self.shard.path, scattered=True)[0] as file:
+                    return read_seek_table(file, self.now.size)
+            except ShardDamage as damage:
+                self.whole.add(damage.reason, byte=damage.byte)
+                self.table_wrong_from = damage.byte
+        return None
+
+    def _is_in_table(self, damage: BaseException | None) -> bool:
+        """Whether reading stopped in a seek table that is known to be wrong, behind all frames."""
+        if self.table_wrong_from is None or not isinstance(damage, ShardDamage):
+            return False
+        return damage.byte >= self.table_wrong_from and damage.frame == len(self.scan.frames)
+
+    def _bad_line(self, bad: BadLine) -> None:
+        problem = f"{bad.reason}; mend the line, or read with --on-error skip"
+        self.lines.add(problem, frame=self.scan.frame_of(bad.line - 1), line=bad.line)
+
+    def _stored(self, data: bytes) -> None:
+        if self.hash is not None:
+            self.hash.update(data)
+            self.hashed_bytes += len(data)
+
+    def _compare(self, comparison: IndexComparison | None, batch: pa.RecordBatch) -> IndexComparison | None:
+        if comparison is not None:
+            try:
+                comparison.see(batch)
+            except PilekitError as error:
+                self.whole.add(f"its index {error}")
+                return None
+        return comparison
+
+    def _broken(self, error: PilekitError, table: SeekTable | None, index: ShardIndex | None) -> int | None:
+        """Note what reading stopped at, and check the frames behind it.
+
+        Returns the number of the first line whose text may be wrong although it could be read; None if there is none.
+        """
+        damage, scan = error.__cause__, self.scan
+        line = scan.lines + 1
+        if not isinstance(damage, ShardDamage):
+            line += damage.behind if isinstance(damage, LineTooLong) else 0
+            no_footer = self.storage == "parquet" and not len(scan.frames)
+            self.damage.add(_without_place(error, self.shard), line=line, byte=0 if no_footer else None)
+            return None
+        known: list[KnownFrame] = []
+        if self.storage == "zstd":
+            fits = index is not None and index.header.size == self.now.size
+            with open_stored(self.shard.path, scattered=True)[0] as file:
+                known = known_frames(file, table, index if fits else None)
+        begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in table)] if table else [])
+        number, begin, problem, suspect = locate(damage, begins, len(scan.frames) if known else 0, scan.lines)
+        if suspect:
+            line = int(scan.frames.line[number or 0]) + 1
+            self.lines.forget_from(number or 0)
+            self.labels.forget_from(number or 0)
+        self.damage.add(problem, frame=number, line=line, byte=begin)
+        behind = number + 1 if number is not None else sum(frame.offset <= damage.byte for frame in known)
+        with open_stored(self.shard.path)[0] as file:
+            check_frames(file, known, behind, self.damage, self.whole)
+        return line - 1 if suspect else None
+
+    def _placed(self, finding: Finding, *, whole: bool) -> Finding:
+        """The finding of a line with the line's place: where its frame or row group begins, or in plain text itself.
+
+        whole   the shard was read to its end: a line behind that is missing there
+        """
+        scan, line = self.scan, finding.line
+        if line is None or finding.byte is not None:
+            return finding
+        frame, byte = None, None
+        if line > scan.lines and whole:
+            frame, byte = len(scan.frames), self.now.size
+        elif self.storage == "parquet":
+            frame = scan.frame_of(line - 1)
+            byte = min(scan.row_groups[frame].columns, default=None)
+        elif self.storage == "plain":
+            byte = self._begin_of(line - 1)
+        elif self.storage == "zstd" and line <= scan.lines:
+            frame = scan.frame_of(line - 1)
+            byte = int(scan.frames.offset[frame])
+        return replace(finding, frame=frame if self.storage in ("zstd", "parquet") else None, byte=byte)
+
+    def _begin_of(self, number: int) -> int:
+        """Where this line of plain text begins or, if it cannot be read again, the last mark before it."""
+        mark = self.scan.frame_of(number)
+        begin, newlines = 0, number
+        if mark >= 0:
+            begin, newlines = int(self.scan.frames.offset[mark]), number - int(self.scan.frames.line[mark])
+        if not newlines:
+            return begin
+        try:
+            with open_stored(self.shard.path, scattered=True)[0] as file:
+                file.seek(begin)
+                text = np.frombuffer(file.read(MARK_BYTES), dtype=np.uint8)
+        except (ShardDamage, PilekitError):
+            return begin
+        ends = np.flatnonzero(text == ord("\n"))
+        return begin + int(ends[newlines - 1]) + 1 if newlines <= len(ends) else begin
+
+    def _sum(self) -> str | None:
+        """The SHA-256 of the whole file, the bytes included that were not read so far."""
+        if self.hash is None:
+            return None
+        try:
+            with open_stored(self.shard.path)[0] as file:
+                file.seek(self.hashed_bytes)
+                while piece := file.read(READ_BYTES):
+                    self.hash.update(piece)
+        except ShardDamage as damage:
+            self.damage.add(damage.reason, byte=damage.byte)
+            return None
+        found = self.hash.hexdigest()
+        if self.expected is not None and found != self.expected.sha256:
+            self.whole.add(
+                f"its SHA-256 is {found[:12]}…, {self.expected.source} says {self.expected.sha256[:12]}…; fetch it "
+                "again or, if it was changed on purpose, correct the sum"
+            )
+        return found
+
+    def _unguarded(self, table: SeekTable | None) -> tuple[str, ...]:
+        """What would not have been noticed of a shard that was read to its end, without index and sum."""
+        cut, change = self.storage != "parquet" and table is None, self.storage == "plain"
+        if self.storage in ("zstd", "parquet") and len(self.scan.frames):
+            with open_stored(self.shard.path, scattered=True)[0] as file:
+                if self.storage == "parquet":
+                    from pilekit.shards.read.parquet import has_page_checksums
+
+                    change = not has_page_checksums(file, self.scan.row_groups[0])
+                else:
+                    file.seek(int(self.scan.frames.offset[0]))
+                    header = parse_frame_header(file.read(LARGEST_HEADER))
+                    change = header is not None and not header.checksum
+        return ("cut",) * cut + ("change",) * change
+
+
+def _without_place(error: Exception, shard: Shard) -> str:
+    """The message of an error less the place, which stands beside it."""
+    return re.sub(rf"\A{re.escape(visible(shard.path))}(, (line|row) [\d,]+)?: ", "", visible(str(error)))

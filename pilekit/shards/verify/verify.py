@@ -1,0 +1,253 @@
+"""`verify_corpus`: whether shards are what they should be, and where they are not.
+
+Every shard is read once (see verify_shard.py), several at a time. What is found is data: a `Finding` names shard,
+frame, line and byte. What could not be judged, for want of sums or checksums, is said in notes.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pilekit.artifacts.atomic_write import check_target
+from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus.find import ENVIRONMENT
+from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url, looks_like_shard, make_shard
+from pilekit.corpus.sidecar_files import SUMS_FILES
+from pilekit.engine import Advance, map_shards
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import changed_at
+from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
+from pilekit.shards.verify.progress import Progress, verify_progress
+from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
+from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
+from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What came of it.
+
+    findings       all that is wrong, in the order of the shards
+    notes          what could not be judged, and what was done besides; safe to print
+    shards         how many were verified
+    stored_bytes   of those shards, as far as they could be read
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    shards: int
+    stored_bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a worker needs to know of a shard."""
+
+    shard: Shard
+    expected: Expected | None
+
+
+def verify_corpus(
+    corpus: Corpus | str | Path | Sequence[str | Path],
+    *,
+    sums: str | Path | None = None,
+    write_sums: bool = False,
+    use_manifest_sums: bool = False,
+    whole: bool | None = None,
+    jobs: int | None = None,
+    advance: Advance | None = None,
+) -> Verification:
+    """Verify all shards of a corpus.
+
+    corpus              a `Corpus`, or what makes one: a path, glob or URL, or several
+    sums                a file of SHA-256 sums (path or URL), with names below the corpus root; None: `SHA256SUMS` or
+                        `SHA256SUMS.txt` in that root, if there is one
+    write_sums          write such a file there, if nothing is wrong; lines for other files are kept
+    use_manifest_sums   the manifest's sums are for this corpus; else only for files of just the size it names
+    whole               a file that the sums list and that is not there is a finding; None: if `corpus` is the path of
+                        a folder
+    jobs                how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a
+                        small corpus
+    advance             called with each further amount of stored bytes dealt with
+
+    What is wrong with shards is in the result. What is wrong with the sums file, or that there is none where one was
+    named, is a `PilekitError`.
+    """
+    if not isinstance(corpus, Corpus):
+        source, corpus = corpus, Corpus(corpus)
+        whole = is_whole(source, corpus) if whole is None else whole
+    if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
+        raise PilekitError("standard input (-) cannot be verified, as it cannot be read again; save it to a file first")
+    target, old = _target(corpus) if write_sums else (None, {})
+    listed_in, listed = _listed(corpus, sums)
+    expected = _expected(corpus, listed_in, listed, use_manifest_sums)
+    tasks = [_Task(shard, expected.get(shard.name)) for shard in corpus.shards]
+    verdicts = _verdicts(corpus, tasks, write_sums, jobs, advance)
+
+    findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
+    notes = [] if listed_in is None else [f"sums are taken from {visible(listed_in)}"]
+    if listed_in is not None and whole:
+        findings += _missing(corpus, listed_in, listed)
+    notes += _notes(corpus, verdicts, listed_in, listed)
+    if target is not None and findings:
+        notes.append(f"{visible(str(target))}: not written, as something is wrong")
+    elif target is not None:
+        here = {stored_name(shard): verdicts[shard.name].sha256 or "" for shard in corpus.shards}
+        write_sums_file(target, {**old, **here})
+        notes.append(f"written: {visible(str(target))}")
+    sizes = [verdict.now.size for verdict in verdicts.values() if verdict.now is not None]
+    return Verification(tuple(findings), tuple(notes), len(verdicts), sum(sizes))
+
+
+def is_whole(source: str | Path | Sequence[str | Path] | None, corpus: Corpus) -> bool:
+    """Whether `corpus`, made from `source` (None or nothing: the default places), is all that lies in its root."""
+    sources = [source] if isinstance(source, str | Path) else source or [os.environ.get(ENVIRONMENT) or corpus.root]
+    root = corpus.root.rstrip("/")
+    return any(os.path.expanduser(place).rstrip("/") == root for place in sources)  # noqa: PTH111 (as it was given)
+
+
+def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
+    """Where sums are to be written, and what is listed there; what is wrong with that is told before any work."""
+    if is_url(corpus.root):
+        raise PilekitError(
+            f"{visible(corpus.root)}: sums can only be written into a local folder; copy the corpus first, or verify "
+            "without --write-sums"
+        )
+    target = Path(corpus.root) / SUMS_FILES[0]
+    check_target(target)
+    if not os.access(corpus.root, os.W_OK):
+        raise PilekitError(f"{visible(str(target))}: cannot be written: the folder is read-only")
+    old = find_sums(corpus.root)
+    return target, read_sums(old) if old else {}
+
+
+def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[str, str]]:
+    """(the sums file, name -> sum) that applies; (None, nothing) if there is none."""
+    place = find_sums(corpus.root) if sums is None else str(sums)
+    if place is None:
+        return None, {}
+    listed = read_sums(place)
+    names = [stored_name(shard) for shard in corpus.shards]
+    if sums is not None and not any(name in listed for name in names):
+        raise PilekitError(
+            f"{visible(place)}: has no sum of any of these shards; it names {some_names(listed) or 'nothing'}, they "
+            f"are {some_names(names)} in {visible(corpus.root)}; verify the folder that its names are relative to"
+        )
+    return place, listed
+
+
+def _expected(
+    corpus: Corpus, listed_in: str | None, listed: dict[str, str], use_manifest_sums: bool
+) -> dict[str, Expected]:
+    """The sum that each shard should have, by the shard's name, as far as it is known."""
+    expected: dict[str, Expected] = {}
+    by_name = {stored_name(shard): shard for shard in corpus.shards}
+    source = f"the manifest {visible(corpus.manifest.name, 60)}"
+    for file in corpus.manifest.release.files:
+        shard = by_name.get(file.name)
+        if shard and file.sha256 and (use_manifest_sums or (file.bytes is not None and shard.size == file.bytes)):
+            expected[shard.name] = Expected(file.sha256, source)
+        plain = by_name.get(make_shard(file.name, file.name, None).name)
+        if use_manifest_sums and plain and stored_name(plain) == plain.name and file.uncompressed_sha256:
+            expected[plain.name] = Expected(file.uncompressed_sha256, source)
+    for name, shard in by_name.items():
+        if listed_in is not None and name in listed:
+            expected[shard.name] = Expected(listed[name], visible(listed_in))
+    return expected
+
+
+def _verdicts(
+    corpus: Corpus, tasks: list[_Task], hashed: bool, jobs: int | None, advance: Advance | None
+) -> dict[str, Verdict]:
+    """Each shard's verdict, by its name: those that an earlier run left, the others by reading."""
+    asked = [(task.shard.name, task.shard.path, task.expected) for task in tasks]
+    root = corpus.root if is_url(corpus.root) else os.path.abspath(corpus.root)  # noqa: PTH100 (as it was named)
+    with verify_progress(root, [asked, corpus.manifest, hashed]) as progress:
+        kept = {name: msgspec.convert(result, Verdict) for name, result in progress.kept(corpus.shards).items()}
+        if kept:
+            logger.warning(
+                "going on with a verification that was stopped: %s of %s shards were found right then; to read them "
+                "again, remove %s",
+                f"{len(kept):,}",
+                f"{len(tasks):,}",
+                visible(str(progress.folder)),
+            )
+        waiting = [task for task in tasks if task.shard.name not in kept]
+        processes = processes_for([task.shard for task in waiting], jobs)
+        work = functools.partial(
+            _verify,
+            manifest=corpus.manifest,
+            hashed=hashed,
+            ahead=decompress_ahead(processes),
+            progress=progress,
+        )
+        if advance is not None:
+            advance(sum(verdict.now.size for verdict in kept.values() if verdict.now is not None))
+        names = [task.shard.name for task in waiting]
+        read = dict(
+            zip(names, map_shards(work, waiting, jobs=processes, names=names, on_progress=advance), strict=True)
+        )
+    return {task.shard.name: kept.get(task.shard.name) or read[task.shard.name] for task in tasks}
+
+
+def _verify(
+    task: _Task, advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool, progress: Progress
+) -> Verdict:
+    changed = changed_at(task.shard.path)
+    verdict = verify_shard(task.shard, advance, manifest=manifest, expected=task.expected, hashed=hashed, ahead=ahead)
+    if verdict.now is not None and not verdict.findings:
+        progress.keep(task.shard, verdict.now, changed, msgspec.to_builtins(verdict))
+    return verdict
+
+
+def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Finding]:
+    """A finding for each file that the sums list and that is not there."""
+    others = set(listed) - {stored_name(shard) for shard in corpus.shards}
+    if is_url(corpus.root):
+        gone = [name for name in others if looks_like_shard(name)]  # Only those were searched for.
+    else:
+        gone = [name for name in others if not os.path.lexists(below(corpus.root, name))]
+    missing = [Finding(name, f"{visible(listed_in)} lists it, but it is not there; fetch it") for name in sorted(gone)]
+    if len(missing) > MOST_FINDINGS:
+        hidden = len(missing) - MOST_FINDINGS
+        missing[MOST_FINDINGS:] = [Finding("", f"{hidden:,} more files that {visible(listed_in)} lists are not there")]
+    return missing
+
+
+def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, listed: dict[str, str]) -> list[str]:
+    """What could not be judged, in a line for each kind."""
+    shards: dict[str, list[str]] = defaultdict(list)
+    for shard in corpus.shards:
+        verdict = verdicts[shard.name]
+        for what in verdict.unjudged:
+            shards[what].append(shard.name)
+        if listed_in is not None and stored_name(shard) not in listed:
+            shards["unlisted"].append(shard.name)
+    told = {
+        "unlisted": "{}: no sum in " + visible(listed_in or ""),
+        "cut": "{}: no seek table, index or sum: a cut exactly at the end of a frame or line would not show",
+        "change": "{}: no checksums, index or sum: a changed byte may pass as text",
+        "unread": "{}: lines behind the damage were not checked",
+        "fields": "{}: the index is of another text_field or label_path than the manifest's: its documents were not "
+        "compared",
+    }
+    notes = [text.format(some_names(shards[what])) for what, text in told.items() if shards[what]]
+    if others := sum(not looks_like_shard(name) for name in listed):
+        notes.append(f"{others:,} listed files are no shards and were not checked; sha256sum -c checks them")
+    return notes

@@ -1,0 +1,89 @@
+"""Write a shard as Parquet: text and label, in the columns where `datasets`, polars and `read` look for them.
+
+    text: string    meta: struct<pile_set_name: string>        (as the manifest says where records keep them)
+
+A document without a label has null there; other fields of its record are not kept. Row groups hold about 4 MiB of text,
+so that one of them is read for one document, and memory is bounded when writing and reading; a document is at most
+1 GiB (`max_document_bytes`), so no row group comes near the 2 GiB that 32-bit offsets can address. Pages are compressed
+with zstd and carry checksums. The same documents give the same bytes, with one version of pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.corpus import UNLABELLED
+from pilekit.documents import DocumentBatch, RecordFormat
+
+ROW_GROUP_BYTES = 4 << 20
+ROW_BYTES = 32
+"""What a row counts for besides its text: millions of empty texts are no small row group."""
+
+
+class RowGroups:
+    """Gathers documents into row groups of a file that `parquet_writer` opened."""
+
+    def __init__(self, writer: pq.ParquetWriter, format: RecordFormat):
+        self._writer, self._format = writer, format
+        self._texts: list[str] = []
+        self._labels: list[str] = []
+        self._held_bytes = 0
+
+    def write(self, batch: DocumentBatch) -> None:
+        """Write the documents of a batch."""
+        for text, label, size in zip(batch.texts, batch.subsets, batch.text_bytes().tolist(), strict=True):
+            self._texts.append(text)
+            self._labels.append(label)
+            self._held_bytes += size + ROW_BYTES
+            if self._held_bytes >= ROW_GROUP_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Make a row group of what is held."""
+        if not self._texts:
+            return
+        labels: Any = pa.array([None if label == UNLABELLED else label for label in self._labels], pa.string())
+        for key in reversed(self._format.label_path[1:]):
+            labels = pa.StructArray.from_arrays([labels], [key])
+        columns = [pa.array(self._texts, pa.string()), labels]
+        self._texts, self._labels, self._held_bytes = [], [], 0
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=_schema(self._format)))
+
+
+@contextmanager
+def parquet_writer(path: str | Path, format: RecordFormat) -> Iterator[RowGroups]:
+    """Yield what takes the documents of the Parquet file `path`, with the columns that `format` names.
+
+    The file appears under its name only when the block ends without an exception; else nothing is left. Raises
+    `PilekitError` where it cannot be written, a full disk included.
+    """
+    label = ".".join(format.label_path)
+    with (
+        write_atomically(path) as file,
+        pq.ParquetWriter(
+            file,
+            _schema(format),
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=[label],
+            write_statistics=[label],  # those of texts would be whole texts
+            write_page_checksum=True,
+        ) as writer,
+    ):
+        rows = RowGroups(writer, format)
+        yield rows
+        rows.flush()
+
+
+def _schema(format: RecordFormat) -> pa.Schema:
+    label: Any = pa.string()
+    for key in reversed(format.label_path[1:]):
+        label = pa.struct({key: label})
+    return pa.schema({format.text_field: pa.string(), format.label_path[0]: label})

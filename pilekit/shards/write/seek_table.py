@@ -1,0 +1,90 @@
+"""The seek table of the zstd seekable format (facebook/zstd, contrib/seekable_format, version 0.1.0).
+
+It is a skippable frame at the end of a file: per frame its stored and its decoded size, then a footer. Decoders that do
+not know it skip it, so the file stays an ordinary `.zst`; tools that do can seek to any frame.
+
+A table is believed only as far as it agrees with itself and with the file: header and footer must name the same
+length, and the frames listed must end exactly where the table begins. The footer alone says where the header is, so one
+wrong byte in either of them is told from a file that has no table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from pilekit.shards.read.damage import ShardDamage
+
+SKIPPABLE_MAGIC = 0x184D2A5E
+SEEKABLE_MAGIC = 0x8F92EAB1
+MAX_FRAME_BYTES = 1 << 30
+"""The largest decoded frame the format allows."""
+MAX_FRAMES = 1 << 21
+"""More frames are not read from a table: in memory they would take over 300 MB. (At 1 MiB each they are 2 TiB.)"""
+
+_HEADER = struct.Struct("<II")
+_ENTRY = struct.Struct("<II")
+_CHECKED_ENTRY = struct.Struct("<II4x")
+_FOOTER = struct.Struct("<IBI")
+_CHECKSUM_FLAG = 0x80
+_RESERVED_BITS = 0x7C
+_SMALLEST_FRAME = 8  # a skippable one without content
+
+
+def seek_table(frames: Sequence[tuple[int, int]]) -> bytes:
+    """The skippable frame for `frames`: (stored bytes, decoded bytes) of each, in order.
+
+    Entries carry no checksums of their own (descriptor 0): every frame ends with one.
+    """
+    entries = b"".join(_ENTRY.pack(stored, decoded) for stored, decoded in frames)
+    footer = _FOOTER.pack(len(frames), 0, SEEKABLE_MAGIC)
+    return _HEADER.pack(SKIPPABLE_MAGIC, len(entries) + len(footer)) + entries + footer
+
+
+def read_seek_table(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
+    """The table at the end of `file`, a seekable one of `size` bytes; None if it has none.
+
+    Returns (stored bytes, decoded bytes) of every frame in front of the table, in order. Skippable frames are among
+    them, with 0 decoded bytes. Raises `ShardDamage` for a table that disagrees with itself or with the file's size.
+    """
+    if size < _HEADER.size + _FOOTER.size:
+        return None
+    number, descriptor, magic = _FOOTER.unpack(_read(file, size - _FOOTER.size, _FOOTER.size))
+    entry = _CHECKED_ENTRY if descriptor & _CHECKSUM_FLAG else _ENTRY
+    content = number * entry.size + _FOOTER.size
+    begin = size - content - _HEADER.size
+    header = _HEADER.unpack(_read(file, begin, _HEADER.size)) if begin >= 0 else None
+    if magic != SEEKABLE_MAGIC and header != (SKIPPABLE_MAGIC, content):
+        return None
+    if magic != SEEKABLE_MAGIC or header != (SKIPPABLE_MAGIC, content):
+        # If one half of a header is where the footer says, the other half is what is wrong.
+        wrong_header = header is not None and (header[0] == SKIPPABLE_MAGIC or header[1] == content)
+        wrong = begin if wrong_header and magic == SEEKABLE_MAGIC else size - _FOOTER.size
+        raise _damaged("its header and footer disagree", wrong)
+    if descriptor & _RESERVED_BITS:
+        raise _damaged(f"descriptor {descriptor:#04x}, which no known version has", size - 5)
+    if number > MAX_FRAMES:
+        raise ShardDamage(
+            f"has a seek table of {number:,} frames, and {MAX_FRAMES:,} are allowed; write larger frames with "
+            "pilekit reframe",
+            frame=None,
+            byte=begin,
+        )
+    frames = list(entry.iter_unpack(_read(file, begin + _HEADER.size, number * entry.size)))
+    if any(stored < _SMALLEST_FRAME for stored, _ in frames) or sum(stored for stored, _ in frames) != begin:
+        raise _damaged(f"its frames do not add up to the {begin:,} bytes before it", begin)
+    return frames
+
+
+def _read(file: BinaryIO, offset: int, amount: int) -> bytes:
+    file.seek(offset)
+    data = file.read(amount)
+    if len(data) != amount:
+        raise ShardDamage("became shorter while it was read; try again", frame=None, byte=offset + len(data))
+    return data
+
+
+def _damaged(why: str, byte: int) -> ShardDamage:
+    reason = f"has a wrong seek table ({why}); fetch the file again, or write it anew with pilekit reframe"
+    return ShardDamage(reason, frame=None, byte=byte)

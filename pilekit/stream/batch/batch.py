@@ -1,0 +1,309 @@
+"""`Batch`: what a stream hands out, and `OpenBatch`, one that is being put together.
+
+Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
+alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
+cache, to the next one. It is pickled as bytes: a DataLoader's worker sends it through its pipe, not through torch's
+shared memory, which is a file, a socket and a handshake for each batch; and as 16 bits a value where these suffice, a
+quarter of what the training loop gets: what one process receives for all workers is what limits their number. One
+worker gives half again as many tokens a second that way, and a worker that is killed leaves nothing behind.
+
+Tensors are made on closing: then it is known which rows the batch has, and so how many documents. Until then an open
+batch only notes which rows of which windows it will consist of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from pilekit.errors import PilekitError, visible
+from pilekit.stream.batch.mlm import Masking, mask
+from pilekit.stream.batch.write_columns import write
+from pilekit.stream.pack.rows import Int64, Rows
+from pilekit.stream.pack.window import Window
+
+T = TypeVar("T")
+
+COLUMNS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
+"""The outputs with an entry for each token, in the order in which a batch holds them."""
+
+OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
+"""All that a batch can hold, but for `stream_state`, which no one asks for."""
+
+DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
+
+
+@dataclass(frozen=True)
+class Identities:
+    """The documents of a batch, in the order of its rows and, inside a row, of doc_ids.
+
+    shard_names       of the shards that occur
+    shards, numbers   int64 [n]: of each document
+    continued         bool [n]: whether tokens of the document stand before what the row has of it
+    row_documents     int64 [rows]: how many of them each row has
+    """
+
+    shard_names: Mapping[int, str]
+    shards: Int64
+    numbers: Int64
+    continued: npt.NDArray[np.bool_]
+    row_documents: Int64
+
+    def by_row(self, values: list[T]) -> list[list[T]]:
+        """What there is of each document, n values, row by row."""
+        ends = np.cumsum(self.row_documents)
+        return [values[end - count : end] for end, count in zip(ends, self.row_documents, strict=True)]
+
+
+class Batch(dict[str, torch.Tensor]):
+    """Rows ready for training: a dict of tensors, each contiguous and the batch's own; `outputs` says which of these.
+
+    input_ids     int64 [rows, seq_len]: tokens; what documents leave free at a row's end is padding
+    labels        int64 [rows, seq_len], as Hugging Face wants them: `labels[i]` is the label of token i and the model
+                  shifts. -100 on padding and on the first token of a document, which nothing before it can predict; EOD
+                  counts. Where a row begins inside a document, its first token keeps its label, which the shift drops;
+                  the rest of a long document that stands behind another document has -100 on its first token. With
+                  `objective="mlm"`: the original of each token chosen, -100 elsewhere
+    position_ids  int64 [rows, seq_len]: from 0 in each document, and again at each row's start: what a document has in
+                  an earlier row cannot be attended to, and positions stay below seq_len; 0 on padding
+    doc_ids       int64 [rows, seq_len]: documents counted inside the row from 0; -1 on padding
+    subset_ids    int64 [rows, seq_len]: index into the stream's `subset_names`; -1 on padding
+    cu_seqlens    int32 [segments + 1]: borders in the batch as one line of rows x seq_len tokens, from 0 to its end. A
+                  segment is what a row has of one document, or a row's padding: what variable-length attention takes
+    max_seqlen    int32 []: the longest segment
+
+    stream_state  int64, for `PileStream.advance`: the place after this batch
+
+    Frameworks move a batch to a device by making another of its type from a dict: that is a batch without `documents`.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], identities: Identities | None = None) -> None:
+        super().__init__(tensors)
+        self._identities = identities
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as bytes, of narrowed values; a batch into which something else was put, as what that is."""
+        if not all(isinstance(one, torch.Tensor) and one.device.type == "cpu" for one in self.values()):
+            return Batch, (dict(self), self._identities)
+        return _unpickled, ({name: _narrowed(one) for name, one in self.items()}, self._identities)
+
+    def __copy__(self) -> Batch:
+        return Batch(self, self._identities)
+
+    def documents(self) -> list[list[tuple[str, int]]]:
+        """The identities (shard name, document number) of each row's documents: entry [row][doc_id].
+
+        So `batch.documents()[row][batch["doc_ids"][row, i]]` is the document of token i. A document that goes on in
+        another row is named in both. A DataLoader's worker and `pin_memory` keep this; PilekitError for a batch that
+        was made from another's tensors.
+        """
+        known = self._known()
+        shards = (known.shard_names[shard] for shard in known.shards.tolist())
+        return known.by_row(list(zip(shards, known.numbers.tolist(), strict=True)))
+
+    def continued(self) -> list[list[bool]]:
+        """Whether a document's beginning is missing here, as it stands in another row: entry [row][doc_id].
+
+        Known where `documents()` is; PilekitError likewise.
+        """
+        known = self._known()
+        return known.by_row(known.continued.tolist())
+
+    def _known(self) -> Identities:
+        if self._identities is None:
+            raise PilekitError(
+                "this batch was made from another one's tensors, as by moving it to a device, and does not know its "
+                "documents; call documents() on the batch as the stream's loader gave it"
+            )
+        return self._identities
+
+
+def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:
+    raise PilekitError(
+        "the items of a PileStream are batches already, and this DataLoader would batch them again: write "
+        "DataLoader(stream, batch_size=None)"
+    )
+
+
+# torch's own place for how to collate a type. A DataLoader collates unless told batch_size=None, and would otherwise
+# hand out [1, rows, seq_len].
+default_collate_fn_map[Batch] = _refuse_to_collate
+
+
+def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    """`outputs` as a tuple; PilekitError if one is none of `OUTPUTS`, stands there twice, or there is none."""
+    found = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    wrong = [name for name in found if name not in OUTPUTS]
+    if wrong or not found or len(set(found)) < len(found):
+        what = f"not {visible(repr(wrong[0]), 80)}" if wrong else f"each once, not {visible(repr(found), 200)}"
+        raise PilekitError(f"outputs names what a batch holds, some of {', '.join(OUTPUTS)}, {what}")
+    return found
+
+
+class OpenBatch:
+    """A batch of at most `rows` rows of `seq_len` tokens, that is being put together.
+
+    outputs     what the batch will hold, of `OUTPUTS`
+    pad_id      fills what documents leave free
+    eos_id      ends each document
+    append_eod  whether it does; the windows that are filled in must have been packed with the same
+    masking     for `objective="mlm"`: which tokens can be chosen, and what replaces them; None: labels are the tokens
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        seq_len: int,
+        outputs: Sequence[str] = DEFAULT_OUTPUTS,
+        *,
+        pad_id: int,
+        eos_id: int,
+        append_eod: bool = True,
+        masking: Masking | None = None,
+    ) -> None:
+        self.rows = rows
+        self.filled = 0
+        self._seq_len = seq_len
+        self._outputs = checked_outputs(outputs)
+        self._pad_id = pad_id
+        self._eos_id = eos_id
+        self._append_eod = append_eod
+        self._masking = masking
+        self._parts: list[tuple[Window, int, int]] = []
+
+    @property
+    def left(self) -> int:
+        """Rows that are not filled yet."""
+        return self.rows - self.filled
+
+    def fill(self, window: Window, first_row: int, count: int) -> None:
+        """The next `count` rows of the batch are the rows of `window` from `first_row` on."""
+        if not (0 <= count <= self.left and 0 <= first_row <= len(window.rows) - count):
+            raise ValueError(
+                f"rows {first_row}..{first_row + count} of a window of {len(window.rows)} for {self.left} left"
+            )
+        self._parts.append((window, first_row, count))
+        self.filled += count
+
+    def pad(self, count: int) -> None:
+        """The next `count` rows of the batch hold no document."""
+        self.fill(_without_documents(count), 0, count)
+
+    def close(self, shard_names: Sequence[str], stream_state: torch.Tensor | None = None) -> Batch:
+        """The batch of the rows filled so far.
+
+        shard_names   what the windows' `shards` index
+        stream_state  int64, any shape; None: the batch has none
+        """
+        of_each: list[tuple[Int64, ...]] = []
+        for window, row, count in self._parts:
+            start = window.rows.start[row : row + count + 1]
+            pieces = slice(start[0], start[-1])
+            rows, document = window.rows, window.rows.document[pieces]
+            lengths, begins = rows.length[pieces], rows.begin[pieces]
+            of_each.append((start[1:] - start[:-1], lengths, begins, window.shards[document], window.numbers[document]))
+        counts, lengths, begins, shards, numbers = (
+            map(np.concatenate, zip(*of_each, strict=True)) if of_each else [_NO_COLUMN] * 5
+        )
+        borders = _NO_COLUMN
+        if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self._outputs):
+            borders = segment_borders(lengths, counts, self._seq_len)
+
+        columns = {name: np.empty(self.filled * self._seq_len, np.int64) for name in COLUMNS if name in self._outputs}
+        self._write(columns, lengths, counts)
+        tensors: dict[str, torch.Tensor] = {}
+        for name in self._outputs:
+            if name in columns:
+                tensors[name] = torch.from_numpy(columns[name]).view(self.filled, self._seq_len)
+            elif name == "cu_seqlens":
+                tensors[name] = torch.from_numpy(borders.astype(np.int32))
+            else:
+                tensors[name] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
+        if stream_state is not None:
+            tensors["stream_state"] = stream_state
+        occurring = {shard: shard_names[shard] for shard in set(shards.tolist())}
+        return Batch(tensors, Identities(occurring, shards, numbers, begins > 0, counts))
+
+    def _write(self, columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
+        if self._masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):
+            # Masking reads one and writes both, asked for or not.
+            none = {name: np.empty(self.filled * self._seq_len, np.int64) for name in ("input_ids", "labels")}
+            columns = {**none, **columns}
+        given = [columns.get(name, _NO_COLUMN) for name in COLUMNS]
+        row = 0
+        for window, first, count in self._parts:
+            rows = window.rows
+            write(
+                *(window.ids, window.offsets, window.subset_ids),
+                *(rows.document, rows.begin, rows.length, rows.start),
+                *(first, count, row, self._seq_len, self._eos_id, self._pad_id),
+                *given,
+            )
+            row += count
+        if self._masking is not None and "labels" in columns:
+            keys = [window.row_keys[first : first + count] for window, first, count in self._parts]
+            used = np.bincount(np.repeat(np.arange(self.filled), counts), lengths, self.filled).astype(np.int64)
+            mask(columns["input_ids"], columns["labels"], np.concatenate(keys), used, self._masking)
+
+
+_NO_COLUMN: Int64 = np.empty(0, np.int64)
+
+
+def segment_borders(lengths: Int64, counts: Int64, seq_len: int) -> Int64:
+    """int64 [segments + 1]: where documents, paddings and rows begin in a batch as one line of tokens, and its end.
+
+    lengths  int64 [pieces]: of all rows, one after another
+    counts   int64 [rows]: pieces of each row
+    """
+    rows = np.arange(len(counts))
+    ends = np.cumsum(lengths)
+    before = np.concatenate(([0], ends))[np.cumsum(counts) - counts]  # tokens of all rows before each
+    in_line = ends + np.repeat(rows * seq_len - before, counts)
+    return np.union1d(in_line, np.arange(len(counts) + 1) * seq_len)
+
+
+def _narrowed(column: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes, str, int]:
+    """(dtype, shape, values as bytes, the type of these, what each lacks); most int64 values fit in 16 bits."""
+    dtype, shape, values = column.dtype, tuple(column.shape), column.detach().reshape(-1).numpy()
+    if dtype == torch.int64 and len(values):
+        least, most = int(values.min()), int(values.max())
+        for narrow in (np.uint16, np.uint32):
+            if most - least <= np.iinfo(narrow).max:
+                return dtype, shape, (values - least).astype(narrow).tobytes(), np.dtype(narrow).str, least
+    return dtype, shape, column.detach().reshape(-1).view(torch.uint8).numpy().tobytes(), "", 0
+
+
+def _unpickled(
+    columns: Mapping[str, tuple[torch.dtype, tuple[int, ...], bytes, str, int]], identities: Identities | None
+) -> Batch:
+    tensors = {}
+    for name, (dtype, shape, data, narrow, least) in columns.items():
+        if narrow:
+            values = np.frombuffer(data, narrow).astype(np.int64)
+            values += least
+            tensors[name] = torch.from_numpy(values).view(shape)
+        else:
+            tensors[name] = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8)[: len(data)].view(dtype)
+            tensors[name] = tensors[name].view(shape)
+    return Batch(tensors, identities)
+
+
+def _without_documents(count: int) -> Window:
+    """`count` rows of nothing but padding."""
+    none = _NO_COLUMN
+    return Window(
+        ids=np.empty(0, np.uint32),
+        offsets=np.zeros(1, np.int64),
+        subset_ids=none,
+        shards=none,
+        numbers=none,
+        keys=np.empty(0, np.uint64),
+        rows=Rows(none, none, none, np.zeros(count + 1, np.int64)),
+        row_keys=np.zeros(count, np.uint64),
+    )

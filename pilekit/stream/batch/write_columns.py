@@ -1,0 +1,95 @@
+"""`write`: rows of a window written into a batch's columns, the stream's only loop over single tokens.
+
+It is compiled and releases the GIL; it reads the tokenizer's own buffer and writes the final int64 columns, so no token
+is copied in between. Each column has its own inner loop, which the compiler turns into vector instructions. A column of
+length 0 was not asked for and is not written.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from pilekit.kernels import compiled
+from pilekit.stream.pack.rows import Int64
+
+IGNORED = -100
+"""The label that Hugging Face's and torch's losses leave out."""
+
+NO_DOCUMENT = -1
+"""What `doc_ids` and `subset_ids` are on padding."""
+
+_int64 = types.int64
+_column = types.Array(types.int64, 1, "C")
+_read_only = types.Array(types.int64, 1, "C", readonly=True)
+_ids = types.Array(types.uint32, 1, "C", readonly=True)
+
+
+@compiled(types.void(_ids, *[_read_only] * 6, *[_int64] * 6, *[_column] * 5))
+def write(
+    ids: npt.NDArray[np.uint32],
+    offsets: Int64,
+    document_subsets: Int64,
+    document: Int64,
+    begin: Int64,
+    length: Int64,
+    start: Int64,
+    first_row: int,
+    count: int,
+    row: int,
+    seq_len: int,
+    eos_id: int,
+    pad_id: int,
+    input_ids: Int64,
+    labels: Int64,
+    position_ids: Int64,
+    doc_ids: Int64,
+    subset_ids: Int64,
+) -> None:
+    """Write the rows `first_row` .. `first_row + count` as the batch's rows from `row` on, padding included.
+
+    ids, offsets, document_subsets   as in `Window`
+    document, begin, length, start   as in `Rows`
+    input_ids ...                    int64 [rows x seq_len], flat, or [0]
+    """
+    for turn in range(count):
+        at = (row + turn) * seq_len
+        row_begin, row_end = at, at + seq_len
+        pieces = start[first_row + turn], start[first_row + turn + 1]
+        for piece in range(pieces[0], pieces[1]):
+            here = document[piece]
+            source = offsets[here] + begin[piece]
+            end = at + length[piece]
+            from_text = min(length[piece], offsets[here + 1] - source)  # one less than the piece where EOD ends it
+            if len(input_ids) > 0:
+                for i in range(from_text):
+                    input_ids[at + i] = np.int64(ids[source + i])
+                if at + from_text < end:
+                    input_ids[end - 1] = eos_id
+            if len(labels) > 0:
+                for i in range(from_text):
+                    labels[at + i] = np.int64(ids[source + i])
+                if at + from_text < end:
+                    labels[end - 1] = eos_id
+                if begin[piece] == 0 or at > row_begin:  # nothing before it in the row predicts it
+                    labels[at] = IGNORED
+            if len(position_ids) > 0:
+                for i in range(end - at):
+                    position_ids[at + i] = i
+            if len(doc_ids) > 0:
+                doc_ids[at:end] = piece - pieces[0]
+            if len(subset_ids) > 0:
+                subset_ids[at:end] = document_subsets[here]
+            at = end
+        if at < row_end:
+            if len(input_ids) > 0:
+                input_ids[at:row_end] = pad_id
+            if len(labels) > 0:
+                labels[at:row_end] = IGNORED
+            if len(position_ids) > 0:
+                position_ids[at:row_end] = 0
+            if len(doc_ids) > 0:
+                doc_ids[at:row_end] = NO_DOCUMENT
+            if len(subset_ids) > 0:
+                subset_ids[at:row_end] = NO_DOCUMENT

@@ -1,0 +1,231 @@
+"""The lane grid: which lanes a batch reads, and who reads them.
+
+There are R rows x M columns of lanes; lane = row x M + column. Step t (one optimizer step) takes q = G / R samples from
+every lane of column t mod M, so what a step holds is settled by the grid and the lanes alone. Topology only says who
+makes which part of it:
+
+    ranks          rank r of W owns the rows r, r + W, r + 2W, ...
+    accumulation   with a micro-batches per step, micro-batch s of a rank reads part s of a of its rows
+    workers        a rank's batches are counted on from the start, b = t x a + s. Which lanes batch b reads depends on b
+                   modulo a x M alone; so when n divides a x M, batches first + w, first + w + n, ... share no lane with
+                   those of another worker, and they are what torch's DataLoader takes from worker w
+
+So W x a must divide R. Under the sequential plan a lane is a list of whole shards, of which there are few: W divides R
+and a divides q, each micro-batch takes q / a samples from every lane of the rank in the column. All micro-batches of a
+step then share their lanes, so with a > 1 one worker is active.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pilekit.errors import PilekitError, visible
+from pilekit.stream.order.shuffle import Int64
+
+COLUMNS = 4
+"""M by default: as many workers as can be active per rank without accumulation."""
+
+MOST_SAMPLES = 1 << 24
+"""In an optimizer step."""
+
+MOST_LANES = 1 << 20
+"""Of a grid: each holds a window of documents, so more is a slip."""
+
+Plan = Literal["random", "sequential"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """R `rows` x M `columns` of lanes, serving steps of `global_batch_size` samples.
+
+    finite  a pass that ends: all ranks and workers read the one lane, each keeps its own samples (finite.py)
+    """
+
+    rows: int
+    columns: int
+    global_batch_size: int
+    plan: Plan = "random"
+    finite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.global_batch_size % self.rows:
+            raise PilekitError(
+                f"lanes=({self.rows}, {self.columns}): {self.rows} rows do not divide global_batch_size="
+                f"{self.global_batch_size}; valid are {_listed(divisors(self.global_batch_size))}"
+            )
+
+    @property
+    def lanes(self) -> int:
+        """R x M."""
+        return self.rows * self.columns
+
+    @property
+    def per_visit(self) -> int:
+        """q: samples that a step takes from each lane of its column."""
+        return self.global_batch_size // self.rows
+
+    def world_sizes(self) -> list[int]:
+        """The numbers of ranks that can serve this grid, increasing."""
+        return divisors(self.global_batch_size if self.finite else self.rows)
+
+    def accumulations(self, world_size: int) -> list[int]:
+        """The numbers of micro-batches per step that a world size of `world_sizes()` can make, increasing."""
+        if self.finite:
+            return divisors(self.global_batch_size // world_size)
+        return divisors(self.per_visit if self.plan == "sequential" else self.rows // world_size)
+
+    def share(self, rank: int, world_size: int, grad_accum: int) -> Share:
+        """The part of one rank; PilekitError names the valid world sizes and accumulations, and a grid that fits."""
+        if self.finite and self.global_batch_size % (world_size * grad_accum):
+            raise PilekitError(
+                f"{world_size} ranks with grad_accum={grad_accum} cannot share global_batch_size="
+                f"{self.global_batch_size}; world_size x grad_accum must be one of "
+                f"{_listed(divisors(self.global_batch_size))}"
+            )
+        if world_size not in self.world_sizes():
+            raise PilekitError(
+                f"{world_size} ranks cannot share {self.rows} rows of lanes; valid world sizes are "
+                f"{_listed(self.world_sizes())}{self._instead(world_size, grad_accum)}"
+            )
+        if grad_accum not in self.accumulations(world_size):
+            sizes = [self.global_batch_size // (world_size * a) for a in self.accumulations(world_size)]
+            raise PilekitError(
+                f"grad_accum={grad_accum} does not fit {world_size} rank{'s' * (world_size > 1)} and {self.rows} rows "
+                f"of lanes; valid are {_listed(self.accumulations(world_size))}, which are batch_size "
+                f"{_listed(sizes)}{self._instead(world_size, grad_accum)}"
+            )
+        return Share(self, rank, world_size, grad_accum)
+
+    def _instead(self, world_size: int, grad_accum: int) -> str:
+        """Which rows would have made it valid."""
+        parts, whole = world_size * grad_accum, self.global_batch_size
+        if whole % parts:
+            return (
+                f"; global_batch_size={whole} is no multiple of {parts}, so no other grid would do: change one of them"
+            )
+        if self.plan == "sequential":  # Each lane needs a shard: no more lanes than there are, if that can be.
+            columns, needs = max(1, self.lanes // world_size), f", given {world_size} shards"
+            return f"; a new run could have it with lanes=({world_size}, {columns}){needs * (world_size > self.lanes)}"
+        fitting = [rows for rows in divisors(whole) if rows % parts == 0]
+        most = max([rows for rows in fitting if rows <= most_rows(world_size)], default=fitting[0])
+        return f"; a new run could have it with lanes=({most}, {self.columns})"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What rank `rank` of `world_size` reads of a grid, in `grad_accum` batches per step."""
+
+    grid: Grid
+    rank: int
+    world_size: int
+    grad_accum: int
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in each of this rank's batches."""
+        return self.grid.global_batch_size // (self.world_size * self.grad_accum)
+
+    @property
+    def per_lane(self) -> int:
+        """Samples that a batch takes from each lane it reads."""
+        return self.grid.per_visit // (self.grad_accum if self.grid.plan == "sequential" else 1)
+
+    def rows(self) -> Int64:
+        """The rows that this rank owns, int64 [R / W]."""
+        return np.arange(self.rank, self.grid.rows, self.world_size, dtype=np.int64)
+
+    def lanes(self) -> Int64:
+        """All lanes of those rows, int64 [M x R / W], increasing."""
+        return (self.rows()[:, None] * self.grid.columns + np.arange(self.grid.columns)).ravel()
+
+    def read_by(self, batch: int) -> Int64:
+        """The lanes that this rank's batch `batch` (counted from the start of the run) reads, int64 [k], increasing."""
+        step, part = divmod(batch, self.grad_accum)
+        rows = self.rows()
+        if self.grid.plan == "random":
+            each = len(rows) // self.grad_accum
+            rows = rows[part * each : (part + 1) * each]
+        lanes: Int64 = rows * self.grid.columns + step % self.grid.columns
+        return lanes
+
+    def workers(self, asked: int) -> int:
+        """How many of `asked` DataLoader workers are active: the most that leave each lane to one of them; 0 of 0."""
+        if self.grid.finite:
+            return asked
+        if self.grid.plan == "sequential" and self.grad_accum > 1:
+            return min(asked, 1)
+        turns = self.grad_accum * self.grid.columns
+        return max((count for count in divisors(turns) if count <= asked), default=0)
+
+
+def default_rows(global_batch_size: int, world_size: int) -> int:
+    """R where the caller names none: the largest divisor of the global batch up to max(32, 4 x world size)."""
+    return max(rows for rows in divisors(global_batch_size) if rows <= most_rows(world_size))
+
+
+def most_rows(world_size: int) -> int:
+    """What the default R does not go beyond: a lane costs memory, and time to restore."""
+    return max(32, 4 * world_size)
+
+
+def given_lanes(lanes: object) -> tuple[int, int] | None:
+    """(R, M) as the caller gave it, checked; None for "auto"."""
+    if lanes == "auto":
+        return None
+    if not isinstance(lanes, tuple | list) or len(lanes) != 2 or any(type(n) is not int or n < 1 for n in lanes):
+        raise PilekitError(f'lanes is "auto" or (rows, columns), such as (32, 4), not {visible(repr(lanes), 80)}')
+    rows, columns = lanes
+    if rows * columns > MOST_LANES:
+        raise PilekitError(f"lanes=({rows}, {columns}) are more than {MOST_LANES:,}; give fewer rows or columns")
+    return rows, columns
+
+
+def batch_sizes(
+    world_size: int, batch_size: int | None, grad_accum: int | None, global_batch_size: int | None
+) -> tuple[int, int]:
+    """(global_batch_size, grad_accum) from what is known; global_batch_size = batch_size x grad_accum x world size.
+
+    Without G: batch_size is 8 and grad_accum 1 by default. With G and one of the two, the other follows; with G alone,
+    grad_accum is 1. PilekitError where no whole number follows.
+    """
+    for name, value in (
+        ("batch_size", batch_size),
+        ("grad_accum", grad_accum),
+        ("global_batch_size", global_batch_size),
+    ):
+        if value is not None and (type(value) is not int or not 1 <= value <= MOST_SAMPLES):
+            raise PilekitError(f"{name} is a whole number from 1 to {MOST_SAMPLES:,}, not {visible(repr(value), 80)}")
+    if global_batch_size is None:
+        accumulation = grad_accum or 1
+        return (batch_size or 8) * accumulation * world_size, accumulation
+    if global_batch_size % world_size:
+        raise PilekitError(
+            f"global_batch_size={global_batch_size} cannot be divided among {world_size} ranks; valid world sizes "
+            f"are among {_listed(divisors(global_batch_size))}"
+        )
+    per_rank = global_batch_size // world_size
+    if grad_accum is None:
+        grad_accum = 1 if batch_size is None else max(1, per_rank // batch_size)
+    if per_rank % grad_accum or batch_size not in (None, per_rank // grad_accum):
+        said = " x ".join(
+            f"{name}={value}" for name, value in (("batch_size", batch_size), ("grad_accum", grad_accum)) if value
+        )
+        raise PilekitError(
+            f"global_batch_size={global_batch_size} is {per_rank} samples for each of {world_size} "
+            f"rank{'s' * (world_size > 1)}, and {said} does not make that; batch_size x grad_accum must be "
+            f"{per_rank}, so each of them one of {_listed(divisors(per_rank))}"
+        )
+    return global_batch_size, grad_accum
+
+
+def divisors(n: int) -> list[int]:
+    """The divisors of n >= 1, increasing."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:30])) + (", …" if len(numbers) > 30 else "")

@@ -1,0 +1,87 @@
+"""`repeats`: how often the documents of a subset are used per epoch, without any state.
+
+A subset with the factor f stands for the paper's epochs. Each unit has `copies` copies per epoch, at different places
+of the permutation; copy k of a document is read if k < floor(f), and copy floor(f) of those documents whose hash of
+(seed, epoch, document) is below f's fraction. So a document is used floor(f) or ceil(f) times in each epoch, exactly f
+times where f is whole, and which documents get the one more differs from epoch to epoch.
+
+Released train shards of the Pile already contain the up-sampling: factors multiply what is in the shards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.corpus import Manifest, resolve_subsets
+from pilekit.errors import PilekitError, visible
+from pilekit.stream.order.shuffle import Int64, mix
+
+_REPEATS = 3
+"""Keeps these hashes apart from others of the same seed."""
+
+MOST = 1000
+"""A factor beyond this is taken for a mistake."""
+
+
+def exact_repeats(
+    repeats: Mapping[str, float] | None, subsets: Sequence[str] | None, manifest: Manifest
+) -> dict[str, float]:
+    """`repeats` by exact subset names, sorted, without those of 1; subsets that it does not name have 1.
+
+    subsets   the exact names of those selected; None: all
+
+    PilekitError for unknown subsets, one named twice or not selected, and factors that are no numbers from 0 to 1000.
+    """
+    if repeats is None:
+        return {}
+    if not isinstance(repeats, Mapping):
+        raise PilekitError(
+            f'repeats is a dict from subset to factor, such as {{"ArXiv": 2.0}}, not {visible(repr(repeats), 80)}'
+        )
+    found: dict[str, float] = {}
+    for typed, factor in repeats.items():
+        (name,) = resolve_subsets(typed, manifest=manifest)
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor <= MOST:
+            raise PilekitError(
+                f"repeats of {visible(name, 80)}: {visible(repr(factor), 80)} is no factor; give a number from 0, "
+                f"which leaves it out, to {MOST:,}; 1 is every document once"
+            )
+        if name in found:
+            raise PilekitError(f"repeats names {visible(name, 80)} twice, by different spellings; give it once")
+        if subsets is not None and name not in subsets:
+            raise PilekitError(
+                f"repeats names {visible(name, 80)}, which subsets leaves out; select it too, or drop its factor"
+            )
+        found[name] = float(factor)
+    if subsets is not None and all(found.get(name) == 0 for name in subsets):
+        raise PilekitError("repeats is 0 for every selected subset, so nothing is left; give one of them more than 0")
+    return {name: factor for name, factor in sorted(found.items()) if factor != 1}
+
+
+def copies(repeats: Mapping[str, float], subsets: Sequence[str] | None) -> int:
+    """Copies of each unit per epoch: the largest factor, rounded up. `subsets` None: all, so 1 is always among them."""
+    factors = [repeats.get(name, 1.0) for name in subsets] if subsets is not None else [1.0, *repeats.values()]
+    return max(1, math.ceil(max(factors)))
+
+
+def stays(
+    seed: int, epoch: int, copy: int, factors: npt.NDArray[np.float64], shards: npt.NDArray[np.integer], numbers: Int64
+) -> npt.NDArray[np.bool_]:
+    """Which documents are read in copy `copy` of their unit in `epoch`, bool [n].
+
+    factors   float64 [n] >= 0: the factor of each document's subset
+    shards    integer [n] or []: index of each document's shard in the corpus
+    numbers   int64 [n]: line numbers
+    """
+    whole = np.floor(factors)
+    more = factors - whole
+    result: npt.NDArray[np.bool_] = copy < whole
+    last = copy == whole
+    if (last & (more > 0)).any():
+        draw = (mix(seed, _REPEATS, epoch, shards, numbers) >> np.uint64(11)) * 2.0**-53
+        result |= last & (draw < more)
+    return result

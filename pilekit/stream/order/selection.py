@@ -1,0 +1,177 @@
+"""`Selection`: which documents of a corpus a stream is made of, numbered 0 .. N - 1.
+
+    selection = Selection.of(corpus, indexes_of(corpus), subsets={"ArXiv"}, dedup="dedup/")
+    selection.locate(1000, 1256)        [(shard, line numbers), ...]
+
+The numbers go through the shards in the order of their names, and through the lines of each. Documents are left out by
+their subset, by a finished dedup's keep masks, and as bad lines by the indexes; what is left out costs nothing to pass.
+
+Where a shard's documents are all its lines, places are arithmetic and no row of its index is read; else there is a bit
+for each of its lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from pilekit.corpus import Corpus
+from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.documents import DocumentBatch
+from pilekit.engine import Advance
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.index.format import ShardIndex, bad_lines
+from pilekit.shards.random_access.open_readers import OpenReaders
+from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
+from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.reader import OnError
+from pilekit.stream.order.shuffle import Int64
+
+_COMPARED = 32
+"""Texts of a shard that are compared with those that were deduplicated."""
+
+
+def indexes_of(
+    corpus: Corpus,
+    on_error: OnError = "raise",
+    advance: Advance | None = None,
+    found: Sequence[ShardIndex | None] | None = None,
+) -> list[ShardIndex]:
+    """The index of each shard; those that are missing are made. Rows are not read.
+
+    advance   called with each further amount of stored bytes dealt with
+    found     what `find_indexes` has just found
+
+    `PilekitError` for a bad line, unless `on_error` is "skip": then the indexes say how many there are.
+    """
+    indexes = index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=found)
+    if on_error == "raise":
+        for shard, index in zip(corpus.shards, indexes, strict=True):
+            if index.header.skipped:
+                raise bad_line_error(bad_lines(shard, index).examples[0])
+    return indexes
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The selected documents of a corpus; `len()` is how many.
+
+    corpus    the shards
+    indexes   of the shards, in their order
+    lines     of each shard, which of its lines are selected
+    subsets   only documents of these subsets, by their exact names; None: of all
+    dropped   but not of these
+    dedup     the folder of the dedup whose masks were applied
+    """
+
+    corpus: Corpus
+    indexes: Sequence[ShardIndex]
+    lines: Sequence[SelectedLines]
+    subsets: frozenset[str] | None
+    dropped: frozenset[str]
+    dedup: Path | None
+    _ends: Int64 = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        corpus: Corpus,
+        indexes: Sequence[ShardIndex],
+        subsets: Collection[str] | None = None,
+        dropped: Collection[str] = (),
+        dedup: str | Path | None = None,
+    ) -> Selection:
+        """Select; arguments as in the class.
+
+        `PilekitError` if nothing is selected, for damage in an index, and if the dedup is not finished or not of these
+        shards, which the first texts of each must show.
+        """
+        chosen, without = None if subsets is None else frozenset(subsets), frozenset(dropped)
+        folder = None if dedup is None else Path(dedup)
+        masks = None if folder is None else Deduplicated(folder)
+        every = chosen is None and not without
+
+        def wanted(label: str) -> bool:
+            return (chosen is None or label in chosen) and label not in without
+
+        lines = []
+        for shard, index in zip(corpus.shards, indexes, strict=True):
+            some = lines_of_subsets(index, None if every else wanted)
+            if masks is not None:
+                mask = masks.mask(shard.name)
+                if mask.header.lines != some.lines:
+                    raise PilekitError(
+                        f"{visible(shard.path)}: has {some.lines:,} lines, but what was deduplicated in "
+                        f"{visible(str(folder))} under its name has {mask.header.lines:,}; run `pilekit dedup` on it"
+                    )
+                some = some.and_bits(mask.bits)
+            lines.append(some)
+        selection = cls(
+            corpus, indexes, lines, chosen, without, folder, np.cumsum([len(some) for some in lines], dtype=np.int64)
+        )
+        if not len(selection):
+            raise PilekitError(f"{visible(repr(corpus))}: {selection._nothing()}")
+        if masks is not None:
+            # Another shard of the same name and length would lose the wrong documents: some texts are compared.
+            deque(masks(selection._some_of_each()), maxlen=0)
+        return selection
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def locate(self, begin: int, end: int) -> list[tuple[int, Int64]]:
+        """Where the documents `begin` to `end` - 1 are: (index of the shard, line numbers), 0 <= begin <= end <= N."""
+        found = []
+        shard = int(np.searchsorted(self._ends, begin, side="right"))
+        while begin < end:
+            last, lines = int(self._ends[shard]), self.lines[shard]
+            first, until = last - len(lines), min(end, last)
+            if begin < until:
+                found.append((shard, lines.numbers(begin - first, until - first)))
+            begin, shard = until, shard + 1
+        return found
+
+    def selects(self, label: str) -> bool:
+        """Whether documents of this label are among the selected ones, as far as the label tells."""
+        return (self.subsets is None or label in self.subsets) and label not in self.dropped
+
+    @property
+    def skipped(self) -> int:
+        """Bad lines that the indexes left out."""
+        return sum(index.header.skipped for index in self.indexes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the shards, 32 hexadecimal digits: of their names, documents and text, so recompressing changes nothing.
+
+        A Parquet file has no text but its own bytes; there it is the file that counts.
+        """
+        of = [
+            [shard.name, index.header.documents, index.header.content_hash or [index.header.size, index.header.sample]]
+            for shard, index in zip(self.corpus.shards, self.indexes, strict=True)
+        ]
+        return xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
+
+    def _some_of_each(self) -> Iterator[DocumentBatch]:
+        """The first selected documents of each shard."""
+        readers = OpenReaders(self.corpus, self.indexes)
+        for shard, lines in enumerate(self.lines):
+            if len(lines):
+                yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
+        readers.close()
+
+    def _nothing(self) -> str:
+        """Why nothing is selected, and what to do."""
+        if self.subsets is None and not self.dropped and self.dedup is None:
+            return "holds no documents; name a folder with shards"
+        asked = [f"subsets={visible(repr(sorted(self.subsets)), 200)}"] if self.subsets is not None else []
+        asked += [f"repeats of 0 for {visible(repr(sorted(self.dropped)), 200)}"] if self.dropped else []
+        asked += [f"dedup={visible(repr(str(self.dedup)), 200)}"] if self.dedup is not None else []
+        return f"no document is selected by {', '.join(asked)}; `pilekit stats` tells what the shards hold"

@@ -1,0 +1,212 @@
+"""`Wanted`: what a stream reads, settled before it is settled how many lanes read it.
+
+It makes the `LaneSource` of either plan for a grid, and knows what a grid's defaults and a state's places depend on.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from pilekit.artifacts.header import read_header
+from pilekit.corpus import UNLABELLED, Corpus
+from pilekit.corpus.shard import is_url
+from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.previous_runs import KIND
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline import Pipeline, Stage
+from pilekit.shards.random_access.frame_cache import FrameCache
+from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.reader import OnError
+from pilekit.stream.order.lane_grid import COLUMNS, default_rows
+from pilekit.stream.order.repeats import copies
+from pilekit.stream.order.selection import Selection
+from pilekit.stream.order.shuffle import Int64
+from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
+from pilekit.stream.read import sequential
+from pilekit.stream.read.lane_documents import LaneSource
+from pilekit.stream.read.plan import Plan
+from pilekit.stream.read.random_access import RandomAccess
+
+logger = logging.getLogger(__name__)
+
+OTHER = "(other)"
+"""The subset of documents whose label is none of the stream's `subset_names`."""
+
+_MOST_IN_UNIT = 256
+_UNITS_PER_LANE = 16
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The documents of a stream.
+
+    subsets    exact names; None: all
+    repeats    factors that are not 1, by exact name
+    filters    document stages
+    dedup      folder of a finished dedup
+    cache      where frames of remote shards are kept
+    selection  under random access: which documents these are
+    """
+
+    corpus: Corpus
+    plan: Plan
+    subsets: tuple[str, ...] | None
+    repeats: Mapping[str, float]
+    filters: tuple[Stage, ...]
+    dedup: Path | None
+    seed: int
+    shuffle: bool
+    on_error: OnError
+    cache: FrameCache | None = None
+    selection: Selection | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.cache is not None:
+            self._check_cached()
+        if self.plan.name == "random":
+            dropped = [name for name, factor in self.repeats.items() if factor == 0]
+            selection = Selection.of(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
+            object.__setattr__(self, "selection", selection)
+            for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
+                if index.header.skipped:
+                    line, reason = index.header.examples[0]
+                    logger.warning(
+                        "%s: %s bad line%s left out, the first: line %s: %s",
+                        *(visible(shard.path), f"{index.header.skipped:,}", "s" * (index.header.skipped > 1)),
+                        *(f"{line:,}", visible(reason, 200)),
+                    )
+
+    def _check_cached(self) -> None:
+        remote = [shard for shard in self.corpus.shards if is_url(shard.path)]
+        if remote and self.plan.name == "sequential":
+            raise PilekitError(
+                f"cache= keeps frames that are reached at random, but {self.plan.reason}; put what `pilekit reframe` "
+                "makes of the shards in their place, or leave out cache="
+            )
+        if fetched := [shard for shard in remote if is_parquet(shard.path)]:
+            logger.warning("%s: Parquet is fetched each time: cache= keeps frames of lines", visible(fetched[0].path))
+
+    def default_lanes(self, global_batch_size: int, world_size: int) -> tuple[int, int]:
+        """(R, M) at a first start."""
+        if self.selection is None:
+            return sequential.default_grid(len(self.corpus.shards), world_size)
+        return default_rows(global_batch_size, world_size), COLUMNS
+
+    def default_unit(self, lanes: int) -> int:
+        """Documents in a unit, at a first start; 1 under the sequential plan, whose units are shards."""
+        if self.selection is None:
+            return 1
+        return max(1, min(_MOST_IN_UNIT, len(self.selection) // (_UNITS_PER_LANE * lanes)))
+
+    def per_epoch(self, unit: int) -> int:
+        """Positions in an epoch, of all lanes; under the sequential plan of each lane, per shard of it."""
+        many = copies(self.repeats, self.subsets)
+        return many if self.selection is None else many * -(-len(self.selection) // unit)
+
+    def positions(self, unit: int) -> int:
+        """Positions in an epoch, where there is one lane."""
+        return self.per_epoch(unit) * (len(self.corpus.shards) if self.selection is None else 1)
+
+    def source(self, lanes: int, unit: int, end: int | None = None, records: bool = False) -> LaneSource:
+        """What the lanes of a grid read; `end`: the position at which they end, for a finite pass."""
+        if self.selection is None:
+            stages = (*((Deduplicated(self.dedup),) if self.dedup is not None else ()), *self.filters)
+            return sequential.Sequential(
+                *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error, end),
+                records=records,
+            )
+        units = UnitSequence(
+            documents=len(self.selection),
+            unit=unit,
+            copies=copies(self.repeats, self.subsets),
+            seed=self.seed,
+            lanes=lanes,
+            shuffle=self.shuffle,
+        )
+        return RandomAccess(self.selection, units, self.repeats, self.filters, end, records, self.cache)
+
+    def first(self, lanes: int) -> Int64:
+        """Where all lanes begin, int64 [L, 3]."""
+        places = np.zeros((lanes, 3), np.int64)
+        if self.selection is not None:
+            places[:, 0] = np.arange(lanes)
+        return places
+
+    def moved(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
+        """`places`, int64 [L, 3], for changed subsets or repeats: the same part of the epoch, windows begun anew."""
+        new = self.per_epoch(unit)
+        moved = places.copy()
+        moved[:, 2] = 0
+        if new != old_per_epoch:
+            lanes = len(places)
+            first, stride = (0, 1) if self.selection is None else (np.arange(lanes), lanes)
+            moved[:, 0] = first + stride * ((places[:, 0] - first) // stride * new // old_per_epoch)
+            moved[:, 1] = 0
+        return moved
+
+    def subset_names(self) -> tuple[str, ...]:
+        """What subset ids count through: the manifest's names, other labels by name, and `(other)` for all else.
+
+        The same for every rank: other labels are those of `subsets`, else those that the shards' indexes name. Without
+        indexes (sequential plan) they are not known, but for `(none)`.
+        """
+        listed = [subset.name for subset in self.corpus.manifest.subsets]
+        if self.subsets is not None:
+            found = set(self.subsets)
+        elif self.selection is not None:
+            found = {label for index in self.plan.indexes for label in index.header.subsets}
+        else:
+            found = {UNLABELLED, *self.repeats}
+        if len(found.difference(listed)) > MAX_SUBSETS:
+            raise too_many_subsets(MAX_SUBSETS)
+        return (*listed, *sorted(found.difference(listed)), OTHER)
+
+    def fingerprint(self) -> dict[str, object]:
+        """Which documents these are, as far as it is not for `plan` to say; JSON types."""
+        manifest = self.corpus.manifest
+        shards: object
+        if self.selection is not None:
+            shards = {"count": len(self.corpus.shards), "content": self.selection.fingerprint}
+        else:
+            sizes = [[shard.name, shard.size] for shard in self.corpus.shards]
+            shards = {"count": len(sizes), "xxh3": xxhash.xxh3_128_hexdigest(msgspec.json.encode(sizes))}
+        names = [subset.name for subset in manifest.subsets]
+        dedup = None
+        if self.dedup is not None:
+            header = read_header(self.dedup, KIND)
+            dedup = xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
+        return {
+            "shards": shards,
+            "record": {"text_field": manifest.text_field, "label_path": manifest.label_path},
+            "subset_names": xxhash.xxh3_128_hexdigest(msgspec.json.encode(names)),
+            "filters": [_without_address(repr(stage)) for stage in self.filters],
+            "dedup": dedup,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "subsets": None if self.subsets is None else sorted(self.subsets),
+            "repeats": dict(self.repeats),
+        }
+
+
+def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
+    """`filters` as a tuple; PilekitError for what is no list of document stages, and for one that needs one process."""
+    chain = Pipeline(filters)
+    if chain.stateful:
+        raise PilekitError(
+            f"filters={visible(repr(list(chain.stages)), 200)}: a stage's answer depends on what it saw before, and a "
+            "stream's documents are read by many processes; run `pilekit dedup` and give dedup=FOLDER"
+        )
+    return tuple(chain.stages)
+
+
+def _without_address(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -1,0 +1,1 @@
+"""The memory of a run, computed before anything is allocated."""

@@ -1,0 +1,1 @@
+"""Processes and signals: several ranks on this machine or in a notebook, restarts, Ctrl-C."""

@@ -1,0 +1,142 @@
+"""What needs a look while a model trains: waiting for data, a loss that has gone up for good, a gradient out of line.
+
+None of it stops the run: whether a loss comes down again is for people to judge. Each is told with the step in which it
+shows and the command that shows that step's documents. A figure is judged by those before it, so one that is high
+because the model is large or the corpus hard is no cause:
+
+    stall       more than a fifth of the last 50 steps' time was spent waiting for data. Told once. The first steps of a
+                start do not count: they read the lanes' first windows
+    divergence  the mean loss of 50 steps has been far above the lowest such mean for 50 steps in a row
+    spike       a gradient's norm is more than ten times the median of up to 100 steps before it. After one that is told
+                follow 100 steps in which none is
+
+A run that goes on after a stop looks back on the losses and norms in metrics.jsonl.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from pilekit.errors import visible
+from pilekit.stream import PileStream
+from pilekit.train.log.metrics import StepMetrics
+
+logger = logging.getLogger(__name__)
+
+SPAN = 50
+"""Steps whose time or loss is judged together, and for how many a loss stays far up before that is told."""
+FIRST_STEPS = 10
+"""Of a start, whose waiting does not count."""
+STALL = 0.2
+SPIKE = 10.0
+NORMS = 100
+FEWEST_NORMS = 20
+
+
+def far_above(loss: float) -> float:
+    """What a mean loss must exceed, in nats, to be far above `loss`: a quarter more, and at least half a nat."""
+    return loss + max(0.5, loss / 4)
+
+
+class Watch:
+    """Looks at every step's figures, on rank 0, and warns.
+
+    peek      the command that shows the documents of a step
+    remedy    what to do about waiting for data, see `against_waiting`
+    history   the figures of the steps before this start
+    """
+
+    def __init__(self, peek: Callable[[int], str], remedy: str, history: Iterable[StepMetrics] = ()) -> None:
+        self._peek, self._remedy = peek, remedy
+        self._waits: deque[tuple[int, float, float]] = deque(maxlen=SPAN)  # step, seconds waited, seconds in all
+        self._started, self._stall_told = 0, False
+        self._losses: deque[tuple[int, float]] = deque(maxlen=2 * SPAN)
+        self._lowest, self._far_for = float("inf"), 0
+        self._norms: deque[float] = deque(maxlen=NORMS)
+        self._quiet = 0
+        for metrics in history:
+            self._take_loss(metrics)
+            self._take_norm(metrics)
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Take in a step's figures, and log a warning for what they show."""
+        for message in (*self._stall(metrics), *self._spike(metrics), *self._divergence(metrics)):
+            logger.warning("%s", message)
+
+    def _stall(self, metrics: StepMetrics) -> Iterator[str]:
+        self._started += 1
+        if self._started <= FIRST_STEPS or self._stall_told:
+            return
+        self._waits.append((metrics.step, metrics.data_wait * metrics.step_seconds, metrics.step_seconds))
+        share = sum(waited for _, waited, _ in self._waits) / (sum(seconds for *_, seconds in self._waits) or 1.0)
+        if len(self._waits) == SPAN and share > STALL:
+            self._stall_told = True
+            longest, waited, _ = max(self._waits, key=lambda wait: wait[1])
+            yield (
+                f"steps {self._waits[0][0]:,} to {metrics.step:,} spent {share:.0%} of their time waiting for data, "
+                f"step {longest:,} the longest ({waited:.2g} s); {self._remedy}; its documents are shown by: "
+                f"{self._peek(longest)}"
+            )
+
+    def _divergence(self, metrics: StepMetrics) -> Iterator[str]:
+        mean = self._take_loss(metrics)
+        if mean is None or self._far_for != SPAN:
+            return
+        limit = far_above(self._lowest)
+        first = next((step for step, loss in self._losses if loss > limit), metrics.step)
+        yield (
+            f"step {metrics.step:,}: the loss stays far above its lowest: {mean:.3f} over the last {SPAN} steps, once "
+            f"{self._lowest:.3f}; high since step {first:,}. Lower optimizer.lr, lengthen schedule.warmup or lower "
+            "train.clip_norm, and go on from an earlier checkpoint; the documents of that step are shown by: "
+            f"{self._peek(first)}"
+        )
+
+    def _take_loss(self, metrics: StepMetrics) -> float | None:
+        """Count in a loss; the mean of the last SPAN, if there are as many."""
+        if metrics.loss is None:
+            return None
+        self._losses.append((metrics.step, metrics.loss))
+        if len(self._losses) < SPAN:
+            return None
+        mean = statistics.fmean(loss for _, loss in list(self._losses)[-SPAN:])
+        self._far_for = self._far_for + 1 if mean > far_above(self._lowest) else 0
+        self._lowest = min(self._lowest, mean)
+        return mean
+
+    def _spike(self, metrics: StepMetrics) -> Iterator[str]:
+        norm, before = metrics.grad_norm, list(self._norms)
+        self._quiet -= 1
+        self._take_norm(metrics)
+        if norm is None or self._quiet > 0 or len(before) < FEWEST_NORMS:
+            return
+        median = statistics.median(before)
+        if norm > SPIKE * median:
+            self._quiet = NORMS + 1
+            yield (
+                f"step {metrics.step:,}: the gradient's norm is {norm:.3g}, far above what it was before (median "
+                f"{median:.3g}); it was clipped to train.clip_norm. If the loss suffers, lower that or optimizer.lr; "
+                f"the step's documents are shown by: {self._peek(metrics.step)}"
+            )
+
+    def _take_norm(self, metrics: StepMetrics) -> None:
+        if metrics.grad_norm is not None:
+            self._norms.append(metrics.grad_norm)
+
+
+def against_waiting(stream: PileStream) -> str:
+    """What makes the batches of `stream` come faster."""
+    if any("://" in str(shard.path) for shard in stream.corpus.shards):
+        return "the shards are read over the network: copy them to a local disk"
+    if stream.grid.plan == "sequential":
+        return (
+            "each shard is read from its beginning by one lane: `pilekit reframe` the shards, so that any part is read"
+        )
+    if stream.tokenizer.backend == "tokenizers":
+        return (
+            f"{visible(str(stream.tokenizer.path))} needs the package tokenizers, which is many times slower than what "
+            "reads a byte-level BPE: train with such a tokenizer, or set data.workers, or more of them"
+        )
+    return "set data.workers, or more of them, so that other processes make batches while this one computes"

@@ -1,0 +1,1 @@
+"""From `[model]` to a model, and from a trained model to `model/`."""

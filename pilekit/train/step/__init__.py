@@ -1,0 +1,1 @@
+"""One optimizer step: loss, gradients, ZeRO sharding, precision, the update."""
