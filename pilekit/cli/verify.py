@@ -43,7 +43,7 @@ def command(
 
     Frames must be complete and their checksums right, every line a document, labels those of the manifest. Where there
     are SHA-256 sums (a sums file, or in a manifest that is named) and indexes, the shards must agree with them. Exit
-    code 1 if anything is wrong. A run that was stopped goes on when run again.
+    code 1 if anything is wrong.
 
     \b
     Example:

@@ -1,17 +1,14 @@
-"""What is wrong with shards, as data: a list that stays short however much is wrong."""
+"""Findings: what is wrong with shards, as data, in lists that stay short however much is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from pilekit.errors import visible
 
-State = TypeVar("State")
-
 MOST_FINDINGS = 100
-"""So many findings of one kind are listed for a shard; of the others only the number is told."""
+"""A shard's list names so many findings of one kind, and the number of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,56 +30,48 @@ class Finding:
     byte: int | None = None
 
 
-class StateBefore(Generic[State]):
-    """What was known before the last frame of which something was noted.
+@dataclass(slots=True)
+class Tally:
+    """A count by frames in order, which can leave out the last frame: damage makes all of that frame's text suspect."""
 
-    A checksum stands at the end of its frame, so what was noted of the last frame may have to be forgotten; of those
-    before it nothing has, as the decoder came past their ends.
-    """
+    count: int = 0
+    frame: int = -1
+    before: int = 0
 
-    def __init__(self) -> None:
-        self._frame = -1
-        self._state: State | None = None
+    def add(self, frame: int, amount: int = 1) -> None:
+        """Count some more in this frame, the last one so far or a later one."""
+        if frame > self.frame:
+            self.frame, self.before = frame, self.count
+        self.count += amount
 
-    def enter(self, frame: int, state: Callable[[], State]) -> None:
-        """Something is to be noted of this frame; `state` gives what is known until now."""
-        if frame > self._frame:
-            self._frame, self._state = frame, state()
-
-    def of(self, frame: int) -> State | None:
-        """What was known before this frame; None if nothing was noted since."""
-        return self._state if self._frame >= frame else None
+    def below(self, frame: int | None) -> int:
+        """The count in the frames before this one, which is the last or a later one; None: in all."""
+        return self.before if frame is not None and self.frame >= frame else self.count
 
 
 @dataclass
 class FindingList:
-    """Findings of one kind in one shard: the first hundred, and how many more there are."""
+    """Findings of one kind in one shard: the first hundred, and how many more there are.
+
+    more   names the others, with `{}` for their number
+    """
 
     shard: str
     more: str
-    """What the others are called, with `{}` for their number."""
     listed: list[Finding] = field(default_factory=list)
-    count: int = 0
-    before: StateBefore[tuple[int, int]] = field(default_factory=StateBefore)
+    tally: Tally = field(default_factory=Tally)
 
     def add(self, problem: str, *, frame: int | None = None, line: int | None = None, byte: int | None = None) -> None:
         """Note one more."""
-        if frame is not None:
-            self.before.enter(frame, lambda: (len(self.listed), self.count))
-        self.count += 1
+        self.tally.add(frame or 0)
         if len(self.listed) < MOST_FINDINGS:
             self.listed.append(Finding(self.shard, problem, frame, line, byte))
 
-    def forget_from(self, frame: int) -> None:
-        """Drop what was noted of a frame, if it is the last of which something was noted."""
-        if (before := self.before.of(frame)) is not None:
-            del self.listed[before[0] :]
-            self.count = before[1]
-
-    def findings(self) -> list[Finding]:
-        """All that is to be told."""
-        hidden = self.count - len(self.listed)
-        return [*self.listed, *([Finding(self.shard, self.more.format(f"{hidden:,}"))] if hidden else [])]
+    def findings(self, below: int | None = None) -> list[Finding]:
+        """The list; with `below` only the findings in frames before that one."""
+        listed = [finding for finding in self.listed if below is None or (finding.frame or 0) < below]
+        hidden = self.tally.below(below) - len(listed)
+        return [*listed, *([Finding(self.shard, self.more.format(f"{hidden:,}"))] if hidden else [])]
 
 
 def some_names(names: Iterable[str]) -> str:

@@ -20,10 +20,17 @@ from pilekit.shards.read.damage import BadLine, ShardDamage
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import exists, open_stored, storage_of
 from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
+from pilekit.shards.verify.checks import (
+    IndexComparison,
+    KnownFrame,
+    SeekTable,
+    UnknownLabels,
+    check_frames,
+    compare_table,
+    known_frames,
+    locate,
+)
 from pilekit.shards.verify.findings import Finding, FindingList
-from pilekit.shards.verify.frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames, locate
-from pilekit.shards.verify.index import IndexComparison
-from pilekit.shards.verify.labels import UnknownLabels
 from pilekit.shards.write.seek_table import read_seek_table
 
 if TYPE_CHECKING:
@@ -124,20 +131,21 @@ class _Verifier:
                 error = stopped
         if error is not None and self._is_in_table(error.__cause__):
             error = None  # All frames were read, and what is wrong with the table is told.
+        suspect = None  # The number of a frame whose text may be wrong although it could be read.
         if error is not None:
-            if (suspect := self._broken(error, table, index)) is not None and comparison is not None:
-                comparison.forget_from(suspect)
+            suspect = self._broken(error, table, index)
         elif table is not None:
             with open_stored(self.shard.path, scattered=True)[0] as file:
                 compare_table(file, table, scan, self.whole)
         if comparison is not None:
-            comparison.conclude(None if error else scan, self.whole)
+            line = None if suspect is None else int(scan.frames.line[suspect])
+            comparison.conclude(scan, self.whole, whole=error is None, suspect_from=line)
         sha256 = self._sum()
         findings = [
             *self.damage.findings(),
             *self.whole.findings(),
-            *self.lines.findings(),
-            *self.labels.findings(self.shard.name),
+            *self.lines.findings(suspect),
+            *self.labels.findings(self.shard.name, suspect),
         ]
         findings = [self._placed(finding, whole=error is None) for finding in findings]
         guarded = error is not None or index is not None or self.expected is not None
@@ -193,7 +201,7 @@ class _Verifier:
     def _broken(self, error: PilekitError, table: SeekTable | None, index: ShardIndex | None) -> int | None:
         """Note what reading stopped at, and check the frames behind it.
 
-        Returns the number of the first line whose text may be wrong although it could be read; None if there is none.
+        Returns the number of the frame that was read although its text may be wrong; None if there is none.
         """
         damage, scan = error.__cause__, self.scan
         line = scan.lines + 1
@@ -211,13 +219,11 @@ class _Verifier:
         number, begin, problem, suspect = locate(damage, begins, len(scan.frames) if known else 0, scan.lines)
         if suspect:
             line = int(scan.frames.line[number or 0]) + 1
-            self.lines.forget_from(number or 0)
-            self.labels.forget_from(number or 0)
         self.damage.add(problem, frame=number, line=line, byte=begin)
         behind = number + 1 if number is not None else sum(frame.offset <= damage.byte for frame in known)
         with open_stored(self.shard.path)[0] as file:
             check_frames(file, known, behind, self.damage, self.whole)
-        return line - 1 if suspect else None
+        return number or 0 if suspect else None
 
     def _placed(self, finding: Finding, *, whole: bool) -> Finding:
         """The finding of a line with the line's place: where its frame or row group begins, or in plain text itself.

@@ -1,20 +1,17 @@
 """`verify_corpus`: whether shards are what they should be, and where they are not.
 
-Every shard is read once (see verify_shard.py), several at a time. What is found is data: a `Finding` names shard,
-frame, line and byte. What could not be judged, for want of sums or checksums, is said in notes.
+Every shard is read once (shard.py), several at a time. Results are data: a `Finding` names shard, frame, line and byte.
+Notes say what could not be judged, for want of sums or checksums.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from pilekit.artifacts.atomic_write import check_target
 from pilekit.corpus import Corpus, Manifest
@@ -23,20 +20,16 @@ from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url, looks_like_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import changed_at
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
-from pilekit.shards.verify.progress import Progress, verify_progress
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
 from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of it.
+    """The result of `verify_corpus`.
 
     findings       all that is wrong, in the order of the shards
     notes          what could not be judged, and what was done besides; safe to print
@@ -175,45 +168,15 @@ def _expected(
 def _verdicts(
     corpus: Corpus, tasks: list[_Task], hashed: bool, jobs: int | None, advance: Advance | None
 ) -> dict[str, Verdict]:
-    """Each shard's verdict, by its name: those that an earlier run left, the others by reading."""
-    asked = [(task.shard.name, task.shard.path, task.expected) for task in tasks]
-    root = corpus.root if is_url(corpus.root) else os.path.abspath(corpus.root)  # noqa: PTH100 (as it was named)
-    with verify_progress(root, [asked, corpus.manifest, hashed]) as progress:
-        kept = {name: msgspec.convert(result, Verdict) for name, result in progress.kept(corpus.shards).items()}
-        if kept:
-            logger.warning(
-                "going on with a verification that was stopped: %s of %s shards were found right then; to read them "
-                "again, remove %s",
-                f"{len(kept):,}",
-                f"{len(tasks):,}",
-                visible(str(progress.folder)),
-            )
-        waiting = [task for task in tasks if task.shard.name not in kept]
-        processes = processes_for([task.shard for task in waiting], jobs)
-        work = functools.partial(
-            _verify,
-            manifest=corpus.manifest,
-            hashed=hashed,
-            ahead=decompress_ahead(processes),
-            progress=progress,
-        )
-        if advance is not None:
-            advance(sum(verdict.now.size for verdict in kept.values() if verdict.now is not None))
-        names = [task.shard.name for task in waiting]
-        read = dict(
-            zip(names, map_shards(work, waiting, jobs=processes, names=names, on_progress=advance), strict=True)
-        )
-    return {task.shard.name: kept.get(task.shard.name) or read[task.shard.name] for task in tasks}
+    """Each shard's verdict, by its name."""
+    processes = processes_for(corpus.shards, jobs)
+    work = functools.partial(_verify, manifest=corpus.manifest, hashed=hashed, ahead=decompress_ahead(processes))
+    names = [task.shard.name for task in tasks]
+    return dict(zip(names, map_shards(work, tasks, jobs=processes, names=names, on_progress=advance), strict=True))
 
 
-def _verify(
-    task: _Task, advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool, progress: Progress
-) -> Verdict:
-    changed = changed_at(task.shard.path)
-    verdict = verify_shard(task.shard, advance, manifest=manifest, expected=task.expected, hashed=hashed, ahead=ahead)
-    if verdict.now is not None and not verdict.findings:
-        progress.keep(task.shard, verdict.now, changed, msgspec.to_builtins(verdict))
-    return verdict
+def _verify(task: _Task, advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool) -> Verdict:
+    return verify_shard(task.shard, advance, manifest=manifest, expected=task.expected, hashed=hashed, ahead=ahead)
 
 
 def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Finding]:

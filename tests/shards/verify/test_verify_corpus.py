@@ -17,7 +17,7 @@ from pilekit.shards.verify.verify import verify_corpus
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import record, some_lines, unzstd
 from tests.shards.reading import value_and_memory
-from tests.shards.verified import (
+from tests.shards.verify.verified import (
     CHANGE,
     CUT,
     findings,

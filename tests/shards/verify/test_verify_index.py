@@ -18,7 +18,7 @@ from pilekit.shards.index.build import build_index
 from pilekit.shards.index.metadata import index_metadata
 from pilekit.shards.verify.verify import verify_corpus
 from tests.shards.making import record, some_lines
-from tests.shards.verified import (
+from tests.shards.verify.verified import (
     findings,
     index,
     only,
