@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,20 +13,16 @@ import click
 
 from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import Folder, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.cli.similarity import Similarity
-from pilekit.cli.skipped_lines import tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import Advance, byte_progress
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pilekit.dedup.match.population import Keep
     from pilekit.dedup.steps import Report
+    from pilekit.fitted_table import FittedTable
     from pilekit.shards.read.reader import OnError
-
-LONGEST_NAME = 40
-MOST_ROWS = 200
 
 
 @click.command()
@@ -144,9 +138,7 @@ def command(
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:
-        from rich.console import Console
-
-        Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False).print(_table(summary))
+        print_fitted(_table(summary))
         click.echo(_sum(summary))
         what = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
         click.echo(f"{what} in {visible(str(found.folder))}")
@@ -182,32 +174,23 @@ def _progress() -> Iterator[Report]:
         yield advance
 
 
-def _table(summary: dict[str, Any]) -> Table:
-    """A row per subset, the largest first, and the totals; labels may be hostile, so they are rich `Text`."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def _table(summary: dict[str, Any]) -> FittedTable[tuple[str, dict[str, Any]]]:
+    """A row per subset, the largest first, and the total."""
+    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
-    from pilekit.stats.table import rounded_bytes
+    def count(title: str, key: str) -> Column[tuple[str, dict[str, Any]]]:
+        return Column(title, lambda row: f"{row[1][key]:,}")
 
-    def cells(one: dict[str, Any]) -> list[str]:
-        counts = [f"{one[count]:,}" for count in columns]
-        return [*counts, rounded_bytes(one["bytes"]["removed"])]
-
-    columns = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
-    if summary.get("left_out"):
-        columns["left_out"] = "Left out"
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False, show_footer=True, header_style="bold")
-    # Not no_wrap, which its cells are: where there is no room this column gives way, and no number is cut short.
-    table.add_column("Subset", "Total")
-    for title, total in zip([*columns.values(), "Saved"], cells(summary), strict=True):
-        table.add_column(title, total, justify="right", no_wrap=True)
-    subsets = list(summary["subsets"].items())
-    for name, one in subsets[:MOST_ROWS]:
-        table.add_row(Text(visible(name, LONGEST_NAME), no_wrap=True, overflow="ellipsis"), *cells(one))
-    if len(subsets) > MOST_ROWS:
-        table.add_row(f"({len(subsets) - MOST_ROWS:,} more)")
-    return table
+    columns: list[Column[tuple[str, dict[str, Any]]]] = [
+        Column("Subset", lambda row: row[0]),
+        count("Read", "read"),
+        count("Exact", "exact"),
+        count("Near", "near"),
+        count("Kept", "kept"),
+        *([count("Left out", "left_out")] if summary.get("left_out") else []),
+        Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])),
+    ]
+    return FittedTable(list(summary["subsets"].items()), columns, [("Total", summary)], ("Saved", "Read"))
 
 
 def _sum(summary: dict[str, Any]) -> str:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from pilekit.cli.corpus_arguments import open_corpus, paths_argument
-from pilekit.cli.skipped_lines import tell_skipped
+from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from pilekit.corpus import Shard
+    from pilekit.fitted_table import FittedTable
     from pilekit.shards.index.format import ShardIndex
     from pilekit.shards.read.reader import OnError
 
@@ -64,10 +61,9 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
         shards = [_figures(shard, index) for shard, index in zip(corpus.shards, indexes, strict=True)]
         click.echo(json.dumps({"shards": shards}, indent=2))
     else:
-        from rich.console import Console
-
-        width = shutil.get_terminal_size().columns
-        Console(file=sys.stdout, width=width, highlight=False).print(_table(corpus.shards, indexes))
+        print_fitted(_table(corpus.shards, indexes))
+        for note in _notes(corpus.shards, indexes):
+            click.echo(note)
 
 
 def _figures(shard: Shard, index: ShardIndex) -> dict[str, object]:
@@ -86,26 +82,26 @@ def _figures(shard: Shard, index: ShardIndex) -> dict[str, object]:
     }
 
 
-def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> RenderableType:
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> FittedTable[tuple[Shard, ShardIndex]]:
+    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
+    columns: list[Column[tuple[Shard, ShardIndex]]] = [
+        Column("Shard", lambda row: row[0].name),
+        Column("Documents", lambda row: f"{row[1].header.documents:,}"),
+        Column("Text", lambda row: rounded_bytes(row[1].header.text_bytes)),
+        Column("Frames", lambda row: f"{len(row[1].frames):,}"),
+        Column("Bad lines", lambda row: f"{row[1].header.skipped:,}"),
+        Column("Index", lambda row: "built" if row[1].built else "kept", justify="left"),
+    ]
+    return FittedTable(list(zip(shards, indexes, strict=True)), columns, priority=("Frames", "Text"))
+
+
+def _notes(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> list[str]:
+    """Where indexes are that are not beside their shards, and which frames are too long for random access."""
     from pilekit.errors import visible
+    from pilekit.fitted_table import rounded_bytes
     from pilekit.shards.index.format import index_places
-    from pilekit.stats.table import rounded_bytes
 
-    table = Table(box=box.SIMPLE, padding=0, show_edge=False, header_style="bold")
-    table.add_column(Text("Shard"), overflow="ellipsis", no_wrap=True)
-    for title in ("Documents", "Text", "Frames", "Bad lines"):
-        table.add_column(Text(title), justify="right", no_wrap=True, min_width=len(title))
-    table.add_column(Text("Index"), no_wrap=True, min_width=5)
-    for shard, index in zip(shards, indexes, strict=True):
-        header = index.header
-        figures = (f"{header.documents:,}", rounded_bytes(header.text_bytes), f"{len(index.frames):,}")
-        made = "built" if index.built else "kept"
-        table.add_row(*map(Text, (visible(shard.name), *figures, f"{header.skipped:,}", made)))
     notes = []
     elsewhere = [index for shard, index in zip(shards, indexes, strict=True) if index.path == index_places(shard)[-1]]
     if elsewhere:
@@ -118,7 +114,7 @@ def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> RenderableTy
             f"{visible(shard.name)} has {rounded_bytes(frame)} in one frame{_more(len(long) - 1)}: to read one of its "
             "documents, all before it is decoded; `pilekit reframe` mends that."
         )
-    return Group(table, *map(Text, notes))
+    return notes
 
 
 def _more(others: int) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,17 +11,13 @@ import click
 
 from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import open_corpus, out_option, paths_argument
+from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from pilekit.fitted_table import FittedTable
     from pilekit.shards.write.reframe import Reframed
-
-EXPENDABLE = ("Text", "Before", "Documents", "Frames")
-SHORTEST_NAME = 16
-"""Of a shard's name so much is shown before columns go."""
 
 
 @click.command()
@@ -73,50 +67,36 @@ def command(
     if as_json:
         click.echo(json.dumps({"shards": [asdict(shard) for shard in reframed]}, indent=2))
         return
-    from rich.console import Console
-
-    width = shutil.get_terminal_size().columns
-    Console(file=sys.stdout, width=width, highlight=False).print(_table(reframed, width))
+    print_fitted(_table(reframed))
     click.echo(f"{len(reframed):,} shard{'s' * (len(reframed) != 1)} in {visible(str(out))}")
 
 
-def _table(reframed: list[Reframed], width: int) -> Table:
-    """A row for each shard, and the totals of several; where that is too wide, columns go, the least telling first."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def _table(reframed: list[Reframed]) -> FittedTable[list[Reframed]]:
+    """A row for each shard, and the total of several."""
+    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
-    table = Table(box=box.SIMPLE, padding=0, show_edge=False, show_footer=len(reframed) > 1, header_style="bold")
-    table.add_column(Text("Shard"), Text("Total"), overflow="ellipsis", no_wrap=True)
-    rows = [_cells(reframed, [shard]) for shard in reframed]
-    total = _cells(reframed, reframed)
-    widths = {title: max(len(title), *(len(row[title]) for row in [*rows, total])) for title in total}
-    names = min(SHORTEST_NAME, max(len(shard.shard) for shard in reframed))
-    for title in EXPENDABLE:
-        if names + sum(1 + column for column in widths.values()) > width:
-            del widths[title]
-    for title in widths:
-        table.add_column(Text(title), Text(total[title]), justify="right", no_wrap=True, min_width=widths[title])
-    for shard, row in zip(reframed, rows, strict=True):
-        table.add_row(Text(visible(shard.shard)), *(Text(row[title]) for title in widths))
-    return table
+    def sum_of(row: list[Reframed], field: str) -> int:
+        return sum(getattr(shard, field) for shard in row)
 
+    def count(title: str, field: str) -> Column[list[Reframed]]:
+        return Column(title, lambda row: f"{sum_of(row, field):,}")
 
-def _cells(all_of_them: list[Reframed], some: list[Reframed]) -> dict[str, str]:
-    from pilekit.stats.table import rounded_bytes
+    def size(title: str, field: str) -> Column[list[Reframed]]:
+        return Column(title, lambda row: rounded_bytes(sum_of(row, field)))
 
-    def total(field: str, shards: list[Reframed] = some) -> int:
-        return sum(getattr(shard, field) for shard in shards)
+    def change(row: list[Reframed]) -> str:
+        return f"{100 * (sum_of(row, 'stored_bytes') / sum_of(row, 'stored_before') - 1):+.1f}"
 
-    before, after = total("stored_before"), total("stored_bytes")
-    cells = {
-        "Documents": f"{total('documents'):,}",
-        "Text": rounded_bytes(total("text_bytes")),
-        "Before": rounded_bytes(before),
-        "After": rounded_bytes(after),
-        "%": f"{100 * (after / before - 1):+.1f}",
-        "Frames": f"{total('frames'):,}",
-    }
-    if total("bad_lines", all_of_them):
-        cells["Bad lines"] = f"{total('bad_lines'):,}"
-    return cells
+    columns: list[Column[list[Reframed]]] = [
+        Column("Shard", lambda row: "Total" if row is reframed else row[0].shard),
+        count("Documents", "documents"),
+        size("Text", "text_bytes"),
+        size("Before", "stored_before"),
+        size("After", "stored_bytes"),
+        Column("%", change),
+        count("Frames", "frames"),
+    ]
+    if sum_of(reframed, "bad_lines"):
+        columns.append(count("Bad lines", "bad_lines"))
+    priority = ("Text", "Before", "Documents", "Frames")
+    return FittedTable([[shard] for shard in reframed], columns, [reframed] * (len(reframed) > 1), priority)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus, out_option
-from pilekit.cli.skipped_lines import tell_skipped
+from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from pilekit.fitted_table import FittedTable
     from pilekit.pipeline.selecting import Format, Selected, SelectedSubset
     from pilekit.shards.read.reader import OnError
-
-LONGEST_NAME = 40
-MOST_ROWS = 200
 
 
 @click.command()
@@ -97,40 +92,26 @@ def command(
     if as_json:
         click.echo(json.dumps(selected.to_json(), indent=2))
         return
-    from rich.console import Console
-
     from pilekit.shards.verify.findings import some_names
 
-    Console(file=sys.stdout, highlight=False).print(_table(selected))
+    print_fitted(_table(selected))
     written = len(corpus) - len(selected.empty)
     click.echo(f"{written:,} shard{'s' if written > 1 else ''} in {visible(str(out))}")
     if selected.empty:
         click.echo(f"nothing in {some_names(selected.empty)}")
 
 
-def _table(selected: Selected) -> Table:
-    """A row per subset, the largest first, and the totals; labels may be hostile, so they are rich `Text`."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def _table(selected: Selected) -> FittedTable[SelectedSubset]:
+    """A row per subset, the largest first, and the total."""
+    from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
 
-    from pilekit.stats.table import rounded_bytes
+    def share(row: SelectedSubset) -> str:
+        return f"{100 * row.bytes / row.read_bytes:.2f}" if row.read_bytes else DASH
 
-    def cells(one: SelectedSubset) -> tuple[str, str, str]:
-        return f"{one.documents:,}", rounded_bytes(one.bytes), _percent(one.bytes, one.read_bytes)
-
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False, show_footer=True, header_style="bold")
-    # Not no_wrap, which its cells are: where there is no room this column gives way, and no number is cut short.
-    table.add_column("Subset", "Total")
-    for title, total in zip(("Documents", "Bytes", "Of read %"), cells(selected.total), strict=True):
-        table.add_column(title, total, justify="right", no_wrap=True)
-    for subset in selected.subsets[:MOST_ROWS]:
-        name = Text(visible(subset.name, LONGEST_NAME), no_wrap=True, overflow="ellipsis")
-        table.add_row(name, *cells(subset))
-    if len(selected.subsets) > MOST_ROWS:
-        table.add_row(f"({len(selected.subsets) - MOST_ROWS:,} more)")
-    return table
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f}" if whole else "–"
+    columns: list[Column[SelectedSubset]] = [
+        Column("Subset", lambda row: "Total" if row is selected.total else row.name),
+        Column("Documents", lambda row: f"{row.documents:,}"),
+        Column("Bytes", lambda row: rounded_bytes(row.bytes)),
+        Column("Of read %", share),
+    ]
+    return FittedTable(selected.subsets, columns, [selected.total])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
-from pilekit.cli.skipped_lines import tell_skipped
+from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -73,12 +71,11 @@ def command(
     if as_json:
         click.echo(json.dumps(stats.to_json(), indent=2))
     else:
-        from rich.console import Console
-
         from pilekit.stats.table import stats_table
 
-        width = shutil.get_terminal_size().columns
-        Console(file=sys.stdout, width=width, highlight=False).print(stats_table(stats, width))
+        print_fitted(stats_table(stats))
+        if stats.skipped.count:
+            click.echo(f"{stats.skipped.count:,} bad line{'s' * (stats.skipped.count > 1)} skipped.")
     if plot is not None:
         write_figure(stats, Path(plot))
         click.echo(f"drawn: {visible(plot)}", err=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pilekit.cli.byte_size import ByteSize
 from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -41,22 +39,22 @@ def command(
       pilekit train-tokenizer pile/train --vocab-size 50257 --out tokenizer.json
       pilekit train-tokenizer 00.jsonl.zst --subsets ArXiv,GitHub --bytes 1GB --vocab-size 32000 --out code.json
     """
+    from pilekit.fitted_table import Column, FittedTable
     from pilekit.tokenize import SampledSubset, train_tokenizer
 
     corpus = open_corpus(paths, manifest)
     chosen = exact_subsets(subsets, corpus)
     trained = train_tokenizer(corpus, vocab_size, out, chosen, sample_bytes, seed=seed, progress=byte_progress)
 
-    table = Table("sampled subset", box=None, pad_edge=False)
-    for column in ("documents", "bytes", "tokens/byte"):
-        table.add_column(column, justify="right")
+    columns: list[Column[tuple[str, SampledSubset]]] = [
+        Column("Subset", lambda row: row[0]),
+        Column("Documents", lambda row: f"{row[1].documents:,}"),
+        Column("Bytes", lambda row: f"{row[1].bytes:,}"),
+        Column("Tok/B", lambda row: f"{row[1].tokens / row[1].bytes:.4f}"),
+    ]
     parts = trained.subsets.values()
-    total = SampledSubset(
-        *(sum(column) for column in zip(*((p.documents, p.bytes, p.tokens) for p in parts), strict=True))
-    )
-    for name, part in [*trained.subsets.items(), ("total", total)]:
-        table.add_row(Text(visible(name)), f"{part.documents:,}", f"{part.bytes:,}", f"{part.tokens / part.bytes:.4f}")
-    Console(highlight=False).print(table)
+    total = SampledSubset(*(sum(getattr(part, of) for part in parts) for of in ("documents", "bytes", "tokens")))
+    print_fitted(FittedTable(list(trained.subsets.items()), columns, [("Total", total)]))
     if trained.vocab_size < vocab_size:
         click.echo(
             f"the sample has no more pairs to merge: {trained.vocab_size:,} ids instead of {vocab_size:,}", err=True

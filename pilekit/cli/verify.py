@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from pilekit.cli.corpus_arguments import open_corpus, paths_argument
+from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -75,15 +74,13 @@ def command(
 
 
 def _print(found: Verification) -> None:
-    from rich.console import Console
-
-    from pilekit.stats.table import rounded_bytes
+    from pilekit.fitted_table import rounded_bytes
 
     shards = f"{found.shards:,} shard{'s' * (found.shards != 1)}, {rounded_bytes(found.stored_bytes)}"
     if found.ok:
         click.echo(f"{shards}: all right")
         return
-    Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False).print(_table(found.findings))
+    print_fitted(_table(found.findings))
     bad = len({finding.shard for finding in found.findings})
     many = f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)} in {bad:,} of them"
     click.echo(f"{shards}: {many}")

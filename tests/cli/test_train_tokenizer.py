@@ -43,7 +43,7 @@ def test_it_says_what_it_did(shard: Path, tmp_path: Path) -> None:
     assert f"wrote {out}: 300 ids" in result.stdout
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
     assert rows["ArXiv"][1] == rows["Github"][1] == "100"
-    total = rows["total"]
+    total = rows["Total"]
     assert total[1] == "300"
     tokens_per_byte = float(total[3])
     assert 0 < tokens_per_byte < 0.6
@@ -57,9 +57,9 @@ def test_subsets_bytes_and_seed(shard: Path, tmp_path: Path) -> None:
     for file, seed in zip(files, (0, 0, 1), strict=True):
         result = run(shard, "--vocab-size", 300, "--out", file, "--subsets", "arxiv", "--bytes", "5kB", "--seed", seed)
         rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
-        assert {"ArXiv", "total"} <= set(rows)
+        assert {"ArXiv", "Total"} <= set(rows)
         assert "Github" not in rows
-        assert 5_000 <= int(rows["total"][2].replace(",", "")) < 7_000
+        assert 5_000 <= int(rows["Total"][2].replace(",", "")) < 7_000
     assert files[0].read_bytes() == files[1].read_bytes() != files[2].read_bytes()
 
 

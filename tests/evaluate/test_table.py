@@ -16,7 +16,7 @@ from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.score.causal_nll import ScoredDocument
 from pilekit.evaluate.show.table import result_table
 from pilekit.evaluate.training_copies import TrainingCopies
-from pilekit.stats.table import MOST_ROWS
+from pilekit.fitted_table import MOST_ROWS
 
 PROTOCOL: dict[str, Any] = {
     "model": {

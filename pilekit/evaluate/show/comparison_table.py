@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pilekit.errors import visible
 from pilekit.evaluate.results.compare import LETTERS, Against, Comparison, Difference, left_out_text
-from pilekit.stats.table import DASH, LONGEST_NAME, MOST_ROWS, SHORTEST_NAME, rounded_count
+from pilekit.fitted_table import DASH, LONGEST_NAME, MOST_ROWS, SHORTEST_NAME, rounded_count
 
 CLEAR, APPROXIMATE = "*", "~"
 USUAL_NAME, CUT_NAME = 17, 12

@@ -25,7 +25,7 @@ from pilekit.errors import visible
 from pilekit.evaluate.results.published import PublishedColumn
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
 from pilekit.evaluate.score.windows import cost_factor
-from pilekit.stats.table import DASH, LONGEST_NAME, MOST_ROWS, SHORTEST_NAME, rounded_bytes, rounded_count
+from pilekit.fitted_table import DASH, LONGEST_NAME, MOST_ROWS, SHORTEST_NAME, rounded_bytes, rounded_count
 
 APPROXIMATE = "~"
 PSEUDO_TITLE = "Pseudo-BPB of a masked model: no code length, and not comparable with bits per byte of causal models"

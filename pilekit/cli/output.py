@@ -1,0 +1,38 @@
+"""Output that several commands share: tables on stdout, skipped lines on stderr."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from pilekit.shards.read.damage import SkippedLines
+
+SHOWN_BAD_LINES = 10
+
+
+def terminal() -> Console:
+    """Standard output for rich; where it is no terminal, $COLUMNS wide, or 80."""
+    from rich.console import Console  # here, as `--json` and errors need no rich
+
+    return Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False)
+
+
+def print_fitted(table: RenderableType) -> None:
+    """Print a table in the width of the terminal."""
+    terminal().print(table)
+
+
+def tell_skipped(skipped: SkippedLines) -> None:
+    """List the first bad lines that `--on-error skip` passed over, and say how many more there are."""
+    for bad in skipped.examples[:SHOWN_BAD_LINES]:
+        click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
+    if skipped.count > SHOWN_BAD_LINES:
+        click.echo(f"skipped: {skipped.count - SHOWN_BAD_LINES:,} lines more", err=True)

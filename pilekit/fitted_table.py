@@ -1,0 +1,157 @@
+"""Tables that fit the terminal, for all commands; the same tables as HTML, for notebooks.
+
+    documents = Column("Documents", lambda row: f"{row.documents:,}")
+    p99 = Column("p99", lambda row: rounded_bytes(row.p99_bytes))
+    console.print(FittedTable(rows, [Column("Subset", lambda row: row.name), documents, p99], priority=["p99"]))
+
+The first column holds names. It alone may be cut, with an ellipsis. Numbers are never cut: where a table is too wide,
+the steps of `priority` are taken, one after the other, until it fits.
+
+Labels and file names come from elsewhere and may be hostile. Cells are therefore rich `Text`, in which markup is just
+text, and control characters are made visible.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from pilekit.errors import visible
+
+Row = TypeVar("Row")
+
+DASH = "–"
+SHORTEN = "(shorten)"
+"""The step at which all columns take their short forms."""
+
+MOST_ROWS = 200
+LONGEST_NAME = 40
+USUAL_NAME = 21
+"""Up to this width, names are worth more than the columns that `priority` lets go."""
+
+SHORTEST_NAME = 8
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column: its title, which may have several lines, and the text of its cell in a row.
+
+    short     the narrower form, with another title or fewer digits
+    justify   the side at which cells stand; names stand at the left
+    """
+
+    title: str
+    cell: Callable[[Row], str]
+    short: Column[Row] | None = None
+    justify: Literal["left", "right"] = "right"
+
+    def texts(self, rows: Sequence[Row]) -> list[str]:
+        """The cell of each row, safe to print."""
+        return [visible(self.cell(row)) for row in rows]
+
+    def width(self, rows: Sequence[Row]) -> int:
+        """The terminal cells that the column needs."""
+        return max(map(cell_len, [*self.title.split("\n"), *self.texts(rows)]))
+
+
+@dataclass(frozen=True)
+class FittedTable(Generic[Row]):
+    """A table of rows of any kind, to be printed by rich or shown in a notebook.
+
+    rows       the first `MOST_ROWS` are shown
+    columns    the names first
+    totals     rows that stand below a line
+    priority   what gives way, in this order: titles of columns that go, and `SHORTEN`
+    """
+
+    rows: Sequence[Row]
+    columns: Sequence[Column[Row]]
+    totals: Sequence[Row] = ()
+    priority: Sequence[str] = (SHORTEN,)
+
+    def fit(self, width: int) -> Table:
+        """The table in at most `width` terminal cells."""
+        rows, totals = self.rows[:MOST_ROWS], self.totals
+        names, left = self.columns[0], {column.title: column for column in self.columns[1:]}
+
+        def needed() -> int:
+            return sum(1 + column.width([*rows, *totals]) for column in left.values())
+
+        labels = [visible(names.cell(row), LONGEST_NAME) for row in (*rows, *totals)]
+        more = f"({len(self.rows) - len(rows):,} more)" if len(self.rows) > len(rows) else ""
+        name_width = max(map(cell_len, [names.title, more, *labels]))
+        for step in self.priority:
+            if min(name_width, USUAL_NAME) + needed() <= width:
+                break
+            if step == SHORTEN:
+                left = {title: column.short or column for title, column in left.items()}
+            else:
+                left.pop(step, None)
+        name_width = min(name_width, max(width - needed(), SHORTEST_NAME))
+
+        table = Table(box=box.SIMPLE, padding=0, show_edge=False, show_footer=bool(totals), header_style="bold")
+        total = Text("\n".join(labels[len(rows) :]))
+        table.add_column(
+            Text(names.title), total, width=name_width, no_wrap=True, overflow="ellipsis", vertical="bottom"
+        )
+        for column in left.values():
+            total = Text("\n".join(column.texts(totals)))
+            size = column.width([*rows, *totals])
+            title = Text(column.title)
+            table.add_column(title, total, justify=column.justify, no_wrap=True, min_width=size, vertical="bottom")
+        for label, row in zip(labels, rows, strict=False):
+            table.add_row(Text(label), *map(Text, (text for column in left.values() for text in column.texts([row]))))
+        if more:
+            table.add_row(Text(more))
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.fit(options.max_width)
+
+    def _repr_html_(self) -> str:
+        """All columns in full as an HTML table, which notebooks show."""
+
+        def line(texts: Sequence[str], tag: str = "td") -> str:
+            return f"<tr>{''.join(f'<{tag}>{html.escape(text)}</{tag}>' for text in texts)}</tr>"
+
+        def lines(rows: Sequence[Row]) -> str:
+            return "".join(line([text for column in self.columns for text in column.texts([row])]) for row in rows)
+
+        head = line([column.title.replace("\n", " ") for column in self.columns], "th")
+        body = lines(self.rows[:MOST_ROWS])
+        if len(self.rows) > MOST_ROWS:
+            body += line([f"({len(self.rows) - MOST_ROWS:,} more)"])
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody><tfoot>{lines(self.totals)}</tfoot></table>"
+
+
+def rounded_count(number: float) -> str:
+    """A count in at most five characters: `999`, `12.3k`, `211M`."""
+    return f"{number:.0f}" if number < 999.5 else _three_digits(number, ("", "k", "M", "G", "T", "P"), 1000, "")
+
+
+def rounded_bytes(number: float, unit: str = "iB") -> str:
+    """An amount of bytes, three digits of it, in units of 1024: `999 B`, `4.33 KiB`; with unit "": `999`, `4.33K`."""
+    if math.isnan(number):
+        return DASH
+    if number < 999.5:
+        return f"{number:.0f}" + (" B" if unit else "")
+    return _three_digits(number, ("", *(f"{prefix}{unit}" for prefix in "KMGTP")), 1024, " " if unit else "")
+
+
+def _three_digits(number: float, units: tuple[str, ...], base: int, space: str) -> str:
+    power = 0
+    # 999.5 would be rounded to 1000, a fourth digit.
+    while number >= 999.5 and power < len(units) - 1:
+        number /= base
+        power += 1
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f}{space}{units[power]}"
