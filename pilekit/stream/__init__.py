@@ -1,18 +1,13 @@
 """PileStream: raw shards to packed batches.
 
-pile_stream.py       PileStream, made of arguments.py, topology.py (which rank), resuming.py and explanation.py
-loader.py            StreamLoader, a DataLoader that keeps the state
-worker_part.py       what a stock DataLoader's worker makes; sharded_twice.py and repeated_epoch.py say what goes wrong
-grid.py              who reads which lanes; making.py makes their batches, finite.py those of a pass that ends
-lane.py              one lane: documents to windows to rows, from any place on
-plan.py              which plan a corpus gets; lane_sources.py opens it
-sequence.py          the shared sequence of units, read by random_access.py from selection.py; repeats.py, hashes.py
-sequential.py        the other plan: lanes of whole shards
-state.py             what was handed out, and what a state fits; seal.py finds what was damaged
-window.py            a lane's next documents and their rows, by best_fit.py, concat.py or separate.py
-batch.py             Batch, what comes out, written by columns.py and masked by mlm.py; raw_documents.py without tokens
-attention_mask.py    document_mask: documents kept apart in attention
-pack.py              Pack, the stage from token batches to batches
+pile_stream.py      PileStream, made of arguments.py, order/topology.py (which rank), resume.py and explanation.py
+recorded_stream.py  iterating, and the record of the batches handed out; loader.py, a DataLoader that keeps the record
+state.py            the record as JSON, and which stream a state fits; worker_part.py, a worker's own state
+finite_pass.py      the batches of a pass that ends; sharded_twice.py refuses frameworks that would lose data
+order/              which documents, in which order: selection, units, repeats, and the lane grid that ranks share
+read/               the documents of a lane from any place on, under one of two plans
+pack/               a lane's documents to windows, and windows to rows
+batch/              rows to a `Batch`, masks, and documents as they are
 
 Public names are imported on first use: what only lays out rows or draws an order needs no torch.
 """

@@ -57,20 +57,20 @@ def part_of(
     place: Place,
     first: int,
     part: WorkerPart,
-    passes: Passes,
+    drop_last: bool,
     again: bool,
 ) -> Generator[Any, None, None]:
-    """What is left of this part of the rank's batches from number `first` on, which begins at `place`.
+    """The rest of this part of the rank's batches, from batch `first` on, which begins at `place`.
 
-    begin   of the whole, in lane 0 of the source
-    again   if nothing is left, of whichever rank and worker, give this part of the whole, from batch 0 on
+    begin   of the pass, in lane 0 of the source
+    again   if nothing is left for any rank and worker, give this part of the whole pass
     """
     behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
     numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
-    found = yield from made(source, form, share, begin, place, behind, numbers, passes.drop_last)
+    found = yield from made(source, form, share, begin, place, behind, numbers, drop_last)
     if not found and again and behind >= 0:
         numbers = range(part.worker, _ENDLESS, part.workers)
-        yield from made(source, form, share, begin, begin, -1, numbers, passes.drop_last)
+        yield from made(source, form, share, begin, begin, -1, numbers, drop_last)
 
 
 def samples_behind(share: Share, number: int) -> int:
@@ -169,15 +169,14 @@ def _samples(given: Sequence[Any]) -> int:
     return sum(some.count for some in given)
 
 
-def check_epochs(epochs: object, lanes: object, samples_per_epoch: object) -> None:
-    """PilekitError for an `epochs` that is no number, and for what it cannot stand beside."""
+def check_epochs(epochs: object, lanes: object) -> None:
+    """PilekitError for an `epochs` that is no whole number, and for `lanes` beside it."""
     if epochs is None:
         return
     if type(epochs) is not int or epochs < 1:
         raise PilekitError(f"epochs is a whole number from 1 on, or None, not {visible(repr(epochs), 80)}")
-    for name, value, default in (("lanes", lanes, "auto"), ("samples_per_epoch", samples_per_epoch, None)):
-        if value != default:
-            raise PilekitError(
-                f"epochs={epochs} and {name}={visible(repr(value), 80)} exclude each other: a pass that ends has no "
-                f"lanes; leave out one of them"
-            )
+    if lanes != "auto":
+        raise PilekitError(
+            f"epochs={epochs} and lanes={visible(repr(lanes), 80)} exclude each other: a pass that ends has no lanes; "
+            "leave out one of them"
+        )

@@ -11,16 +11,14 @@ import logging
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch.batch import Batch
-from pilekit.stream.sharded_twice import refuse_unsafe_lightning
-
-if TYPE_CHECKING:
-    from pilekit.stream.pile_stream import PileStream
+from pilekit.stream.recorded_stream import RecordedStream
+from pilekit.stream.sharded_twice import warn_of_lightning
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +37,13 @@ class StreamLoader:
     pin_memory               whether batches come in page-locked memory, from which they go to a GPU faster
     multiprocessing_context  how workers are started, as DataLoader takes it
 
-    Iterating gives the stream's batches without their `stream_state`, which is recorded. `len()` is the batches of an
-    iteration, if the stream has `samples_per_epoch`. PilekitError if a worker dies, and for what fails in one.
+    Iterating gives the stream's batches without their `stream_state`, which is recorded. PilekitError if a worker dies,
+    and for an error in a worker.
     """
 
     def __init__(
         self,
-        stream: PileStream,
+        stream: RecordedStream,
         num_workers: int = 0,
         *,
         prefetch_factor: int | None = None,
@@ -71,11 +69,13 @@ class StreamLoader:
                     2, min(128, _AHEAD_BYTES // (_BYTES_OF_TOKEN * stream.batch_size * stream.seq_len))
                 )
             self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
-        self._told = False
+        self._told = self._told_of_lightning = False
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go on from what is recorded; one iterator of a stream at a time."""
-        refuse_unsafe_lightning(self.stream.batches_per_epoch is not None, self.stream.world_size)
+        """Resume from the record; one iterator of a stream at a time."""
+        if not self._told_of_lightning:
+            self._told_of_lightning = True
+            warn_of_lightning()
         return self._batches()
 
     def _batches(self) -> Iterator[Batch]:
@@ -86,7 +86,7 @@ class StreamLoader:
             self._told = True
             logger.warning("%s", stream.few_workers(self.num_workers))
         loader: DataLoader[Batch] = DataLoader(
-            stream, batch_size=None, num_workers=active, collate_fn=_as_it_is, **self._options
+            _Batches(stream), batch_size=None, num_workers=active, collate_fn=_as_it_is, **self._options
         )
         batches = iter(loader)
         _widen_pipe(batches)
@@ -120,13 +120,6 @@ class StreamLoader:
             self.stream.advance(batch)
             yield batch
 
-    def __len__(self) -> int:
-        """Batches of an iteration; TypeError for a stream without end."""
-        batches = self.stream.batches_per_epoch
-        if batches is None:
-            raise TypeError("a PileStream without samples_per_epoch has no end, so its loader has no length")
-        return batches
-
     def state_dict(self) -> dict[str, Any]:
         """The stream's state behind the last batch handed out."""
         return self.stream.state_dict()
@@ -134,6 +127,16 @@ class StreamLoader:
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """As `PileStream.load_state_dict`."""
         self.stream.load_state_dict(state, strict)
+
+
+class _Batches(IterableDataset[Batch]):
+    """The stream's batches for this loader's DataLoader, which no framework has prepared."""
+
+    def __init__(self, stream: RecordedStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._stream.batches()
 
 
 def _widen_pipe(batches: object) -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
-import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
@@ -29,7 +28,6 @@ from pilekit.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError
-from pilekit.stream import finite_pass as finite
 from pilekit.stream import state as states
 from pilekit.stream.arguments import (
     MOST_TOKENS_IN_ROW,
@@ -43,9 +41,9 @@ from pilekit.stream.arguments import (
     subsets_of,
     tokenizer_of,
 )
-from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, checked_outputs
-from pilekit.stream.batch.build_batches import Form, PackedForm, given_to_step, made
-from pilekit.stream.batch.raw_documents import RawForm, state_of, taken_state
+from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, checked_outputs
+from pilekit.stream.batch.build_batches import PackedForm, given_to_step
+from pilekit.stream.batch.raw_documents import RawForm
 from pilekit.stream.explanation import Explanation, explain
 from pilekit.stream.finite_pass import Passes, check_epochs
 from pilekit.stream.loader import StreamLoader
@@ -57,20 +55,15 @@ from pilekit.stream.pack.lane import Layout, Place
 from pilekit.stream.pack.window import PACKINGS, Packing
 from pilekit.stream.read.lane_sources import OTHER, Wanted, checked_filters
 from pilekit.stream.read.plan import Plan, choose_plan
-from pilekit.stream.repeated_epoch import RepeatedEpoch
+from pilekit.stream.recorded_stream import RecordedStream
 from pilekit.stream.resume import accumulation_for, changed_fields, grid_for, loaded_state
-from pilekit.stream.sharded_twice import refuse_second_sharding
 from pilekit.stream.state import Record
-from pilekit.stream.worker_part import WorkerPart, work_in_background
 from pilekit.tokenize import Tokenizer
 
-logger = logging.getLogger(__name__)
-
 _WINDOW = 256
-_ENDLESS = 1 << 62
 
 
-class PileStream(IterableDataset[Batch]):
+class PileStream(RecordedStream):
     """An iterable dataset of packed batches, straight from raw shards, without end or, with `epochs`, of finite passes.
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others
@@ -97,8 +90,6 @@ class PileStream(IterableDataset[Batch]):
     objective          "clm", or "mlm": 15 % of tokens masked, the same on any topology; needs a mask token
     outputs            what a batch holds, see `Batch`; `stream_state` is always there
     lanes              (rows, columns) of the grid, or "auto"; kept in the state
-    samples_per_epoch  an iteration ends whenever this many rows over all ranks are full; the next one goes on. A
-                       multiple of global_batch_size
     epochs             None: without end. Else an iteration goes through the corpus so many times and ends, each time in
                        another order, which `set_epoch` chooses: for evaluation. Every rank gets the same number of
                        batches; what a last step lacks is rows without documents
@@ -150,7 +141,6 @@ class PileStream(IterableDataset[Batch]):
         objective: Literal["clm", "mlm"] = "clm",
         outputs: Sequence[str] = DEFAULT_OUTPUTS,
         lanes: tuple[int, int] | Literal["auto"] = "auto",
-        samples_per_epoch: int | None = None,
         epochs: int | None = None,
         drop_last: bool = False,
         rank: int | None = None,
@@ -174,7 +164,7 @@ class PileStream(IterableDataset[Batch]):
         if not isinstance(outputs, Sequence):
             raise PilekitError(f"outputs is a list of names, not {visible(repr(outputs), 80)}")
         outputs = checked_outputs(outputs)
-        check_epochs(epochs, lanes, samples_per_epoch)
+        check_epochs(epochs, lanes)
         self._given_lanes = given_lanes(lanes)
         if tokenizer is None:
             if objective == "mlm":
@@ -187,6 +177,7 @@ class PileStream(IterableDataset[Batch]):
 
         self.corpus = corpus_of(data)
         self._tokenizer = tokenizer_of(tokenizer)
+        self.is_raw = self._tokenizer is None
         self.subsets = subsets_of(subsets, self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
@@ -206,7 +197,6 @@ class PileStream(IterableDataset[Batch]):
         ids = {name: index for index, name in enumerate(self.subset_names)}
         self._subset_ids = ids
         names = tuple(shard.name for shard in self.corpus.shards)
-        self._form: Form
         if self._tokenizer is None:
             self._form = RawForm(names, self.corpus.manifest.text_field, ids, ids[OTHER])
             self._fingerprint = {**self._wanted.fingerprint(), "tokenizer": None}
@@ -229,8 +219,6 @@ class PileStream(IterableDataset[Batch]):
                 "append_eod": append_eod,
                 "objective": objective,
             }
-        self._samples_per_epoch = samples_per_epoch
-        self._repeated = None if samples_per_epoch is None else RepeatedEpoch()
         self._passes = None if epochs is None else Passes(epochs, drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._wanted.plan.name, finite=epochs is not None)
@@ -246,29 +234,9 @@ class PileStream(IterableDataset[Batch]):
         with byte_progress("indexing", self.corpus.size) as advance:
             return choose_plan(self.corpus, on_error=on_error, advance=advance)
 
-    def _start(self, record: Record) -> None:
-        """Go on from this record."""
-        # Where all lanes stood at a step, from which `peek` can count.
-        self._known = (
-            (record.batch // self.grad_accum, record.places.copy()) if not record.batch % self.grad_accum else None
-        )
-        self._record = self._seen = record
-        self._told = self._iterated = self._loaded = False
-        self._part: WorkerPart | None = None  # in a DataLoader's worker that has begun
-        self._loaded_part: object = None  # what a state loaded into a worker says of it
-        self.begin()
-
     def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
         """Take this grid: what follows from it, and whether it can serve this rank."""
         share = grid.share(self.rank, self.world_size, grad_accum)
-        samples = self._samples_per_epoch
-        if samples is not None and (type(samples) is not int or samples < 1 or samples % grid.global_batch_size):
-            least = max(1, samples // grid.global_batch_size if type(samples) is int else 1) * grid.global_batch_size
-            raise PilekitError(
-                f"samples_per_epoch={visible(repr(samples), 80)} is no multiple of global_batch_size="
-                f"{grid.global_batch_size}, so an epoch would end inside a step; give {least} or "
-                f"{least + grid.global_batch_size}"
-            )
         self.share, self._unit = share, unit
         end = None if self._passes is None else self._passes.borders(self._wanted.positions(unit))[1]
         self._source = self._wanted.source(grid.lanes, unit, end, records=self._tokenizer is None)
@@ -287,145 +255,10 @@ class PileStream(IterableDataset[Batch]):
             raise PilekitError("a stream with tokenizer=None gives documents and has no tokenizer")
         return self._tokenizer
 
-    @property
-    def is_raw(self) -> bool:
-        """Whether the stream gives documents as they are (tokenizer=None)."""
-        return self._tokenizer is None
-
-    @property
-    def grid(self) -> Grid:
-        """The grid of lanes that the stream reads."""
-        return self.share.grid
-
-    @property
-    def global_batch_size(self) -> int:
-        """Rows in an optimizer step over all ranks."""
-        return self.grid.global_batch_size
-
-    @property
-    def batch_size(self) -> int:
-        """Rows in each batch of this rank."""
-        return self.share.batch_size
-
-    @property
-    def grad_accum(self) -> int:
-        """Batches of this rank that make an optimizer step."""
-        return self.share.grad_accum
-
-    @property
-    def batches_per_epoch(self) -> int | None:
-        """Batches of this rank in an iteration; None without `samples_per_epoch`."""
-        samples = self._samples_per_epoch
-        return None if samples is None else samples // (self.batch_size * self.world_size)
-
-    def __iter__(self) -> Generator[Batch, None, None]:
-        """Go on from what is recorded; one iterator of a stream at a time."""
-        refuse_second_sharding()
-        worker = get_worker_info()
-        if worker is None:
-            return self._recorded()
-        active = self.share.workers(worker.num_workers)
-        if active < worker.num_workers and worker.id == 0:
-            logger.warning("%s", self.few_workers(worker.num_workers))
-        self._part = WorkerPart(worker.id, active)
-        if self._loaded_part is not None:
-            self._part = self._part.going_on_from(self._loaded_part)
-        return self._in_worker(self._part) if worker.id < active else _nothing()
-
-    def few_workers(self, asked: int) -> str:
-        """What to tell of more workers than can be active."""
-        active, share = self.share.workers(asked), self.share
-        turns = [n for n in range(1, share.grad_accum * share.grid.columns + 1) if share.workers(n) == n]
-        return (
-            f"{active} of {asked} workers are active, as each lane belongs to one worker; counts that are used in full "
-            f"are {', '.join(map(str, turns))}"
-        )
-
-    def made_by(self, part: WorkerPart) -> Generator[Batch, None, None]:
-        """What is left of this part of the batches from what is recorded on; nothing is recorded."""
-        record = self._current()
-        if self._passes is not None:
-            begin, place = (Place(*places[0].tolist()) for places in (self._first(), record.places))
-            of_pass = (self._source, self._form, self.share, begin, place, record.batch, part, self._passes)
-            return finite.part_of(*of_pass, again=not self._loaded)  # not if that nothing is left is what a state says
-        first, end = record.batch, _ENDLESS
-        if (each := self.batches_per_epoch) is not None:
-            end = (first // each + 1) * each
-        numbers = range(first + part.worker, end, part.workers)[part.made :]
-        return made(self._source, self._form, self.share, record.places, numbers)
-
-    def pass_ended(self) -> None:
-        """An iteration has given its last batch: that of finite passes begins anew."""
-        if self._passes is not None:
-            self._begin_pass(self._passes)
-
     def _begin_pass(self, passes: Passes) -> None:
         record, self._passes = self._current(), passes
         self._settle(self.grid, self._unit, self.grad_accum)
         self._start(Record(self._first(), 0, record.documents, record.tokens, record.rows, record.skipped))
-
-    def _recorded(self) -> Generator[Batch, None, None]:
-        self.begin()
-        record = self._seen
-        for batch in self.made_by(WorkerPart(0, 1)):
-            if self._passes is not None and record.batch and not int(state_of(batch)[0]):
-                record.places, record.batch = self._first(), 0  # a whole pass, as nothing was left of the last one
-            record.add(state_of(batch))
-            self._loaded = False
-            yield batch
-            if self._seen is not record:
-                raise PilekitError(
-                    "this iterator's batches count no longer, as a state was loaded, an epoch set or another iteration "
-                    "begun since; go on with a new iter(stream)"
-                )
-        self.pass_ended()
-
-    def _in_worker(self, part: WorkerPart) -> Generator[Batch, None, None]:
-        """The worker's batches; its own state is behind each as it is given."""
-        if self._iterated:
-            raise PilekitError(
-                "a DataLoader with persistent_workers=True would go on from where its workers stand, not from what was "
-                "handed out; set persistent_workers=False"
-            )
-        self._iterated = True
-        work_in_background()
-        record = self._current()
-        watched = self._repeated if part.worker == 0 else None
-        if watched is not None:
-            watched.begin(record.batch)
-        for batch in self.made_by(part):
-            record.take(state_of(batch))
-            self._part = part = part.after_one()
-            yield batch
-        if watched is not None:
-            watched.given(record.batch)
-
-    def begin(self) -> None:
-        """An iteration begins: what the one before has handed out counts, whoever recorded it."""
-        self._record = self._current()
-        self._seen = self._record.copy()
-        self._told = self._iterated = False
-        if self._repeated is not None:
-            self._repeated.forget()
-
-    def _current(self) -> Record:
-        """By what `advance` was told, once it was told anything in this iteration; else by what was seen to go out."""
-        return self._record if self._told else self._seen
-
-    def advance(self, batch: Any) -> None:
-        """Record that `batch` was handed out, and take its `stream_state` out of it: `state_dict` is now behind it.
-
-        With a stock DataLoader the training loop does this for every batch, in their order; `loader()` does it by
-        itself. Who iterates the stream itself may, to say that a batch counts only from here on.
-        """
-        state = taken_state(batch)
-        if not self._told and int(state[0]) == self._seen.batch:  # it comes from another iterator than the last one
-            self._record = self._seen.copy()
-        if self._passes is not None and self._record.batch and not int(state[0]):
-            self._record.places, self._record.batch = self._first(), 0
-        self._record.add(state)
-        self._told = True
-        self._loaded = False
 
     def loader(self, num_workers: int = 0, **options: Any) -> StreamLoader:
         """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options.
@@ -446,7 +279,6 @@ class PileStream(IterableDataset[Batch]):
         A pass of that epoch which a state just loaded lies in goes on. A stream without end goes through its epochs by
         itself, each in another order: nothing changes.
         """
-        refuse_second_sharding()
         if type(epoch) is not int or epoch < 0:
             raise PilekitError(f"epoch is a whole number from 0 on, not {visible(repr(epoch), 80)}")
         if self._passes is not None and not (self._loaded and epoch == self._passes.epoch):
@@ -606,7 +438,3 @@ class PileStream(IterableDataset[Batch]):
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""
         window = None if self.is_raw else self.window
         return explain(self._wanted, self.share, self._unit, window, self.packing)
-
-
-def _nothing() -> Generator[Batch, None, None]:
-    yield from ()

@@ -21,15 +21,15 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import orjson
+import xxhash
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.order.lane_grid import MOST_SAMPLES, Grid, Plan, Share
-from pilekit.stream.seal import check_seal, sealed
 from pilekit.stream.worker_part import refuse_worker_state
 
 Int64 = npt.NDArray[np.int64]
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 
 MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that `strict=False` lets differ."""
@@ -126,7 +126,7 @@ def to_json(
         },
         "changes": [dict(change) for change in changes],
     }
-    return sealed(state)
+    return with_checksum(state)
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,24 @@ class Loaded:
     changes: list[dict[str, Any]]
 
 
+def with_checksum(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with the checksum of its other fields.
+
+    Another unit size or place is as good a number as the right one, so only a checksum finds a damaged state. It guards
+    against slips, not against malice.
+    """
+    return {**state, "xxh3": _checksum(state)}
+
+
+def _checksum(state: Mapping[str, Any]) -> str | None:
+    """Of the JSON of all fields but the checksum, 32 hexadecimal digits; None for fields that are not JSON."""
+    fields = {name: value for name, value in state.items() if name != "xxh3"}
+    try:
+        return xxhash.xxh3_128_hexdigest(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS))
+    except TypeError:
+        return None
+
+
 def read_state(state: object) -> Loaded:
     """The parts of a state made by `to_json` or `merge`; PilekitError if it is none, incomplete or contradictory."""
     if not isinstance(state, Mapping) or "version" not in state:
@@ -160,7 +178,10 @@ def read_state(state: object) -> Loaded:
             f"the stream's state has version {visible(str(state['version']), 20)}, and this pilekit reads version "
             f"{STATE_VERSION}; resume with the pilekit that wrote it"
         )
-    check_seal(state)
+    if state.get("xxh3") != _checksum(state):
+        raise PilekitError(
+            "the stream's state was changed or damaged: its checksum does not fit; give what state_dict() gave"
+        )
     try:
         plan = dict(state["plan"])
         grid = grid_of(plan)
@@ -275,7 +296,7 @@ def merge(states: Sequence[object]) -> dict[str, Any]:
             "subsets": dict(sorted(subsets.items())),
         },
     }
-    return sealed(merged)
+    return with_checksum(merged)
 
 
 def differing(theirs: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:

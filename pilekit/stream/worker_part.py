@@ -32,7 +32,7 @@ class WorkerPart:
         """What stands under "worker" in a worker's state."""
         return asdict(self)
 
-    def going_on_from(self, loaded: object) -> WorkerPart:
+    def resumed(self, loaded: object) -> WorkerPart:
         """This worker's part where the state loaded into it says; PilekitError if that is another worker's."""
         names = ("worker", "workers", "made")
         if not isinstance(loaded, Mapping) or any(type(loaded.get(name)) is not int for name in names):

@@ -269,7 +269,6 @@ def test_what_cannot_be(corpora: Corpora, settings: Settings) -> None:
         ({"epochs": 0}, "epochs is a whole number from 1 on"),
         ({"epochs": 1.5}, "epochs is a whole number from 1 on"),
         ({"epochs": 1, "lanes": (2, 2)}, r"epochs=1 and lanes=\(2, 2\) exclude each other"),
-        ({"epochs": 1, "batch_size": 4, "samples_per_epoch": 8}, "samples_per_epoch=8 exclude each other"),
     ]
     for changes, words in wrong:
         with pytest.raises(PilekitError, match=words):

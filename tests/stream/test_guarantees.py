@@ -228,14 +228,6 @@ def test_what_cannot_be_planned_is_an_error(corpora: Corpora, settings: Settings
             run(folder, {**settings, "batch_size": 16, **change}, batches=1)
 
 
-@pytest.mark.parametrize("name", ["uneven", "few"])
-def test_ranks_take_equally_many_steps(corpora: Corpora, settings: Settings, name: str) -> None:
-    for world_size in (1, 2, 4):
-        changes = {**settings, "batch_size": 16 // world_size, "samples_per_epoch": 96, "world_size": world_size}
-        ranks = [run(corpora[name].folder, {**changes, "rank": rank})[0] for rank in range(world_size)]
-        assert [len(batches) for batches in ranks] == [6] * world_size
-
-
 # 8. Bad data
 
 

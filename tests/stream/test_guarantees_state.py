@@ -87,21 +87,6 @@ def test_the_loader_carries_the_state(corpora: Corpora, settings: Settings) -> N
     assert first + rest == whole
 
 
-def test_the_end_of_an_iteration(corpora: Corpora, settings: Settings) -> None:
-    """`samples_per_epoch`: a state on the last batch leaves nothing of this iteration; the next one goes on."""
-    changes = {**settings, "batch_size": 16, "samples_per_epoch": 64, "outputs": ALL}
-    whole, _ = run(corpora["mixed"].folder, {**settings, "batch_size": 16}, batches=12)
-    stream = PileStream(corpora["mixed"].folder, **changes)
-    assert [rows_of(batch, stream.subset_names) for batch in stream] == whole[:4]
-    assert [rows_of(batch, stream.subset_names) for batch in stream] == whole[4:8]
-    after = json.dumps(stream.state_dict())
-    assert run(corpora["mixed"].folder, {**settings, **changes}, "loader", 2, state=after)[0] == whole[8:12]
-    for way, workers in (("iter", 0), ("loader", 2)):
-        found, state = run(corpora["mixed"].folder, changes, way, workers, batches=4)  # type: ignore[arg-type]
-        assert found == whole[:4]
-        assert run(corpora["mixed"].folder, changes, batches=None, state=state)[0] in ([], whole[4:8])
-
-
 def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> None:
     """No hang, and no shared memory of the stream's processes stays behind."""
     stream = PileStream(corpora["mixed"].folder, **settings, batch_size=16)

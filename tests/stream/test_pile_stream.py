@@ -76,7 +76,7 @@ def test_an_iterator_that_was_left_behind_says_so(stream: PileStream, how: str) 
     else:
         wanted = next(iter(stream if how == "iteration" else stream.loader()))
         assert not same(wanted, second)
-    with pytest.raises(PilekitError, match="go on with a new iter"):
+    with pytest.raises(PilekitError, match="resume with a new iter"):
         next(old)
     if how == "state":
         assert same(next(iter(stream)), wanted)
@@ -180,20 +180,6 @@ def test_another_ranks_state_alone_is_refused(corpora: Corpora, settings: Settin
     _, state = run(corpora["few"].folder, {**given, "rank": 1}, batches=1)
     with pytest.raises(PilekitError, match=r"that of rank 1 of 4, and this is rank 0 of 4; .* states of all 4 ranks"):
         PileStream(corpora["few"].folder, **given, rank=0).load_state_dict(json.loads(state))
-
-
-def test_an_epoch_of_samples_goes_to_its_border(corpora: Corpora, settings: Settings) -> None:
-    given = {**settings, "batch_size": 8, "grad_accum": 2, "samples_per_epoch": 48}
-    stream = PileStream(corpora["few"].folder, **given)
-    assert stream.batches_per_epoch == len(stream.loader()) == 6
-    assert len(list(islice(stream, 4))) == 4
-    assert len(list(stream.loader())) == 2, "the rest of the first epoch"
-    assert len(list(stream)) == 6
-    with pytest.raises(TypeError, match="no end"):
-        len(PileStream(corpora["few"].folder, **settings).loader())
-    for wrong, remedy in ((40, "give 32 or 48"), (1, "give 16 or 32"), (0, ""), (2.0, ""), (-16, "")):
-        with pytest.raises(PilekitError, match=f"samples_per_epoch=.*{remedy}"):
-            PileStream(corpora["few"].folder, **{**given, "samples_per_epoch": wrong})
 
 
 # peek, stats, explain
@@ -453,8 +439,9 @@ def test_any_way_through_gives_the_same_steps(corpora: Corpora, settings: Settin
 
 
 def test_persistent_workers_are_refused(corpora: Corpora, settings: Settings) -> None:
-    stream = PileStream(corpora["few"].folder, **settings, samples_per_epoch=8, batch_size=8)
+    given = {name: value for name, value in settings.items() if name != "lanes"}
+    stream = PileStream(corpora["few"].folder, **given, epochs=1, batch_size=8)
     loader = DataLoader(stream, batch_size=None, num_workers=1, persistent_workers=True)
-    assert len(list(loader)) == 1
+    assert len(list(loader)) > 0
     with pytest.raises(PilekitError, match="set persistent_workers=False"):
         list(loader)

@@ -53,27 +53,24 @@ def told(telling: Telling, workers: int, count: int) -> list[Told]:
     return found
 
 
-@pytest.mark.parametrize(("asked", "active"), [(1, 1), (2, 2), (3, 2)])
-def test_a_worker_goes_on_where_its_own_state_says(
-    corpora: Corpora, settings: Settings, asked: int, active: int
-) -> None:
-    given = {**settings, "batch_size": 16, "samples_per_epoch": 16 * 7}
-    whole, _ = run(corpora["mixed"].folder, {**settings, "batch_size": 16}, batches=12)
-    _, begun = run(corpora["mixed"].folder, {**settings, "batch_size": 16}, batches=2)
-    for done, first, state in [(0, 0, None), (4, 0, None), (7, 0, None), (3, 2, begun)]:
+def test_a_worker_resumes_where_its_own_state_says(corpora: Corpora, settings: Settings) -> None:
+    given = {**settings, "batch_size": 16}
+    whole, _ = run(corpora["mixed"].folder, given, batches=20)
+    _, begun = run(corpora["mixed"].folder, given, batches=2)
+    for asked, active, done, first, state in [(1, 1, 3, 0, None), (2, 2, 4, 0, None), (3, 2, 3, 2, begun)]:
         stream = PileStream(corpora["mixed"].folder, **given, outputs=ALL)
         if state is not None:
             stream.load_state_dict(json.loads(state))
-        end = 7  # of the iteration, wherever in it the stream begins
-        every = told(Telling(stream), asked, 20)
-        assert [rows for _, rows, _, _ in every] == whole[first:end]
+        every = told(Telling(stream), asked, 7)
+        assert [rows for _, rows, _, _ in every] == whole[first : first + 7]
         states = {worker: before for worker, _, before, _ in reversed(every)}
         states |= {worker: after for worker, _, _, after in every[:done]}
         fresh = PileStream(corpora["mixed"].folder, **given, outputs=ALL)
-        rest = told(Telling(fresh, states), asked, 20)
+        rest = told(Telling(fresh, states), asked, 6)
         for worker in range(active):
-            mine = [rows for index, rows in enumerate(whole[first:end]) if index >= done and index % active == worker]
-            assert [rows for told_by, rows, _, _ in rest if told_by == worker] == mine
+            mine = [rows for index, rows in enumerate(whole[first:]) if index >= done and index % active == worker]
+            found = [rows for told_by, rows, _, _ in rest if told_by == worker]
+            assert found == mine[: len(found)] != []
 
 
 def test_a_workers_state_fits_nowhere_else(corpora: Corpora, settings: Settings) -> None:
