@@ -1,7 +1,7 @@
-"""`pilekit demo`: the whole way on one small corpus, each step a command that a newcomer can repeat.
+"""`pilekit demo`: all of pilekit on one small corpus, each step a command that a newcomer can repeat.
 
-The corpus is made from what this Python brought along, so nothing is downloaded. Then every step is printed as it would
-be typed and run exactly so, in a process of its own: what is shown is what anyone would get.
+The corpus is made from text that Python ships, so nothing is downloaded. Every step is printed as a person would type
+it, and runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import PIPE, Popen
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.header import write_header
@@ -62,8 +58,8 @@ from itertools import islice
 
 from pilekit import PileStream
 
-# Its place among the ranks it takes from RANK and WORLD_SIZE. Rows of a step over all ranks, rows of a batch: so one
-# rank makes a step of four batches, two ranks make it of two batches each.
+# RANK and WORLD_SIZE say which rank this is. A step has 16 rows and a batch 4: one rank makes four batches for a step,
+# two ranks make two each.
 stream = PileStream({corpus}, tokenizer={tokenizer}, seq_len=512, global_batch_size=16, batch_size=4)
 batches = iter(stream)
 for step in range(6):
@@ -74,10 +70,7 @@ for step in range(6):
 
 
 def run(*arguments: str, expected: int = 0) -> None:
-    """Print `$ pilekit ARGUMENTS` and run it, its output going where ours goes; it must end with exit code `expected`.
-
-    Raises PilekitError if it does not.
-    """
+    """Print `$ pilekit ARGUMENTS` and run it; PilekitError unless it ends with exit code `expected`."""
     click.echo(f"\n$ {visible(shlex.join(('pilekit', *arguments)))}")
     sys.stdout.flush()
     # -P: as with the installed command, a file in the current folder is no module of ours.
@@ -95,14 +88,14 @@ def run(*arguments: str, expected: int = 0) -> None:
     help="Folder for the corpus and what is made from it.",
 )
 def command(out: Path) -> None:
-    """Make a small corpus from what Python ships and run everything on it.
+    """Make a small corpus from text that Python ships and run everything on it.
 
-    Four training shards, a validation and a test shard: standard-library source, docstrings, the language reference and
-    generated arithmetic. They are written anew in frames that can be sought, and verified, as is a copy with one wrong
-    bit; copies and near-duplicates are removed, and two shown. Then a tokenizer is trained on them, they are counted
-    and streamed as packed batches, by one rank and by two, which make the same steps; and a small model is trained for
-    a minute by two ranks and scored in bits per byte, before and after, which is compared and drawn. Takes two to three
-    minutes and no network; run again, it keeps the corpus, the models and the scores that are there.
+    The corpus has four training shards, a validation and a test shard: standard-library source, docstrings, the
+    language reference and generated arithmetic. The demo reframes and verifies them, verifies a copy with one wrong
+    bit, and removes near-duplicates. It trains a tokenizer, counts the corpus and streams it as packed batches, by one
+    rank and by two, which make the same steps. Two ranks train a small model for a minute; bits per byte before and
+    after are compared and drawn. It takes two to three minutes and no network. A second run keeps the corpus, the
+    models and the scores.
 
     \b
     Example:
@@ -113,9 +106,7 @@ def command(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not corpus.is_dir():
         raise PilekitError(f"{visible(str(out))} is not empty and holds no demo; name another folder with --out")
     made = demo_corpus(corpus)
-    click.echo(
-        f"{visible(str(corpus))}: {'made from' if made else 'kept; it holds'} text that this Python brought along"
-    )
+    click.echo(f"{visible(str(corpus))}: {'made from' if made else 'kept; it holds'} text that this Python ships")
     reframed, damaged = out / "reframed", out / "damaged" / "00.jsonl.zst"
     run("reframe", f"{corpus}", "--out", f"{reframed}")
     run("verify", f"{reframed}", "--manifest", "demo")
@@ -131,7 +122,7 @@ def command(out: Path) -> None:
     with write_atomically(out / "steps.py") as file:
         places = {"corpus": json.dumps(f"{reframed / 'train'}"), "tokenizer": json.dumps(f"{tokenizer}")}
         file.write(STEPS.format(**places).encode())
-    _compare_steps(*_steps(out / "steps.py", [(0, 1), (0, 2), (1, 2)]))
+    _compare_steps(out / "steps.py")
     with write_atomically(out / "train.toml") as file:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
     held_out = (f"{corpus / 'val.jsonl.zst'}", f"{corpus / 'test.jsonl.zst'}", "--manifest", "demo")
@@ -147,7 +138,7 @@ def command(out: Path) -> None:
 
 
 def _damage(shard: Path, copy: Path) -> None:
-    """Write a copy of `shard` whose middle byte has one bit wrong, as a bad disk or a bad line leaves it."""
+    """Write a copy of `shard` whose middle byte has one wrong bit, as a bad disk leaves it."""
     stored = bytearray(shard.read_bytes())
     middle = len(stored) // 2
     stored[middle] ^= 1
@@ -158,55 +149,33 @@ def _damage(shard: Path, copy: Path) -> None:
     click.echo(f"\n{visible(str(copy))}: a copy of {visible(str(shard))} with one bit of byte {middle:,} flipped")
 
 
-def _steps(script: Path, ranks: Sequence[tuple[int, int]]) -> list[list[list[str]]]:
-    """The rows' hashes of each step, as `script` prints them when it runs as each (rank, world size), all at once.
+def _steps(script: Path, place: tuple[int, int]) -> list[list[str]]:
+    """The rows' hashes of each step, as `script` prints them when it runs as (rank, world size)."""
+    rank, world = place
+    environment = {**os.environ, "RANK": f"{rank}", "WORLD_SIZE": f"{world}"}
+    done = subprocess.run([sys.executable, "-P", f"{script}"], env=environment, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise PilekitError(f"the demo stopped: rank {rank} of {world} ended with exit code {done.returncode}")
+    return [json.loads(line)["rows"] for line in done.stdout.splitlines()]
 
-    Raises PilekitError if one of them fails.
-    """
+
+def _compare_steps(script: Path) -> None:
+    """Run `script` as one rank and as two, and print a hash of each step's rows; both must make the same steps."""
+    places = [(0, 1), (0, 2), (1, 2)]
     click.echo()
-    for rank, world in ranks:
+    for rank, world in places:
         click.echo(f"$ RANK={rank} WORLD_SIZE={world} {visible(shlex.join(('python', f'{script}')))}")
-    processes = [
-        Popen(
-            [sys.executable, "-P", f"{script}"],
-            env={**os.environ, "RANK": f"{rank}", "WORLD_SIZE": f"{world}"},
-            stdout=PIPE,
-        )
-        for rank, world in ranks
-    ]
-    try:
-        printed = [process.communicate()[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for (rank, world), process in zip(ranks, processes, strict=True):
-        if process.returncode:
-            raise PilekitError(f"the demo stopped: rank {rank} of {world} ended with exit code {process.returncode}")
-    return [[json.loads(line)["rows"] for line in output.splitlines()] for output in printed]
-
-
-def _compare_steps(alone: list[list[str]], *ranks: list[list[str]]) -> None:
-    """Print a hash of each step's rows as one rank makes them and as several do together; they must be the same."""
-    title = f"Optimizer steps by 1 rank and by {len(ranks)}, each as a hash of all its rows"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("step", justify="right")
-    for name in ("1 rank", "rows", f"{len(ranks)} ranks", "rows"):
-        table.add_column(name, justify="right" if name == "rows" else "left")
-    table.add_column("")
-    differing = []
-    for step, (whole, *parts) in enumerate(zip(alone, *ranks, strict=True)):
-        # Who makes a row decides when it comes, so a step is its rows without their order.
-        together = [row for part in parts for row in part]
-        one, other = (hashlib.sha256("".join(sorted(rows)).encode()).hexdigest()[:16] for rows in (whole, together))
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda place: _steps(script, place), places))
+    click.echo("\nOptimizer steps by 1 rank and by 2, each as a hash of all its rows")
+    for step, (alone, *parts) in enumerate(zip(*made, strict=True)):
+        # The topology decides in which order rows come, so a step is compared without the order of its rows.
+        rows = (alone, [row for part in parts for row in part])
+        one, two = (hashlib.sha256("".join(sorted(some)).encode()).hexdigest()[:16] for some in rows)
         shares = " + ".join(f"{len(part)}" for part in parts)
-        table.add_row(f"{step}", one, f"{len(whole)}", other, shares, "equal" if one == other else "different")
-        if one != other:
-            differing.append(f"{step}")
-    click.echo()
-    Console().print(table)
-    if differing:
-        raise PilekitError(f"{len(ranks)} ranks make other steps than one: {', '.join(differing)}")
+        if one != two:
+            raise PilekitError(f"2 ranks make another step {step} than one: {two} of {shares} rows, not {one}")
+        click.echo(f"step {step}  {one} of {len(alone)} rows  {two} of {shares} rows  equal")
 
 
 def _check_fallen(before: Path, after: Path) -> None:

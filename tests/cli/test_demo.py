@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +39,15 @@ COMMANDS = [
 ]
 
 
+class InOrder:
+    """Runs the ranks one after the other, so that they are noted in order."""
+
+    def __enter__(self) -> Any:
+        return SimpleNamespace(map=map)
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The demo in an empty folder, on a corpus of a few files, its commands noted instead of run.
@@ -45,23 +55,6 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     Only the scores that it compares in the end are there, and the steps that ranks make.
     """
     commands: list[list[str]] = []
-
-    class Rank:
-        """A process that prints one step: of rank 0 rows a and b, of rank 1 rows c and d, or all of them."""
-
-        def __init__(self, command: list[str], env: dict[str, str], stdout: int) -> None:
-            assert stdout == subprocess.PIPE
-            rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
-            commands.append([f"RANK={rank}", f"WORLD_SIZE={world}", *command])
-            self.rows = list("dbca") if world == 1 else list("abcd")[2 * rank : 2 * rank + 2]
-            self.returncode = 0
-
-        def communicate(self) -> tuple[bytes, None]:
-            return json.dumps({"step": 0, "rows": self.rows}).encode() + b"\n", None
-
-        def kill(self) -> None: ...
-
-        def wait(self) -> None: ...
 
     def note(command: list[str]) -> int:
         commands.append(command)
@@ -72,10 +65,22 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             shutil.copytree(command[5], command[-1], dirs_exist_ok=True)
         return int("damaged" in command[5])
 
+    run = subprocess.run
+
+    def rank(command: list[str], *, env: dict[str, str] | None = None, **options: Any) -> Any:
+        """A process that prints one step: of rank 0 rows a and b, of rank 1 rows c and d, or all of them."""
+        if env is None:
+            return run(command, **options)
+        place, world = int(env["RANK"]), int(env["WORLD_SIZE"])
+        commands.append([f"RANK={place}", f"WORLD_SIZE={world}", *command])
+        rows = list("dbca") if world == 1 else list("abcd")[2 * place : 2 * place + 2]
+        return subprocess.CompletedProcess(command, 0, json.dumps({"step": 0, "rows": rows}).encode() + b"\n")
+
     source = library(tmp_path / "library")
     monkeypatch.setattr(demo, "demo_corpus", lambda out: demo_corpus(out, arithmetic_bytes=50_000, library=source))
     monkeypatch.setattr(subprocess, "call", note)
-    monkeypatch.setattr(demo, "Popen", Rank)
+    monkeypatch.setattr(subprocess, "run", rank)
+    monkeypatch.setattr(demo, "ThreadPoolExecutor", InOrder)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return commands
@@ -98,35 +103,32 @@ def test_it_fails_where_a_score_did_not_fall(tmp_path: Path) -> None:
 
 
 def typed(line: str) -> list[str]:
-    """What a shell makes of the line: a command of pilekit's arguments, or a script's rank, world size and path."""
+    """The arguments that a shell makes of the line: of pilekit, or a script's rank, world size and path."""
     run = (
         'pilekit() { printf "%s\\n" "$@"; }; python() { printf "%s\\n" "RANK=$RANK" "WORLD_SIZE=$WORLD_SIZE" "$@"; }; '
     )
-    return subprocess.run(["bash", "-c", run + line], capture_output=True, text=True, check=True).stdout.splitlines()
+    return subprocess.check_output(["bash", "-c", run + line], text=True).splitlines()
 
 
-def test_it_compares_the_steps_that_ranks_make_and_fails_where_they_differ(capsys: Any) -> None:
-    alone = [["b", "a", "c", "a"], ["d", "e", "f", "g"]]
-    demo._compare_steps(alone, [["a", "a"], ["g", "e"]], [["c", "b"], ["d", "f"]])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "equal" in line]
-    hashes = [hashlib.sha256(rows.encode()).hexdigest()[:16] for rows in ("aabc", "defg")]
-    assert lines == [[f"{i}", one, "4", one, "2", "+", "2", "equal"] for i, one in enumerate(hashes)]
-    with pytest.raises(PilekitError, match=r"2 ranks make other steps than one: 1$"):
-        demo._compare_steps(alone, [["a", "a"], ["g", "e"]], [["c", "b"], ["d", "e"]])
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "+" in line] == ["equal", "different"]
-
-
-def test_ranks_are_processes_that_learn_their_place_from_the_environment(tmp_path: Path) -> None:
+def test_ranks_learn_their_place_from_the_environment_and_must_make_the_same_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "steps.py"
-    script.write_text(
-        "import json, os\nfor step in range(3):\n"
-        "    print(json.dumps({'step': step, 'rows': [os.environ['RANK'], os.environ['WORLD_SIZE'], str(step)]}))\n"
+    program = (
+        "import json, os\nrank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\nfor step in range(2):\n"
+        "    rows = [f'{step} {row}' for row in range(4)][rank::world]\n    print(json.dumps({'rows': rows[::-1]}))\n"
     )
-    made = demo._steps(script, [(0, 1), (1, 2)])
-    assert made == [[[rank, world, f"{step}"] for step in range(3)] for rank, world in (("0", "1"), ("1", "2"))]
+    script.write_text(program)
+    demo._compare_steps(script)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "equal" in line]
+    hashes = [hashlib.sha256("".join(f"{step} {row}" for row in range(4)).encode()).hexdigest()[:16] for step in (0, 1)]
+    assert [[line[2], line[6]] for line in lines] == [[one, one] for one in hashes]
+    script.write_text(program.replace("range(4)", "range(4 + 2 * step * rank)"))
+    with pytest.raises(PilekitError, match="2 ranks make another step 1 than one"):
+        demo._compare_steps(script)
     script.write_text("import os\nif os.environ['RANK'] == '1':\n    os._exit(3)\n")
     with pytest.raises(PilekitError, match="rank 1 of 2 ended with exit code 3"):
-        demo._steps(script, [(0, 1), (1, 2)])
+        demo._compare_steps(script)
 
 
 def test_what_it_prints_is_what_it_runs(quick: list[list[str]]) -> None:
@@ -211,7 +213,7 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
         assert subset in output
     assert re.search(r"^00\.jsonl +\d+ .*frame \d+ is damaged", output, re.MULTILINE)
-    steps = re.findall(r"^ +\d +(\w{16}) +16 +(\w{16}) +8 \+ 8 +equal", output, re.MULTILINE)
+    steps = re.findall(r"^step \d  (\w{16}) of 16 rows  (\w{16}) of 8 \+ 8 rows  equal", output, re.MULTILINE)
     assert len(set(steps)) == 6
     assert all(one == other for one, other in steps)
     assert re.search(r"^2 of 2: similarity 0\.9", output, re.MULTILINE)
