@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from pilekit.cli.corpus_arguments import Folder, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import Folder, corpus_argument, exact_subsets, open_corpus
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 from pilekit.progress import Advance, byte_progress
 

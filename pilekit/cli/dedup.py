@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.byte_size import ByteSize
-from pilekit.cli.corpus_arguments import Folder, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import (
+    ByteSize,
+    Folder,
+    Similarity,
+    corpus_argument,
+    exact_subsets,
+    jobs_option,
+    json_option,
+    on_error_option,
+    open_corpus,
+)
 from pilekit.cli.output import print_fitted, tell_skipped
-from pilekit.cli.similarity import Similarity
 from pilekit.errors import visible
 from pilekit.progress import Advance, byte_progress
 
@@ -68,15 +76,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="For sorting and comparing, however large the corpus.",
 )
-@click.option(
-    "--on-error",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a line that is no document: stop, or skip and count it.",
-)
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Shards at a time; fewer jobs, less memory.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@on_error_option()
+@jobs_option
+@json_option
 def command(
     paths: tuple[str, ...],
     subsets: str | None,

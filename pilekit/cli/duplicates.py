@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.corpus_arguments import Folder
-from pilekit.cli.similarity import Similarity
+from pilekit.cli.options import Folder, Similarity
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import byte_progress
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.corpus_arguments import open_corpus, paths_argument
+from pilekit.cli.options import jobs_option, json_option, on_error_option, open_corpus, paths_argument
 from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.progress import byte_progress
 
@@ -23,15 +23,9 @@ LONG_FRAME_BYTES = 64 << 20
 
 @click.command()
 @paths_argument
-@click.option(
-    "--on-error",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a line that is no document: stop, or leave it out and count it.",
-)
-@click.option("--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@on_error_option("leave it out and count it")
+@jobs_option
+@json_option
 def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, jobs: int | None, as_json: bool) -> None:
     """Make an index of every shard: its documents, and where to begin reading.
 

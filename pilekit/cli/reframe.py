@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.byte_size import ByteSize
-from pilekit.cli.corpus_arguments import open_corpus, out_option, paths_argument
+from pilekit.cli.options import ByteSize, jobs_option, json_option, open_corpus, out_option, paths_argument
 from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     help="Text in a frame: smaller reads one document faster, larger compresses better.",
 )
 @click.option("--level", type=click.IntRange(1, 22), default=3, show_default=True, help="zstd compression level.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@jobs_option
+@json_option
 def command(
     paths: tuple[str, ...],
     manifest: str | None,

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus, out_option
+from pilekit.cli.options import (
+    corpus_argument,
+    exact_subsets,
+    jobs_option,
+    json_option,
+    on_error_option,
+    open_corpus,
+    out_option,
+)
 from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
@@ -33,15 +41,9 @@ if TYPE_CHECKING:
     type=click.Choice(["zst", "parquet", "jsonl"]),
     help="How to store them: whole lines as .jsonl.zst (the default) or .jsonl, text and label as .parquet.",
 )
-@click.option(
-    "--on-error",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a line that is no document: stop, or skip and count it.",
-)
-@click.option("--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@on_error_option()
+@jobs_option
+@json_option
 def command(
     paths: tuple[str, ...],
     subsets: str | None,

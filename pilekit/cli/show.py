@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from pilekit.cli.options import manifest_option
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -23,11 +24,7 @@ SLOW_SECONDS = 2.0
 @click.argument("number", metavar="NUMBER", type=click.IntRange(min=0))
 @click.option("--meta", is_flag=True, help="First a line of JSON: shard, number, subset and meta.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON: shard, number, subset, meta and text.")
-@click.option(
-    "--manifest",
-    metavar="NAME|FILE",
-    help="What the corpus is: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
-)
+@manifest_option
 def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | None) -> None:
     """Print one document's text.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import corpus_argument, exact_subsets, json_option, on_error_option, open_corpus
 from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
@@ -23,14 +23,8 @@ if TYPE_CHECKING:
 @click.option(
     "--copies", is_flag=True, help="Count documents whose text occurred before; 8 bytes of memory a document."
 )
-@click.option(
-    "--on-error",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a line that is no document: stop, or skip and count it.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@on_error_option()
+@json_option
 @click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")
 def command(
     paths: tuple[str, ...],

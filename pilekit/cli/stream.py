@@ -19,7 +19,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.stream_options import Lanes, Repeats, read_state
 from pilekit.cli.stream_views import documents_of_rows, plan_table, step_documents, step_table
 from pilekit.corpus.shard import STANDARD_INPUT

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from pilekit.cli.byte_size import ByteSize
-from pilekit.cli.corpus_arguments import corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import ByteSize, corpus_argument, exact_subsets, open_corpus
 from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress

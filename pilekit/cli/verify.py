@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.corpus_arguments import open_corpus, paths_argument
+from pilekit.cli.options import jobs_option, json_option, open_corpus, paths_argument
 from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     "--sums", metavar="FILE", help="SHA-256 sums to compare with (path or URL); SHA256SUMS in the corpus if not given."
 )
 @click.option("--write-sums", is_flag=True, help="Write SHA256SUMS into the corpus, if nothing is wrong.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@jobs_option
+@json_option
 @click.pass_context
 def command(
     context: click.Context,

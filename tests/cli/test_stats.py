@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pilekit import PilekitError
-from pilekit.cli import corpus_arguments
+from pilekit.cli import options
 from pilekit.cli.stats import command
 from tests.shards import making
 
@@ -150,7 +150,7 @@ def test_real_text_from_a_pipe_as_from_the_file(real_corpus: Path) -> None:
 
 
 def test_no_path_named_means_all_subsets() -> None:
-    assert corpus_arguments.exact_subsets(None, None) is None  # type: ignore[arg-type]
+    assert options.exact_subsets(None, None) is None  # type: ignore[arg-type]
 
 
 # Not ru_maxrss: a child process inherits its parent's.

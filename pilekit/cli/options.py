@@ -1,0 +1,149 @@
+"""The arguments and options that several commands share, so that they are spelt alike everywhere.
+
+    @click.command()
+    @corpus_argument
+    @on_error_option()
+    @json_option
+    def command(paths, subsets, manifest, on_error, as_json):
+        corpus = open_corpus(paths, manifest)
+        names = exact_subsets(subsets, corpus)
+
+Commands that read whole shards take `paths_argument`, which has no `--subsets`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from pilekit.corpus import Corpus
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Folder(click.ParamType[Path]):
+    """A folder; an empty name is refused, because its `Path` would be the current folder."""
+
+    name = "folder"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path, unless it is empty."""
+        if not str(value):
+            self.fail("it is empty; name a folder", param, ctx)
+        return Path(value)
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+class ByteSize(click.ParamType[int]):
+    """A number of bytes, such as `200MB`, `1.5 GB`, `64MiB` or `1000000`, from `smallest` to `largest`.
+
+    K, M, G, T are powers of 1000; Ki, Mi, Gi, Ti are powers of 1024.
+    """
+
+    name = "size"
+
+    def __init__(self, smallest: int = 1, largest: int = 1 << 60):
+        self.smallest, self.largest = smallest, largest
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes; wrong usage for any other text."""
+        shown = visible(str(value), 40)
+        match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,9})?)\s*([kmgt]i?)?b?", str(value).strip().lower())
+        if match is None:
+            self.fail(f"'{shown}' is no size; write it like 200MB, 1.5GB or 64MiB", param, ctx)
+        size = int(Decimal(match[1]) * _UNITS[match[2] or ""])
+        if not self.smallest <= size <= self.largest:
+            self.fail(f"{shown} is not in the range from {_short(self.smallest)} to {_short(self.largest)}", param, ctx)
+        return size
+
+
+def _short(size: int) -> str:
+    """A size in the largest unit of which it is a whole number."""
+    unit = max((unit for unit in _UNITS if size % _UNITS[unit] == 0), key=lambda unit: _UNITS[unit])
+    return f"{size // _UNITS[unit]:,}{unit.capitalize()}B"
+
+
+class Similarity(click.FloatRange):
+    """A number from 0, or above 0, to 1; no NaN, which click's own range lets pass."""
+
+    def __init__(self, *, above_zero: bool = False):
+        super().__init__(0, 1, min_open=above_zero)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; wrong usage outside the range."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+_PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)
+_SUBSETS = click.option(
+    "--subsets",
+    metavar="NAMES",
+    help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto.",
+)
+
+manifest_option = click.option(
+    "--manifest",
+    metavar="NAME|FILE",
+    help="The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
+)
+"""Adds `manifest` (str or None)."""
+
+out_option = click.option("--out", required=True, type=Folder(), metavar="DIR", help="New folder for the shards.")
+"""Adds `out` (Path)."""
+
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]"
+)
+"""Adds `jobs` (int or None)."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+"""Adds `as_json` (bool)."""
+
+
+def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
+    """Adds `on_error` ("raise" or "skip"); the help says how the command skips."""
+    return click.option(
+        "--on-error",
+        type=click.Choice(["raise", "skip"]),
+        default="raise",
+        show_default=True,
+        help=f"At a line that is no document: stop, or {skip}.",
+    )
+
+
+def paths_argument(function: F) -> F:
+    """Add the argument `paths` (tuple of str) and the option `manifest` (str or None) to a command."""
+    return _PATHS(manifest_option(function))
+
+
+def corpus_argument(function: F) -> F:
+    """Add `paths`, `subsets` (str or None) and `manifest` to a command."""
+    return _PATHS(_SUBSETS(manifest_option(function)))
+
+
+def open_corpus(paths: Sequence[str], manifest: str | None = None) -> Corpus:
+    """The corpus at `paths`: files, folders, globs, URLs, or `-` for standard input; the default places without any."""
+    from pilekit.corpus import Corpus
+
+    return Corpus((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
+
+
+def exact_subsets(names: str | None, corpus: Corpus) -> tuple[str, ...] | None:
+    """The exact names of the subsets given to `--subsets`; None, meaning all, without the option."""
+    from pilekit.corpus import resolve_subsets, split_names
+
+    return None if names is None else resolve_subsets(*split_names(names), manifest=corpus.manifest)
