@@ -3,9 +3,9 @@
     for document in read_documents("00.jsonl.zst", [5_000_000, 17]):
         print(document.subset, document.text[:80])
 
-A document costs what decoding its frame costs, 1 MiB of text or so in a shard that `pilekit reframe` wrote, wherever it
-lies. In a shard with frames too large to hold, as the released ones are, what is asked of them is sorted and they are
-gone through once; what comes before its turn waits in memory.
+A document costs what decoding its frame costs, wherever it lies: about 1 MiB of text in a shard that `pilekit reframe`
+wrote. A shard with frames too long to hold, as the released ones are, is read once, in order. Documents that come
+before their turn wait in memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.frame_lru import HeldFrames
-from pilekit.shards.random_access.lines_by_number import LinesByNumber, LinesFromTheBeginning, no_such_number
+from pilekit.shards.random_access.frame_lru import FrameLRU, frames_fit
+from pilekit.shards.random_access.lines_by_number import LinesByNumber, LinesInOrder, no_such_number
 from pilekit.shards.read.damage import BadLine, SkippedLines
-from pilekit.shards.read.json_records import BadRecord, LineParser, document_of
+from pilekit.shards.read.json_records import BadRecord, LineParser, document_of, record_of
+from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import record_format
 
@@ -80,9 +81,9 @@ def read_documents(
 class DocumentReader:
     """Reads documents of one shard; close it when done. One thread at a time may use it.
 
-    index     of the shard; None: each document is looked for from the beginning (but for Parquet, which needs no index)
+    index     of the shard; None: the shard is read from its beginning (but for Parquet, which needs no index)
     held      where decoded frames are held, if several readers share that
-    advance   called with each further amount of stored bytes read in going through what cannot be held
+    advance   called with each further amount of stored bytes read from the beginning
     cache     where frames of a remote shard are kept; those of Parquet are not
     """
 
@@ -92,33 +93,67 @@ class DocumentReader:
         index: ShardIndex | None,
         *,
         manifest: Manifest | None = None,
-        held: HeldFrames[Any] | None = None,
+        held: FrameLRU[Any] | None = None,
         advance: Callable[[int], None] | None = None,
         cache: FrameCache | None = None,
     ):
         self.shard, self.format = shard, record_format(manifest)
         self._path = shard.path if shard.path != "-" else shard.name
-        self._records: LinesByNumber | RowsByNumber | LinesFromTheBeginning
-        held = HeldFrames() if held is None else held
+        self._stored: LinesByNumber | RowsByNumber | LinesInOrder
+        held = FrameLRU() if held is None else held
         if is_parquet(shard.path):
             from pilekit.shards.random_access.rows_by_number import RowsByNumber
 
-            self._records = rows = RowsByNumber(shard.path, self.format, held)
-            self.format = rows.format
-        elif index is not None:
-            self._records = LinesByNumber(shard.path, index, held, advance, cache)
+            self._stored = rows = RowsByNumber(shard.path, self.format, held)
+            self.format, self._in_order = rows.format, not rows.all_fit
+        elif index is not None and frames_fit(index):
+            self._stored, self._in_order = LinesByNumber(shard.path, index, held, cache), False
         else:
-            self._records = LinesFromTheBeginning(shard.path, self._path, advance)
+            lines = None if index is None else index.header.lines
+            self._stored, self._in_order = LinesInOrder(shard.path, self._path, lines, advance), True
 
     def close(self) -> None:
         """Close the shard's file."""
-        self._records.close()
+        self._stored.close()
 
     def document(self, number: int) -> StoredDocument:
         """The document of this number; `PilekitError` if it is none."""
         number = self._known(number)
+        if isinstance(self._stored, LinesByNumber):
+            return self._document(number, _record(self._stored.line(number)))
+        return next(self._documents(np.array([number])))
+
+    def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
+        """Yield the documents of these numbers, in their order."""
+        asked = map(self._known, numbers)
+        if not self._in_order:
+            yield from map(self.document, asked)
+            return
+        order = list(asked)
+        times = Counter(order)
+        ahead = self._documents(np.array(sorted(times), dtype=np.int64))
+        waiting: dict[int, StoredDocument] = {}
+        for number in order:
+            while number not in waiting:
+                document = next(ahead)
+                waiting[document.number] = document
+            yield waiting[number]
+            times[number] -= 1
+            if not times[number]:
+                del waiting[number]
+
+    def _documents(self, numbers: npt.NDArray[np.int64]) -> Iterator[StoredDocument]:
+        """The documents of these numbers, int64 and increasing."""
+        if isinstance(self._stored, LinesByNumber | LinesInOrder):
+            records: Iterator[object] = map(_record, self._stored.lines_of(numbers))
+        else:
+            records = self._stored.records(numbers)
+        return map(self._document, numbers.tolist(), records)
+
+    def _document(self, number: int, record: object) -> StoredDocument:
         try:
-            record = self._records.record(number)
+            if isinstance(record, BadRecord):
+                raise record
             text, subset = document_of(record, self.format)
         except BadRecord as bad:
             raise PilekitError(
@@ -137,60 +172,43 @@ class DocumentReader:
 
         PilekitError if a number is no document's: the index tells which are.
         """
-        assert not isinstance(self._records, LinesFromTheBeginning)
         if len(numbers):
             self._known(int(numbers[0]))
             self._known(int(numbers[-1]))
         skipped = SkippedLines()
         parser = LineParser(self._path, self.shard.name, self.format, None, skipped)
-        if isinstance(self._records, LinesByNumber):
-            lines = self._records.lines_of(numbers)
+        if isinstance(self._stored, LinesByNumber | LinesInOrder):
+            lines = list(self._stored.lines_of(numbers))
             if labels is not None:
                 chosen = parser.may_be_of(lines, labels)
                 lines, numbers = [lines[i] for i in chosen], numbers[chosen]
             batch = parser.parse(lines, numbers)
         else:
-            batch = self._records.batch(numbers, parser)
+            batch = parser.parse_records(self._stored.records(numbers), numbers, self.format)
         if len(batch) < len(numbers):
             blank = BadLine(self._path, int(np.setdiff1d(numbers, batch.numbers)[0]) + 1, "is blank")
             bad = min([*skipped.examples[:1], blank], key=lambda bad: bad.line)
             raise PilekitError(f"{bad}; its index has a document there: make it anew with `pilekit index`")
         return batch if labels is None else batch.where([label in labels for label in batch.subsets])
 
-    def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
-        """Yield the documents of these numbers, in their order."""
-        asked = map(self._known, numbers)
-        for number in asked:
-            if not self._records.is_near(number):
-                yield from self._in_turn([number, *asked])
-            else:
-                yield self.document(number)
-
-    def _in_turn(self, numbers: list[int]) -> Iterator[StoredDocument]:
-        """The same, where some lie in frames that are gone through: in increasing order, which need not be theirs."""
-        times = Counter(number for number in numbers if not self._records.is_near(number))
-        ahead = iter(sorted(times))
-        waiting: dict[int, StoredDocument] = {}
-        for number in numbers:
-            if number not in times:
-                yield self.document(number)
-                continue
-            while number not in waiting:
-                following = next(ahead)
-                waiting[following] = self.document(following)
-            yield waiting[number]
-            times[number] -= 1
-            if not times[number]:
-                del waiting[number]
-
     def _known(self, number: int) -> int:
         try:
             number = operator.index(number)
         except TypeError:
             raise PilekitError(f"a document's number is an integer, not {visible(repr(number), 80)}") from None
-        lines = self._records.lines
+        lines = self._stored.lines
         if number < 0:
             raise PilekitError(f"{visible(self._path)}: has no document {number:,}: numbers begin at 0")
         if lines is not None and number >= lines:
             raise no_such_number(self._path, number, lines)
         return number
+
+
+def _record(line: Line) -> object:
+    """What a line decodes to, or the `BadRecord` that says why it is no record."""
+    if not bytes(line).strip():
+        return BadRecord("is blank")
+    try:
+        return record_of(line)
+    except BadRecord as bad:
+        return bad

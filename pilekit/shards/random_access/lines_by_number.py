@@ -1,15 +1,12 @@
-"""Lines of a shard by their number, through its index: only the frames in which a line lies are decoded.
+"""Lines of a shard by their number: through its index, or in order from the beginning.
 
-A frame is held, or gone through where it is too large for that (see held_frames.py), as the single frame of a released
-shard is: asked in increasing order, such a shard is read once.
-
-The index is believed only as far as decoding bears it out: a frame must have the size it tells, and as many lines,
-beginning where it says.
+With an index only the frames in which the lines lie are decoded. The index is believed only as far as decoding bears it
+out: a frame must have the size it tells, and as many lines, beginning where it says. Without an index, and in a shard
+with frames too long to hold, as the released ones are, the shard is read from its beginning up to the last line wanted.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
@@ -23,17 +20,14 @@ from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.frame_lru import HELD_BYTES, ForwardPass, FrameText, HeldFrames
-from pilekit.shards.read.json_records import BadRecord, record_of
-from pilekit.shards.read.lines import Line, whole_lines
+from pilekit.shards.random_access.frame_lru import HELD_BYTES, FrameLRU, FrameText
+from pilekit.shards.read.lines import Line, LineBlock, whole_lines
 from pilekit.shards.read.open import open_stored
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, CountedFile, gunzipped, line_blocks, located_errors
 from pilekit.shards.read.zstd_frames import PIECE_BYTES, decompress_frame_at, decompress_whole
 
-logger = logging.getLogger(__name__)
-
 SOON_DECODED = 2 << 20
-"""Of frames decoded for many lines, those up to so many bytes are not held: who asks for many wants others next."""
+"""Frames decoded for many lines are not held up to so many bytes: the next request is for other frames."""
 
 READ_AT_ONCE = 8 << 20
 """So many stored bytes of neighbouring frames are read with one call, which is one request to a store."""
@@ -42,54 +36,43 @@ Int64 = npt.NDArray[np.int64]
 
 
 class LinesByNumber:
-    """The lines of one shard that is not Parquet; `lines` is how many it has.
+    """The lines of one shard that is not Parquet and has an index; `lines` is how many it has.
 
-    path      where the shard is
-    index     where its frames lie
-    held      where decoded frames are held
-    advance   called with each further amount of stored bytes read in going through a frame
-    cache     where the stored bytes of a remote shard's frames are kept
+    path    where the shard is
+    index   where its frames lie
+    held    where decoded frames are held
+    cache   where the stored bytes of a remote shard's frames are kept
     """
 
-    def __init__(
-        self,
-        path: str,
-        index: ShardIndex,
-        held: HeldFrames[FrameText],
-        advance: Callable[[int], None] | None = None,
-        cache: FrameCache | None = None,
-    ):
-        self.path, self.index, self.held, self.advance = path, index, held, advance
+    def __init__(self, path: str, index: ShardIndex, held: FrameLRU[FrameText], cache: FrameCache | None = None):
+        self.path, self.index, self.held = path, index, held
         self.cache = cache if is_url(path) else None
         self.lines = index.header.lines
         self._sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
         self._counts = np.diff(index.frames.line, append=self.lines)
         self._file: BinaryIO | None = None
-        self._pass: ForwardPass[list[Line]] | None = None
-        self._passed = 0
 
     def close(self) -> None:
         """Close what is open; it is opened again when it is needed."""
-        if self._pass is not None:
-            self._pass.blocks.close()
         if self._file is not None:
             self._file.close()
-        self._pass = self._file = None
+        self._file = None
 
-    def is_near(self, number: int) -> bool:
-        """Whether this line is reached without going through a frame; 0 <= number < lines."""
-        return bool(self._sizes[self._frame_of(number)] <= HELD_BYTES)
+    def line(self, number: int) -> Line:
+        """This line, without its newline; 0 <= number < lines."""
+        frame = int(np.searchsorted(self.index.frames.line, number, side="right")) - 1
+        text = self.held.get((self.path, frame))
+        first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
+        line = None if text is None else text.quick_line(number - first + (at > 0))
+        return next(self.lines_of(np.array([number]), hold=True)) if line is None else line
 
-    def record(self, number: int) -> object:
-        """What this line decodes to; `BadRecord` if it is none, `PilekitError` if it cannot be read."""
-        return _decoded(self._line(number))
-
-    def lines_of(self, numbers: Int64) -> list[Line]:
+    def lines_of(self, numbers: Int64, *, hold: bool = False) -> Iterator[Line]:
         """These lines, without their newlines; each frame is decoded once.
 
         numbers   int64 [lines], increasing, 0 <= number < lines
+        hold      hold all frames; else not those of at most `SOON_DECODED`
         """
-        found: list[Line] = []
+        # A frame in which no line begins has the number of the next line: of several, the last is where it does.
         of_each = np.searchsorted(self.index.frames.line, numbers, side="right") - 1
         borders = np.flatnonzero(np.diff(of_each, prepend=-1, append=len(self._sizes)))
         frames = of_each[borders[:-1]].tolist()
@@ -97,16 +80,38 @@ class LinesByNumber:
         for place, (begin, end) in enumerate(pairwise(borders.tolist())):
             frame, some = frames[place], numbers[begin:end]
             if self._sizes[frame] > HELD_BYTES:
-                found += map(self._line, some.tolist())
+                yield from self._read_through(frame, some)
                 continue
             with located_errors(self.path, partial(int, some[0]), MAX_DOCUMENT_BYTES):
                 if frame not in stored and self.held.get((self.path, frame)) is None:
                     stored = self._stored(frames[place:])
-                found += self._lines_of_held(some, frame, stored.pop(frame, None))
-        return found
+                found = self._lines_of_held(some, frame, stored.pop(frame, None), hold=hold)
+            yield from found
 
-    def _lines_of_held(self, numbers: Int64, frame: int, stored: memoryview | None) -> list[Line]:
-        text = self._text(frame, stored)
+    def _read_through(self, frame: int, numbers: Int64) -> Iterator[Line]:
+        """These lines of a frame too long to hold, by going through it from its beginning."""
+        at = int(self.index.frames.line_at[frame])
+        first = int(self.index.frames.line[frame]) - (at > 0)  # The end of a line that began before counts too.
+
+        def blocks(texts: Iterator[bytes]) -> Iterator[LineBlock]:
+            for place, block in enumerate(whole_lines(texts, MAX_DOCUMENT_BYTES)):
+                if at and not place and len(block.lines()[0]) + 1 != at:
+                    raise self._misfit(f"other lines begin in frame {frame}")
+                yield block
+
+        found = 0
+        with (
+            located_errors(self.path, lambda: int(numbers[found]), MAX_DOCUMENT_BYTES),
+            closing(self._texts(frame)) as texts,
+        ):
+            for _, lines in _picked(blocks(texts), numbers, first):
+                yield from lines
+                found += len(lines)
+        if found < len(numbers):
+            raise self._misfit(f"line {int(numbers[found]) + 1:,} is not where it should be")
+
+    def _lines_of_held(self, numbers: Int64, frame: int, stored: memoryview | None, *, hold: bool) -> list[Line]:
+        text = self._text(frame, stored, hold=hold)
         first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
         counts = numbers - first + (at > 0)
         begins, ends = text.behind_newlines(counts)
@@ -116,36 +121,6 @@ class LinesByNumber:
         if counts[-1] == text.newlines:  # No newline follows, so the line may go on in the next frame.
             lines[-1] = self._going_on(text, int(begins[-1]), frame)
         return lines
-
-    def _line(self, number: int) -> Line:
-        frame = self._frame_of(number)
-        if self._sizes[frame] <= HELD_BYTES:
-            with located_errors(self.path, lambda: number, MAX_DOCUMENT_BYTES):
-                return self._line_of_held(number, frame)
-        # A pass that fails is over.
-        going, self._pass = self._pass, None
-        if going is None or not going.leads_to(frame, number):
-            if going is not None:
-                going.blocks.close()
-            going = ForwardPass(frame, int(self.index.frames.line[frame]), self._blocks(frame))
-        with located_errors(self.path, lambda: going.read, MAX_DOCUMENT_BYTES):
-            found = going.find(number)
-        if found is None:
-            raise self._misfit(f"line {number + 1:,} is not where it should be")
-        self._pass = going
-        lines, place = found
-        return lines[place]
-
-    def _frame_of(self, number: int) -> int:
-        # A frame in which no line begins has the number of the next line: of several, the last is where it does.
-        return int(np.searchsorted(self.index.frames.line, number, side="right")) - 1
-
-    def _line_of_held(self, number: int, frame: int) -> Line:
-        text = self._text(frame)
-        first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
-        begin = text.behind_newline(number - first + (at > 0))
-        end = text.data.find(b"\n", begin)
-        return memoryview(text.data)[begin:end] if end >= 0 else self._going_on(text, begin, frame)
 
     def _going_on(self, text: FrameText, begin: int, frame: int) -> Line:
         """The line that begins there in the text of this frame, and ends in a later one or with the shard."""
@@ -203,11 +178,10 @@ class LinesByNumber:
             self._file = open_stored(self.path, scattered=True)[0]
         return self._file
 
-    def _text(self, frame: int, stored: memoryview | None = None) -> FrameText:
+    def _text(self, frame: int, stored: memoryview | None = None, *, hold: bool = True) -> FrameText:
         """The text of a frame that can be held: decoded, unless it is held, and compared with the index."""
         text = self.held.get((self.path, frame))
         if text is None:
-            one_of_many = stored is not None
             stored = self._stored([frame]).get(frame) if stored is None else stored
             whole = None if stored is None else self._decoded(frame, stored)
             # What cannot be decoded at once tells what is wrong with it when it is decoded piece by piece.
@@ -220,7 +194,7 @@ class LinesByNumber:
                 raise self._misfit(f"other lines begin in frame {frame}")
             if self.cache is not None and stored is not None and whole is not None:
                 self.cache.used(self._key(frame), stored)
-            if not one_of_many or whole is None or size > SOON_DECODED or self.held.whole:
+            if hold or whole is None or size > SOON_DECODED or self.held.whole:
                 self.held.add((self.path, frame), text, size)
         return text
 
@@ -232,18 +206,13 @@ class LinesByNumber:
         return bytes(stored) if len(stored) == size else None
 
     def _texts(self, frame: int) -> Generator[bytes, None, None]:
-        """The text from the beginning of a frame on: whole frames, but those too large to hold in pieces."""
+        """The text from the beginning of a frame on: whole frames, but those too long to hold in pieces."""
         for following in range(frame, len(self._sizes)):
             if self._sizes[following] <= HELD_BYTES:
                 yield self._text(following).data
                 continue
             with open_stored(self.path)[0] as file:
-                told = int(self.index.frames.offset[following])
-                for piece in self._pieces(file, following):
-                    if self.advance is not None:
-                        self.advance(file.tell() - told)
-                        told = file.tell()
-                    yield piece
+                yield from self._pieces(file, following)
 
     def _pieces(self, file: BinaryIO, frame: int) -> Iterator[bytes]:
         """The text of one frame, which must have the size that the index tells."""
@@ -263,31 +232,6 @@ class LinesByNumber:
         if left:
             raise self._misfit(f"frame {frame} has another size")
 
-    def _blocks(self, frame: int) -> Generator[list[Line], None, None]:
-        """The lines that begin in this frame, and all further ones."""
-        with closing(self._texts(frame)) as texts:
-            for block in whole_lines(self._from_first_line(texts, frame), MAX_DOCUMENT_BYTES):
-                self._count(len(block.data))
-                yield block.lines()
-
-    def _from_first_line(self, texts: Iterator[bytes], frame: int) -> Iterator[bytes]:
-        before = int(self.index.frames.line_at[frame])
-        for piece in texts:
-            if 0 < before <= len(piece) and piece[before - 1 : before] != b"\n":
-                raise self._misfit(f"other lines begin in frame {frame}")
-            yield piece[before:]
-            before = max(0, before - len(piece))
-
-    def _count(self, amount: int) -> None:
-        """Say, once, that going through frames takes time; where one long line makes a frame large, it does not."""
-        before, self._passed = self._passed, self._passed + amount
-        if before <= HELD_BYTES < self._passed:
-            logger.warning(
-                "%s: its frames are too large to hold, so a document is reached only through all text before it; "
-                "`pilekit reframe` writes the same lines in frames of 1 MiB",
-                visible(self.path),
-            )
-
     def _misfit(self, why: str) -> PilekitError:
         return PilekitError(
             f"{visible(self.index.path)}: does not fit {visible(self.path)} ({why}); remove it and make a new one with "
@@ -295,40 +239,51 @@ class LinesByNumber:
         )
 
 
-class LinesFromTheBeginning:
-    """The lines of a shard without an index, each by reading from the beginning; the path `-` is standard input."""
+class LinesInOrder:
+    """The lines of a shard in order, each request by reading from the beginning; the path `-` is standard input.
 
-    lines = None
+    lines     how many it has; None: not known
+    advance   called with each further amount of stored bytes read
+    """
 
-    def __init__(self, path: str, shown: str, advance: Callable[[int], None] | None = None):
-        self.path, self.shown, self.advance = path, shown, advance
+    def __init__(self, path: str, shown: str, lines: int | None = None, advance: Callable[[int], None] | None = None):
+        self.path, self.shown, self.lines, self.advance = path, shown, lines, advance
 
     def close(self) -> None:
         """Nothing stays open."""
 
-    def is_near(self, number: int) -> bool:
-        """None is."""
-        return False
-
-    def record(self, number: int) -> object:
-        """What this line decodes to; `BadRecord` if it is none, `PilekitError` if it cannot be read."""
-        read = 0
+    def lines_of(self, numbers: Int64) -> Iterator[Line]:
+        """These lines, without their newlines; `numbers` are int64 [lines] and increase."""
+        read = found = 0
         with (
             located_errors(self.shown, lambda: read, MAX_DOCUMENT_BYTES),
             line_blocks(self.path, MAX_DOCUMENT_BYTES, advance=self.advance) as blocks,
         ):
-            for block in blocks:
-                lines = block.lines()
-                if number < read + len(lines):
-                    return _decoded(lines[number - read])
-                read += len(lines)
-        raise no_such_number(self.shown, number, read)
+            for passed, lines in _picked(blocks, numbers, 0):
+                yield from lines
+                read, found = passed, found + len(lines)
+        if found < len(numbers) and self.lines is not None:
+            raise PilekitError(
+                f"{visible(self.shown)}: does not fit its index (it has {read:,} lines, not {self.lines:,}); make the "
+                "index anew with `pilekit index`"
+            )
+        if found < len(numbers):
+            raise no_such_number(self.shown, int(numbers[found]), read)
 
 
-def _decoded(line: Line) -> object:
-    if not bytes(line).strip():
-        raise BadRecord("is blank")
-    return record_of(line)
+def _picked(blocks: Iterator[LineBlock], numbers: Int64, first: int) -> Iterator[tuple[int, list[Line]]]:
+    """The number of the line behind each block, and its lines of these numbers, up to the last of them.
+
+    first   the number of the first block's first line
+    """
+    begin = 0
+    for block in blocks:
+        lines = block.lines()
+        end = int(np.searchsorted(numbers, first + len(lines)))
+        yield first + len(lines), [lines[number - first] for number in numbers[begin:end].tolist()]
+        first, begin = first + len(lines), end
+        if begin == len(numbers):
+            return
 
 
 def no_such_number(path: str, number: int, lines: int) -> PilekitError:

@@ -16,7 +16,7 @@ from pilekit.corpus import Corpus
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, HeldFrames
+from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU
 
 OPEN_SHARDS = 32
 """So many files are open at most, those used last: the Pile has 30, and opening one in a store is a request."""
@@ -66,4 +66,4 @@ class OpenReaders:
         self._process = os.getpid()
         self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
         size = sum(index.header.content_bytes for index in self.indexes)
-        self._held: HeldFrames[Any] = HeldFrames(whole=size <= WHOLE_BYTES)
+        self._held: FrameLRU[Any] = FrameLRU(whole=size <= WHOLE_BYTES)

@@ -25,6 +25,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
 
@@ -66,6 +67,14 @@ class PileDocuments:
                 raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
         self._indexes = index_corpus(self.corpus, on_error="skip")
         for shard, index in zip(self.corpus.shards, self._indexes, strict=True):
+            if not frames_fit(index):
+                remedy = "reframe it first (`pilekit reframe`)"
+                if index.header.storage == "parquet":
+                    remedy = "write it anew first, in smaller row groups (`pilekit select --format parquet`)"
+                raise PilekitError(
+                    f"{visible(shard.path)}: its frames are longer than {HELD_BYTES >> 20} MiB, too long to reach "
+                    f"single documents; {remedy}, or go through it in order with read()"
+                )
             if index.header.skipped:
                 line, reason = index.header.examples[0]
                 logger.warning(

@@ -16,7 +16,7 @@ over are not otherwise checked.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,28 @@ class LineParser:
             [lines[i] for i in kept],
             format=self.format,
         )
+
+    def parse_records(
+        self, records: Iterable[object], numbers: npt.NDArray[np.int64], format: RecordFormat
+    ) -> DocumentBatch:
+        """Take records decoded elsewhere, from a table that keeps text and label as `format` says.
+
+        numbers   their document numbers, int64 [records]
+        """
+        texts, labels, kept = [], [], []
+        for index, record in enumerate(records):
+            try:
+                if isinstance(record, BadRecord):
+                    raise record
+                text, label = document_of(record, format)
+            except BadRecord as bad:
+                self.bad(int(numbers[index]), str(bad))
+                continue
+            if self.subsets is None or label in self.subsets:
+                texts.append(text)
+                labels.append(label)
+                kept.append(index)
+        return DocumentBatch(texts, labels, self.shard, numbers[kept] if kept else numbers[:0], format=self.format)
 
     def bad(self, number: int, reason: str) -> None:
         """Skip and count the bad line with document number `number`, or raise."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import ShardDamage
-from pilekit.shards.read.json_records import BadRecord, LineParser, document_of
+from pilekit.shards.read.json_records import BadRecord, LineParser
 
 BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1024
@@ -60,7 +60,10 @@ def parquet_batches(
         if on_rows is not None:
             on_rows(rows)
         for block in rows:
-            yield from _documents(block, rows.read - len(block), format, parser)
+            numbers = np.arange(rows.read - len(block), rows.read)
+            batch = parser.parse_records(decoded_rows(pa.Table.from_batches(block)), numbers, format)
+            if len(batch):
+                yield batch
             if advance is not None:
                 # Rows are the only measure of progress that Parquet offers: spread the file's bytes over them.
                 done = min(size, size * rows.read // max(1, table.metadata.num_rows))
@@ -193,38 +196,12 @@ def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordF
     return RecordFormat(wanted.text_field, (flat,)) if flat in names else wanted
 
 
-def _documents(
-    rows: list[pa.RecordBatch], first: int, format: RecordFormat, parser: LineParser
-) -> Iterator[DocumentBatch]:
-    """The batch of these rows, the first of which has document number `first`; none if no row is a document wanted."""
-    texts, labels, numbers = [], [], []
-    for number, record in enumerate(_records(rows), first):
-        try:
-            if record is None:
-                raise BadRecord("is not valid UTF-8")
-            text, label = document_of(record, format)
-        except BadRecord as bad:
-            parser.bad(number, str(bad))
-            continue
-        if parser.subsets is None or label in parser.subsets:
-            texts.append(text)
-            labels.append(label)
-            numbers.append(number)
-    if texts:
-        yield DocumentBatch(texts, labels, parser.shard, np.array(numbers, dtype=np.int64), format=parser.format)
-
-
-def _records(rows: list[pa.RecordBatch]) -> list[dict[str, Any] | None]:
-    """Each row as what a line of JSON would decode to; None where that is not valid UTF-8."""
+def decoded_rows(rows: pa.Table) -> list[object]:
+    """Each row as what a line of JSON would decode to, or the `BadRecord` that says why it is none."""
     try:
         # All at once is three times as fast as row by row.
-        return list(pa.Table.from_batches(rows).combine_chunks().to_pylist())
+        return list(rows.combine_chunks().to_pylist())
     except UnicodeDecodeError:
-        return [_record(row) for row in rows]
-
-
-def _record(row: pa.RecordBatch) -> dict[str, Any] | None:
-    try:
-        return dict(row.to_pylist()[0])
-    except UnicodeDecodeError:
-        return None
+        if len(rows) == 1:
+            return [BadRecord("is not valid UTF-8")]
+        return [record for place in range(len(rows)) for record in decoded_rows(rows.slice(place, 1))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import logging
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -27,11 +26,10 @@ from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index import frame_lines
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
-from pilekit.shards.random_access import frame_lru as held_frames
-from pilekit.shards.random_access import lines_by_number, rows_by_number
+from pilekit.shards.random_access import frame_lru, lines_by_number, rows_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, StoredDocument, read_documents
+from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.shards.read.reader import read
-from pilekit.shards.read.zstd_frames import READ_BYTES
 from pilekit.shards.write.reframe import reframe_corpus
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import lines, record, some_lines, zstd_frame
@@ -47,7 +45,7 @@ def hold() -> Iterator[Hold]:
     with pytest.MonkeyPatch.context() as patch:
 
         def hold(size: int) -> None:
-            for module in (held_frames, lines_by_number, rows_by_number):
+            for module in (frame_lru, lines_by_number, rows_by_number):
                 patch.setattr(module, "HELD_BYTES", size)
 
         yield hold
@@ -99,7 +97,7 @@ def test_however_it_is_stored_and_cut(
     good = [number for number, line in enumerate(every) if line.strip()]
     asked = data.draw(st.lists(st.sampled_from(good), max_size=40)) if good else []
     with pytest.MonkeyPatch.context() as patch:
-        for module in (held_frames, lines_by_number):
+        for module in (frame_lru, lines_by_number):
             patch.setattr(module, "HELD_BYTES", held)
         patch.setattr(frame_lines, "MARK_BYTES", 50)
         for path in sorted(folder.iterdir()):
@@ -204,15 +202,10 @@ def test_what_is_fetched_does_not_depend_on_the_place(tmp_path: Path) -> None:
     assert path.stat().st_size > 4 << 20
 
 
-def test_a_large_frame_is_gone_through_once_and_forwards(
-    tmp_path: Path, hold: Hold, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shard_of_long_frames_is_read_once_whatever_is_asked(tmp_path: Path, hold: Hold) -> None:
     hold(100_000)
     path, some = tmp_path / "a.jsonl.zst", some_lines(20_000)
-    one, other = b"\n".join(some[:4000]) + b"\n", b"\n".join(some[4000:]) + b"\n"
-    path.write_bytes(zstd_frame(one) + zstd_frame(other))
-    most = path.stat().st_size + READ_BYTES  # Reading ahead passes the end of the first frame.
-    assert 2 * most > 3 * (1 << 20)
+    path.write_bytes(b"".join(zstd_frame(b"\n".join(part) + b"\n") for part in (some[:4000], some[4000:])))
     shard, told = shard_of(str(path)), 0
 
     def advance(amount: int) -> None:
@@ -220,32 +213,36 @@ def test_a_large_frame_is_gone_through_once_and_forwards(
         told += amount
 
     index = index_of(shard)
-    reader = DocumentReader(shard, index, advance=advance)
-    for asked in ([7000, 20, 19_999, 21, 3999, 4000, 20], list(range(19_999, -1, -7))):
-        told = 0
-        expected = [slow_document(some[number], number, "a.jsonl") for number in asked]
-        assert list(reader.read(asked)) == expected
-        assert told <= most, "both frames, once each"
-    told = 0
-    for number in range(4000, 20_000, 9):
-        assert reader.document(number).number == number
-    assert told <= path.stat().st_size - index.frames.offset[1], "the second frame, once"
-    reader.close()
-    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "`pilekit reframe` writes the same lines" in warning.getMessage()
+    for known in (index, None):
+        reader = DocumentReader(shard, known, advance=advance)
+        for asked in ([7000, 20, 19_999, 21, 3999, 4000, 20], list(range(19_999, -1, -7))):
+            told = 0
+            expected = [slow_document(some[number], number, "a.jsonl") for number in asked]
+            assert list(reader.read(asked)) == expected
+            assert told <= path.stat().st_size
+        assert reader.document(5).number == 5
+        assert reader.batch(np.array([3, 3999, 4000])).numbers.tolist() == [3, 3999, 4000]
+        reader.close()
+    with pytest.raises(PilekitError, match=r"frames are longer .* reframe it first \(`pilekit reframe`\)"):
+        PileDocuments(path)
 
 
-def test_a_frame_that_is_large_for_one_line_is_no_cause_for_a_warning(
-    tmp_path: Path, hold: Hold, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_frame_that_one_document_makes_long(tmp_path: Path, hold: Hold) -> None:
     path = tmp_path / "a.jsonl.zst"
-    hold(9 << 20)
-    some = [record("before"), record("long " * 2_000_000), record("after")]
-    with ShardWriter(path) as writer:
+    some = [*some_lines(300), record("long " * 10_000), record("after"), *some_lines(3000)]
+    with ShardWriter(path, frame_bytes=8000) as writer:
         writer.write_lines(some)
-    for number in (1, 2, 0):
-        assert list(read_documents(path, [number])) == [slow_document(some[number], number, "a.jsonl")]
-    assert not caplog.records
+    hold(20_000)
+    index = index_of(shard_of(str(path)))
+    sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
+    assert (sizes > 20_000).sum() == 1
+    with PileDocuments(path) as documents:
+        for number in (300, 299, 301, 0, 3301):
+            assert documents[number] == slow_document(some[number], number, "a.jsonl")
+        frame = int(sizes.argmax())
+        wrong = moved(index, frame, line_at=7)
+        with pytest.raises(PilekitError, match="does not fit"):
+            DocumentReader(documents.corpus.shards[0], wrong).document(int(index.frames.line[frame + 1]) - 1)
 
 
 def test_memory_does_not_grow_with_the_frame(tmp_path: Path) -> None:
@@ -391,13 +388,11 @@ def test_a_plain_file_changed_in_place(tmp_path: Path, monkeypatch: pytest.Monke
         reader.document(int(index.frames.line[2]))
 
 
-@pytest.mark.parametrize("held", [1 << 26, 0])
-def test_a_line_longer_than_allowed(tmp_path: Path, hold: Hold, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_longer_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl.zst"
     text = record("short") + b"\n" + record("long" * 5000) + b"\n"
     path.write_bytes(b"".join(zstd_frame(text[at : at + 5000]) for at in range(0, len(text), 5000)))
     index_of(shard_of(str(path)))
-    hold(held)
     monkeypatch.setattr(lines_by_number, "MAX_DOCUMENT_BYTES", 10_000)
     assert next(read_documents(path, [0])).text == "short"
     assert "line 2: is longer than 10,000 bytes" in refused(path, 1)

@@ -22,8 +22,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards.index import frame_lines
 from pilekit.shards.index.build import index_of
 from pilekit.shards.index.format import ShardIndex
-from pilekit.shards.random_access import frame_lru as held_frames
-from pilekit.shards.random_access import lines_by_number, rows_by_number
+from pilekit.shards.random_access import frame_lru, lines_by_number, rows_by_number
 from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
 from pilekit.shards.read.zstd_frames import decompress_whole
 from pilekit.shards.write.shard_writer import ShardWriter
@@ -78,11 +77,11 @@ def test_however_it_is_stored_and_cut(
     expected = [documents[i] for i in chosen]
     labels = data.draw(st.sets(st.sampled_from([*LABELS, "(none)"])))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (held_frames, lines_by_number):
+        for module in (frame_lru, lines_by_number):
             patch.setattr(module, "HELD_BYTES", held)
         patch.setattr(lines_by_number, "READ_AT_ONCE", at_once)
-        patch.setattr(held_frames, "_BLOCK", block)
-        patch.setattr(held_frames, "_FEW", few)
+        patch.setattr(frame_lru, "_BLOCK", block)
+        patch.setattr(frame_lru, "_FEW", few)
         patch.setattr(frame_lines, "MARK_BYTES", 50)
         for path in sorted(folder.iterdir()):
             if not path.stat().st_size:
@@ -102,7 +101,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> 
     documents = [(i, f"document {i} é" + "x" * (i * 37 % 300), "ArXiv" if i % 3 else "(none)") for i in range(300)]
     metas = [{"pile_set_name": label if label != "(none)" else None} for _, _, label in documents]
     pq.write_table(pa.table({"text": [text for _, text, _ in documents], "meta": metas}), path, row_group_size=50)
-    for module in (held_frames, rows_by_number):
+    for module in (frame_lru, rows_by_number):
         monkeypatch.setattr(module, "HELD_BYTES", held)
     for chosen in ([], [0], list(range(300)), [3, 49, 50, 51, 299]):
         assert rows(batch_of(path, chosen)) == [documents[i] for i in chosen]
