@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,15 @@ class _Note(msgspec.Struct, frozen=True):
     name: str
     files: dict[str, int]
     result: dict[str, Any]
+    made_of: str = ""
+    """Hash of the input's fingerprint and version; of those of all inputs, if `name` is none of them."""
 
-    def is_true(self, folder: Path) -> bool:
-        """Whether the files are there, as long as they were."""
+    def is_true(self, folder: Path, made_of: str) -> bool:
+        """Whether it was made of this, and the files are there, as long as they were."""
         try:
-            return all((folder / file).stat().st_size == size for file, size in self.files.items())
+            return self.made_of == made_of and all(
+                (folder / file).stat().st_size == size for file, size in self.files.items()
+            )
         except (OSError, ValueError):  # the latter: a null character
             return False
 
@@ -59,10 +63,12 @@ class Output:
     """The folder as the job sees it; goes to worker processes.
 
     finished   it is complete already: `results()` are all there is to do
+    made_of    hash of what each shard's files are made of, by the shard's name; "" stands for all shards together
     """
 
     folder: Path
     finished: bool
+    made_of: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, name: str, suffix: str) -> Path:
         """Where the file of the shard `name` belongs: names with `/` make folders."""
@@ -72,19 +78,39 @@ class Output:
         """Remember that the shard `name` is done; `files`, all that were written for it, are in their places."""
         sizes = {file.relative_to(self.folder).as_posix(): file.stat().st_size for file in files}
         with write_atomically(_note_file(self.folder, name)) as file:
-            file.write(msgspec.json.encode(_Note(name, sizes, dict(result))))
+            file.write(msgspec.json.encode(_Note(name, sizes, dict(result), self._made_of(name))))
 
     def result(self, name: str) -> dict[str, Any] | None:
         """What was noted of the shard `name`; None if it is not done."""
         if self.finished:
             return self.results().get(name)
-        note = _read_note(self.folder, _note_file(self.folder, name))
+        note = self._read_note(_note_file(self.folder, name))
         return None if note is None else note.result
 
     def results(self) -> dict[str, dict[str, Any]]:
         """What was noted, by shard, in the order of the names."""
-        notes = _header_notes(read_header(self.folder)) if self.finished else _notes(self.folder)
+        notes = _header_notes(read_header(self.folder)) if self.finished else self.notes()
         return {note.name: note.result for note in notes}
+
+    def notes(self) -> list[_Note]:
+        """All notes that are true, in the order of the names."""
+        notes = map(self._read_note, (self.folder / NOTES).glob("*.json"))
+        return sorted((note for note in notes if note is not None), key=lambda note: note.name)
+
+    def is_true(self, note: _Note) -> bool:
+        """Whether a note speaks of today's inputs and of files that are there."""
+        return note.is_true(self.folder, self._made_of(note.name))
+
+    def _made_of(self, name: str) -> str:
+        return self.made_of.get(name) or self.made_of.get("", "")
+
+    def _read_note(self, file: Path) -> _Note | None:
+        """The note in `file`, if there is one and it is true."""
+        try:
+            note = msgspec.json.decode(file.read_bytes(), type=_Note)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return note if self.is_true(note) else None
 
     def forget(self) -> None:
         """Drop all notes: what was done is of no use. Nothing is left of a job that fails then and wrote no file."""
@@ -93,13 +119,19 @@ class Output:
 
 @contextmanager
 def output_folder(
-    folder: str | Path, *, kind: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any]
+    folder: str | Path,
+    *,
+    kind: str,
+    parameters: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    versions: Mapping[str, str] | None = None,
 ) -> Iterator[Output]:
     """Make `folder`, or take the one that an earlier run of the same job left, and hold it until the block ends.
 
     kind         what the job makes, e.g. "selection"
     parameters   all that its output depends on but the inputs
-    inputs       what it reads, as `inputs_for` gives it
+    inputs       what it reads, by name: fingerprints, by which a copy is known too
+    versions     more about what it reads: a shard of another version is done again
 
     When the block ends well the folder is finished. When it fails, what is noted is kept for the next run; if nothing
     was written at all, nothing is left. Raises PilekitError if another process holds the folder, if it holds something
@@ -107,25 +139,25 @@ def output_folder(
     """
     folder = Path(folder)
     wanted = msgspec.json.decode(msgspec.json.encode([parameters, inputs]))
-    if _is_finished(folder, _header(folder, kind, *wanted)):
+    output = Output(folder, False, _made_of(*wanted[1:], versions or {}))
+    if _is_finished(output, _header(folder, kind, *wanted)):
         # It may lie on a disk that cannot be written to, where a kill in its last moment left nothing to clear up.
         with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
             _remove_notes(folder)
-        yield Output(folder, finished=True)
+        yield replace(output, finished=True)
         return
-    output = Output(folder, finished=False)
     new = not folder.exists()
     try:
         with locked(folder / LOCK_FILE, wait=False):
             # Once more: another process may have been at it before the lock was ours.
             header = _header(folder, kind, *wanted)
-            if _is_finished(folder, header):
-                yield Output(folder, finished=True)
+            if _is_finished(output, header):
+                yield replace(output, finished=True)
                 return
             _remove_partials(folder)
             if header is None or header.finished:
                 for note in _header_notes(header) if header else []:  # some files are gone; the others need no redoing
-                    if note.is_true(folder):
+                    if output.is_true(note):
                         output.note(note.name, note.result, *(folder / file for file in note.files))
                 write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=False)
             try:
@@ -133,7 +165,7 @@ def output_folder(
             except BaseException:
                 _withdraw(folder)
                 raise
-            results = {note.name: msgspec.to_builtins(note) for note in _notes(folder)}
+            results = {note.name: msgspec.to_builtins(note) for note in output.notes()}
             write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=True, results=results)
             _remove_notes(folder)
     finally:
@@ -178,9 +210,16 @@ def _shown(parameters: Mapping[str, Any], field: str) -> str:
     return visible(msgspec.json.encode(parameters[field]).decode(), 200) if field in parameters else "not set"
 
 
-def _is_finished(folder: Path, header: Header | None) -> bool:
-    """Whether the header says so and nothing has been taken away since."""
-    return header is not None and bool(header.finished) and all(note.is_true(folder) for note in _header_notes(header))
+def _is_finished(output: Output, header: Header | None) -> bool:
+    """Whether the header says so, and nothing has been taken away and no shard has changed since."""
+    return header is not None and bool(header.finished) and all(map(output.is_true, _header_notes(header)))
+
+
+def _made_of(inputs: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
+    """`Output.made_of` of these inputs."""
+    parts = {name: [given, versions.get(name)] for name, given in sorted(inputs.items())}
+    parts[""] = list(parts.items())
+    return {name: xxhash.xxh3_128_hexdigest(msgspec.json.encode(part)) for name, part in parts.items()}
 
 
 def _header_notes(header: Header) -> list[_Note]:
@@ -193,20 +232,6 @@ def _header_notes(header: Header) -> list[_Note]:
 def _note_file(folder: Path, name: str) -> Path:
     # A hash: a shard's name may hold anything, and be longer than a file's name.
     return folder / NOTES / f"{xxhash.xxh3_128_hexdigest(name.encode())}.json"
-
-
-def _read_note(folder: Path, file: Path) -> _Note | None:
-    """The note in `file`, if there is one and what it speaks of is still there."""
-    try:
-        note = msgspec.json.decode(file.read_bytes(), type=_Note)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return note if note.is_true(folder) else None
-
-
-def _notes(folder: Path) -> list[_Note]:
-    notes = [_read_note(folder, file) for file in (folder / NOTES).glob("*.json")]
-    return sorted((note for note in notes if note is not None), key=lambda note: note.name)
 
 
 def _remove_notes(folder: Path) -> None:

@@ -104,7 +104,9 @@ def deduplicate(
     before = [] if against is None else earlier_runs(against, parameters)
     parameters["against"] = before[-1].identity if before else None
     inputs = inputs_for(out, corpus.shards)
-    with output_folder(out, kind=KIND, parameters=parameters, inputs=inputs) as output:
+    with output_folder(
+        out, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
+    ) as output:
         records = output.result(RECORDS)
         if on_error == "raise" and records is not None and records["bad_lines"]:
             # An earlier run skipped what is to be an error now.

@@ -41,6 +41,7 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.pipeline.selecting import stem
+from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.processes import STORED_BYTES_PER_PROCESS
 from pilekit.shards.read.damage import LISTED_BAD_LINES
@@ -63,7 +64,7 @@ class Steps:
     output: Output
     bands: Bands
     parameters: dict[str, Any]
-    inputs: dict[str, Any]
+    inputs: Inputs
     on_error: OnError
     memory: int
     jobs: int | None
@@ -77,7 +78,7 @@ class Steps:
     def check_free_disk(self) -> None:
         """Raise PilekitError if the disk has no room for sketches, scratch files and clean shards."""
         documents = sketched = 0
-        for name, (size, _) in self.inputs.items():
+        for name, (size, _) in self.inputs.fingerprints.items():
             documents += size // STORED_BYTES_PER_DOCUMENT
             if not (self.output.folder / SKETCHES / f"{name}{SKETCH_SUFFIX}").exists():
                 sketched += sketch_bytes(size // STORED_BYTES_PER_DOCUMENT, self.bands.bands)
@@ -88,7 +89,11 @@ class Steps:
         """What the clean shards that are still to be written will take; scratch files are gone by then."""
         if not self.parameters["write"]:
             return 0
-        return sum(clean_bytes(size) for name, (size, _) in self.inputs.items() if self.output.result(name) is None)
+        return sum(
+            clean_bytes(size)
+            for name, (size, _) in self.inputs.fingerprints.items()
+            if self.output.result(name) is None
+        )
 
     def _check_scratch(self, needed: int, what: str) -> None:
         check_free_disk(self.output.folder, needed, what)
@@ -104,9 +109,10 @@ class Steps:
             manifest=self.corpus.manifest,
             on_error=self.on_error,
             folder=self.output.folder / SKETCHES,
+            inputs=self.inputs,
             threads=self._threads(self.corpus.shards),
         )
-        progress = self._progress("sketching", sum(size for size, _ in self.inputs.values()))
+        progress = self._progress("sketching", sum(size for size, _ in self.inputs.fingerprints.values()))
         return map_shards(work, self.corpus.shards, jobs=self._jobs(self.corpus.shards), on_progress=progress)
 
     def population(
@@ -155,7 +161,7 @@ class Steps:
             decisions,
             self.scratch,
             self.memory,
-            header={"parameters": self.parameters, "inputs": self.inputs},
+            header={"parameters": self.parameters, "inputs": self.inputs.fingerprints},
             is_repeated=lambda shard, subset: subset in repeated and shard in train,
         )
         kept: dict[str, tuple[int, int]] = {}
@@ -193,6 +199,7 @@ class Steps:
         work = functools.partial(
             _finish_shard,
             output=self.output,
+            inputs=self.inputs,
             write=self.parameters["write"],
             threads=self._threads(waiting),
             manifest=self.corpus.manifest,
@@ -200,9 +207,9 @@ class Steps:
         if not self.parameters["write"]:
             map_shards(work, waiting, jobs=1)
             return
-        total = sum(size for size, _ in self.inputs.values())
+        total = sum(size for size, _ in self.inputs.fingerprints.values())
         progress = self._progress("writing", total)
-        progress(total - sum(self.inputs[shard.name][0] for shard in waiting))
+        progress(total - sum(self.inputs.fingerprints[shard.name][0] for shard in waiting))
         map_shards(work, waiting, jobs=self._jobs(waiting), on_progress=progress)
 
     def finish(self, summary: dict[str, Any], before: Sequence[EarlierRun]) -> None:
@@ -235,6 +242,7 @@ def _finish_shard(
     advance: Advance,
     *,
     output: Output,
+    inputs: Inputs,
     write: bool,
     threads: int,
     manifest: Manifest,
@@ -242,7 +250,7 @@ def _finish_shard(
     files: list[Path] = []
     if write:
         path, mask = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst"), mask_file(output, shard)
-        files = clean_shard(shard, advance, path=path, mask=mask, threads=threads, manifest=manifest)
+        files = clean_shard(shard, advance, path=path, mask=mask, inputs=inputs, threads=threads, manifest=manifest)
     output.note(shard.name, {"path": shard.path if is_url(shard.path) else str(Path(shard.path).absolute())}, *files)
 
 

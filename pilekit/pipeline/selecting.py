@@ -27,7 +27,7 @@ from pilekit.pipeline.match import Match
 from pilekit.pipeline.min_bytes import MinBytes
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.sample import Sample
-from pilekit.shards.fingerprint import inputs_for
+from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.open import is_parquet
@@ -143,7 +143,9 @@ def select_corpus(
         "label_path": corpus.manifest.label_path,
     }
     inputs = inputs_for(out, corpus.shards)
-    with output_folder(out, kind=SELECTION, parameters=parameters, inputs=inputs) as output:
+    with output_folder(
+        out, kind=SELECTION, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
+    ) as output:
         done = output.results()
         if on_error == "raise":  # an earlier run may have skipped what is to be an error now
             done = {name: result for name, result in done.items() if not result["skipped"]}
@@ -154,6 +156,7 @@ def select_corpus(
         select = functools.partial(
             select_shard,
             output=output,
+            inputs=inputs,
             format=format,
             subsets=subsets,
             stages=stages,
@@ -174,6 +177,7 @@ def select_shard(
     advance: Advance,
     *,
     output: Output,
+    inputs: Inputs,
     format: Format,
     subsets: Sequence[str] | None,
     stages: Sequence[Stage],
@@ -192,6 +196,7 @@ def select_shard(
             if writer is None:  # not before: a shard of which nothing is selected has no file
                 writer = opened.enter_context(_writer(path, batch.format))
             writer.write(batch)
+        inputs.check(shard)  # before the writer gives the file its name
     result = {
         "subsets": {
             name: [counts.documents[name], counts.bytes[name], documents, read_counts.bytes[name]]

@@ -21,6 +21,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.open import open_stored
+from pilekit.shards.read.unchanged import check_version, version_of
 
 PIECES = 16
 PIECE_BYTES = 16 << 10
@@ -60,15 +61,32 @@ def changed_at(path: str) -> int:
         return 0
 
 
-def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> dict[str, Any]:
-    """The inputs of a job that reads `shards` and writes into `folder`: name -> size and sample of each.
+@dataclass(frozen=True)
+class Inputs:
+    """What a job reads, by the shard's name.
+
+    fingerprints   size and sample, by which a copy is known too
+    versions       as `version_of` gives them
+    """
+
+    fingerprints: dict[str, Any]
+    versions: dict[str, str]
+
+    def check(self, shard: Shard) -> None:
+        """Raise `ShardChanged` if the shard, which was read just now, is not the one that the job began with."""
+        check_version(shard.path, self.versions[shard.name])
+
+
+def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> Inputs:
+    """The inputs of a job that reads `shards` and writes into `folder`.
 
     Raises PilekitError for a shard that lies in `folder`, where it could be overwritten.
     """
-    inputs: dict[str, Any] = {}
+    inputs = Inputs({}, {})
     for shard in shards:
+        inputs.versions[shard.name] = version_of(shard.path)
         if shard.path == STANDARD_INPUT:  # never the same again
-            inputs[shard.name] = [0, secrets.token_hex(16)]
+            inputs.fingerprints[shard.name] = [0, secrets.token_hex(16)]
             continue
         if not is_url(shard.path) and Path(shard.path).resolve().is_relative_to(Path(folder).resolve()):
             raise PilekitError(
@@ -76,5 +94,5 @@ def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> dict[str, Any]:
                 "--out"
             )
         found = fingerprint(shard.path)
-        inputs[shard.name] = [found.size, found.sample]
+        inputs.fingerprints[shard.name] = [found.size, found.sample]
     return inputs

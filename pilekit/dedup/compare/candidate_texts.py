@@ -26,9 +26,10 @@ from pilekit.shards.index.format import ShardIndex, find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.open import is_parquet, open_stored
+from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.parquet import parquet_batches
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
+from pilekit.shards.read.unchanged import open_unchanged
 
 Int64 = npt.NDArray[np.int64]
 
@@ -138,7 +139,7 @@ def _from_rows(
     documents: FlaggedDocuments, parser: LineParser, wanted: _Numbers, advance: Advance, ahead: bool
 ) -> Generator[list[str], None, None]:
     """The same from a Parquet shard."""
-    with open_stored(documents.shard.path)[0] as file:
+    with open_unchanged(documents.shard.path) as (file, _):
         for batch in parquet_batches(file, parser, 0, MAX_DOCUMENT_BYTES, advance):
             numbers = wanted.below(int(batch.numbers[-1]) + 1)
             chosen = np.searchsorted(batch.numbers, numbers)

@@ -26,7 +26,7 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.fingerprint import Fingerprint, Inputs, fingerprint
 from pilekit.shards.index.build import write_index
 from pilekit.shards.index.format import INDEX_SUFFIX, Frames
 from pilekit.shards.index.scan import index_rows
@@ -76,7 +76,14 @@ def mask_shard(
 
 
 def clean_shard(
-    shard: Shard, advance: Advance, *, path: Path, mask: Path, threads: int, manifest: Manifest
+    shard: Shard,
+    advance: Advance,
+    *,
+    path: Path,
+    mask: Path,
+    threads: int,
+    manifest: Manifest,
+    inputs: Inputs | None = None,
 ) -> list[Path]:
     """Write the lines that the mask at `mask` keeps as the shard at `path`, with its index; returns both paths.
 
@@ -98,8 +105,10 @@ def clean_shard(
             kept = _KeptLines(reader, keep, FrameWriter(file, LEVEL, executor, most=2 * threads))
 
             def written() -> Fingerprint:
-                if kept.lines != keep.header.kept or not keep.fits(fingerprint(shard.path)):
+                if kept.lines != keep.header.kept:
                     raise _changed(shard)
+                if inputs is not None:
+                    inputs.check(shard)
                 file.flush()
                 return fingerprint(file.name)
 

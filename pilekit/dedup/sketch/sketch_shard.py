@@ -38,7 +38,7 @@ from pilekit.dedup.sketch.sketch_format import (
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, usable_cpus
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import fingerprint
+from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
 from pilekit.shards.read.damage import BadLine
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError, read, record_format
@@ -66,12 +66,14 @@ def sketch_shard(
     on_error: OnError,
     folder: Path,
     threads: int | None = None,
+    inputs: Inputs | None = None,
 ) -> ShardSketch:
     """Read the shard once and write its sketch into `folder`; one that is there and was made of the same is taken.
 
     advance    called with each further amount of stored bytes dealt with
     subsets    documents of these are sketched, in any spelling that the manifest knows, all others only counted
     threads    how many CPUs this shard may use; None: all usable ones. The sketch does not depend on it
+    inputs     of the job: a shard that is not as it was when the job began is a `ShardChanged`
 
     A sketch that is there but was made of anything else is a `PilekitError` that names what differs.
     """
@@ -91,7 +93,7 @@ def sketch_shard(
         "rows": bands.rows,
     }
     place = folder / f"{shard.name}{SUFFIX}"
-    if place.exists():
+    if place.exists() and changed_at(shard.path) <= changed_at(str(place)):
         advance(now.size)
         return _taken(load_sketch(place), made_of, shard, on_error)
 
@@ -105,8 +107,8 @@ def sketch_shard(
                 rows.add(some, keys)
                 del some  # A large text is not to be held while the next is read.
             rows.flush()
-        if fingerprint(shard.path) != now:
-            raise PilekitError(f"{visible(shard.path)}: was changed while it was read; run again")
+        if inputs is not None:
+            inputs.check(shard)
         documents = counts.lengths.sum(axis=1).tolist()
         header = SketchHeader(
             format=FORMAT,

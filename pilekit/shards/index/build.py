@@ -30,6 +30,7 @@ from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.open import storage_of
 from pilekit.shards.read.reader import OnError
+from pilekit.shards.read.unchanged import check_version, version_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,12 +59,11 @@ def index_of(
     index = find_index(shard, manifest, tell=False, whole=whole)
     if index is not None:
         return index
-    now = fingerprint(shard.path)
     with ExitStack() as held:
         place = _lock_place(shard, index_places(shard), held)
         # Another process may have built it while this one waited.
         index = find_index(shard, manifest, tell=False, whole=whole)
-        return index or _build(shard, place, now, manifest, on_error, advance, ahead)
+        return index or _build(shard, place, manifest, on_error, advance, ahead)
 
 
 def build_index(
@@ -83,10 +83,9 @@ def build_index(
 
     On any error nothing is written, and an index that was there stays.
     """
-    now = fingerprint(shard.path)
     with ExitStack() as held:
         place = _lock_place(shard, index_places(shard) if place is None else [place], held)
-        return _build(shard, place, now, manifest, on_error, advance, ahead, content_hash)
+        return _build(shard, place, manifest, on_error, advance, ahead, content_hash)
 
 
 def index_corpus(
@@ -151,25 +150,23 @@ def _lock_place(shard: Shard, places: list[str], held: ExitStack) -> str:
 def _build(
     shard: Shard,
     place: str,
-    now: Fingerprint,
     manifest: Manifest | None,
     on_error: OnError,
     advance: Advance | None,
     ahead: bool,
     content_hash: str | None = None,
 ) -> ShardIndex:
-    """Write the index of the shard, whose fingerprint is `now`, to `place`, which is locked."""
-    changed = changed_at(shard.path)
+    """Write the index of the shard to `place`, which is locked."""
+    version, now = version_of(shard.path), fingerprint(shard.path)
     with scan_shard(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead) as scan:
 
-        def unchanged() -> Fingerprint:
-            if fingerprint(shard.path) != now or changed_at(shard.path) != changed:
-                raise PilekitError(f"{visible(shard.path)}: was changed while it was read; index it again")
+        def made_of() -> Fingerprint:
+            check_version(shard.path, version)
             if content_hash not in (None, scan.content_hash):
                 raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
             return now
 
-        return write_index(place, shard.path, scan, unchanged)
+        return write_index(place, shard.path, scan, made_of)
 
 
 class Scan(Protocol):

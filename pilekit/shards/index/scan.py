@@ -26,8 +26,9 @@ from pilekit.shards.index.format import Frames, index_schema
 from pilekit.shards.index.frame_lines import FrameLines
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import LineParser
-from pilekit.shards.read.open import is_parquet, open_stored, storage_of
+from pilekit.shards.read.open import is_parquet, storage_of
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, line_blocks, located_errors, record_format
+from pilekit.shards.read.unchanged import open_unchanged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +149,7 @@ class IndexScan(Iterator["pa.RecordBatch"]):
 
         path = self._shard.path
         self.frames = Frames(*[np.zeros(0, dtype=np.int64)] * 4)
-        with open_stored(path)[0] as file:
+        with open_unchanged(path) as (file, _):
             self.row_groups = row_groups(file, path)
             rows, sizes = [group.rows for group in self.row_groups], [group.size for group in self.row_groups]
             first, before = (np.cumsum([0, *counts[:-1]], dtype=np.int64)[: len(rows)] for counts in (rows, sizes))

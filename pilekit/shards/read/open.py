@@ -92,6 +92,9 @@ class _StoredFile(io.RawIOBase):
     def tell(self) -> int:
         return self.position
 
+    def fileno(self) -> int:
+        return self.file.fileno()
+
     def readable(self) -> bool:
         return True
 

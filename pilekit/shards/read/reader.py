@@ -1,6 +1,6 @@
 """Read shards: stored bytes -> pieces of text -> lines -> `DocumentBatch`es.
 
-    open_stored -> decompress (a thread, ahead) -> whole_lines -> LineParser
+    open_unchanged -> decompress (a thread, ahead) -> whole_lines -> LineParser
 
 Each arrow is a generator; this file only joins them, and turns what goes wrong in any of them into one line that names
 file, frame, line and byte. Memory is a few pieces of 2 MiB whatever the shard's size.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Self, cast
@@ -22,8 +22,9 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import ShardDamage, SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import Line, LineBlock, LineTooLong, whole_lines
-from pilekit.shards.read.open import Storage, is_parquet, open_stored
+from pilekit.shards.read.open import Storage, is_parquet
 from pilekit.shards.read.prefetch import run_ahead
+from pilekit.shards.read.unchanged import open_unchanged
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, PIECE_BYTES, decompress_frames
 
 MAX_DOCUMENT_BYTES = 1 << 30
@@ -139,7 +140,7 @@ def _batches(
     if is_parquet(path):
         from pilekit.shards.read.parquet import parquet_batches
 
-        with open_stored(path)[0] as file:
+        with open_unchanged(path) as (file, _):
             yield from parquet_batches(file, parser, start, max_document_bytes, advance)
         return
     read_lines = 0
@@ -196,9 +197,7 @@ def text_pieces(
     Listeners are called from the decoding thread, each before anything that follows from what it is told. What is wrong
     with the shard is raised without the line's number: wrap this into `located_errors`.
     """
-    file, storage = open_stored(path)
-    # Standard input is not ours to close (and closing it would wait for a read that may never end).
-    with file if path != "-" else nullcontext():
+    with open_unchanged(path) as (file, storage):
         decoded = _decoded(CountedFile(file, advance, on_stored), storage, max_window, on_frame, on_text, decompress)
         with closing(run_ahead(decoded) if ahead else decoded) as pieces:
             yield pieces

@@ -35,7 +35,7 @@ from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import inputs_for
+from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import INDEX_SUFFIX
 from pilekit.shards.processes import processes_for, threads_of
@@ -122,8 +122,10 @@ def reframe_corpus(
         "text_field": manifest.text_field,
         "label_path": manifest.label_path,
     }
-    with output_folder(out, kind=KIND, parameters=parameters, inputs=inputs) as output:
-        sizes = {name: size for name, (size, _) in inputs.items()}
+    with output_folder(
+        out, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
+    ) as output:
+        sizes = {name: size for name, (size, _) in inputs.fingerprints.items()}
         waiting = [shard for shard in corpus.shards if output.result(shard.name) is None]
         if advance is not None:
             advance(sum(sizes.values()) - sum(sizes[shard.name] for shard in waiting))
@@ -135,7 +137,7 @@ def reframe_corpus(
             level=level,
             threads=threads_of(processes),
             manifest=manifest,
-            sizes=sizes,
+            inputs=inputs,
         )
         map_shards(work, waiting, jobs=processes, on_progress=advance)
         results = output.results()
@@ -151,14 +153,15 @@ def _reframe(
     level: int,
     threads: int,
     manifest: Manifest,
-    sizes: dict[str, int],
+    inputs: Inputs,
 ) -> None:
     """Reframe one shard, and note it in the output folder."""
     keep_freed_memory()
-    path, size = output.path(shard.name, ".zst"), sizes[shard.name]
+    path, size = output.path(shard.name, ".zst"), inputs.fingerprints[shard.name][0]
     index_path = Path(f"{path}{INDEX_SUFFIX}")
     with write_atomically(path) as file:
         frames, content_hash = _copy(shard, file, frame_bytes, level, threads, _part(advance, READING))
+        inputs.check(shard)
         _to_disk(file)
         stored = os.fstat(file.fileno()).st_size
         try:

@@ -26,6 +26,7 @@ from pilekit.pipeline import Pipeline, Stage
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError
+from pilekit.shards.read.unchanged import version_of
 from pilekit.stream.order.lane_grid import COLUMNS, default_rows
 from pilekit.stream.order.repeats import copies
 from pilekit.stream.order.selection import Selection
@@ -55,6 +56,7 @@ class Wanted:
     dedup      folder of a finished dedup
     cache      where frames of remote shards are kept
     selection  under random access: which documents these are
+    versions   under the sequential plan: of the shards
     """
 
     corpus: Corpus
@@ -68,10 +70,13 @@ class Wanted:
     on_error: OnError
     cache: FrameCache | None = None
     selection: Selection | None = field(init=False, default=None)
+    versions: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         if self.cache is not None:
             self._check_cached()
+        if self.plan.name == "sequential":
+            object.__setattr__(self, "versions", tuple(version_of(shard.path) for shard in self.corpus.shards))
         if self.plan.name == "random":
             dropped = [name for name, factor in self.repeats.items() if factor == 0]
             selection = Selection.of(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
@@ -123,6 +128,7 @@ class Wanted:
             return sequential.Sequential(
                 *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error, end),
                 records=records,
+                versions=self.versions,
             )
         units = UnitSequence(
             documents=len(self.selection),

@@ -25,6 +25,7 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.shards.read.reader import OnError, ShardReader, read
+from pilekit.shards.read.unchanged import check_version
 from pilekit.stream.order.repeats import copies, stays
 from pilekit.stream.order.shuffle import Int64, permutation
 from pilekit.stream.read.lane_documents import LaneDocuments
@@ -64,6 +65,7 @@ class Sequential:
     on_error   "skip": bad lines are counted in `LaneDocuments.skipped`, with the document that follows them
     end        the position at which lanes end, for a finite pass; None: they have no end
     records    give the documents' records too
+    versions   of the shards, when the stream was made: a shard that has another one later is a `ShardChanged`
 
     PilekitError where there are more lanes than shards; while it is read, for a lane of which a whole epoch gives no
     document, for damage and, unless they are skipped, bad lines.
@@ -79,6 +81,7 @@ class Sequential:
     on_error: OnError = "raise"
     end: int | None = None
     records: bool = False
+    versions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shards = len(self.corpus.shards)
@@ -147,6 +150,8 @@ class Sequential:
         shard = self.corpus.shards[index]
         if shard.path == STANDARD_INPUT and position > 0:
             raise PilekitError("standard input (-) can be read only once; give epochs=1, or save it to a file first")
+        version = self.versions[index] if self.versions else ""
+        check_version(shard.path, version)
         bad: deque[int] = deque()
         with read(shard, wanted, self.on_error, manifest=self.corpus.manifest, start=document) as reader:
             batches = self._chosen(_with_bad_lines(reader, bad), epoch, index, copy, met)
@@ -161,6 +166,7 @@ class Sequential:
                     )
                 least = int(batch.numbers[-1]) + 1
                 yield from self._pieces(batch, position, index, bad)
+        check_version(shard.path, version)
         if bad:
             nothing = np.zeros(0, np.int64)
             yield LaneDocuments(position, nothing, [], [], nothing, nothing, len(bad))
