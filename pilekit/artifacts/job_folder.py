@@ -139,7 +139,7 @@ def output_folder(
     """
     folder = Path(folder)
     wanted = msgspec.json.decode(msgspec.json.encode([parameters, inputs]))
-    output = Output(folder, False, _made_of(*wanted[1:], versions or {}))
+    output = Output(folder, False, _made_of(wanted[1], versions or {}))
     if _is_finished(output, _header(folder, kind, *wanted)):
         # It may lie on a disk that cannot be written to, where a kill in its last moment left nothing to clear up.
         with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
@@ -192,11 +192,11 @@ def _header(folder: Path, kind: str, parameters: dict[str, Any], inputs: dict[st
         header = read_header(folder, kind)
     except PilekitError as error:
         raise PilekitError(f"{shown} is not empty and not ours: {error}; name another folder with --out") from error
-    for field in {**header.parameters, **parameters}:
-        there, here = (_shown(found, field) for found in (header.parameters, parameters))
+    for name in {**header.parameters, **parameters}:
+        there, here = (_shown(found, name) for found in (header.parameters, parameters))
         if there != here:
             raise PilekitError(
-                f"{shown}: was made with other settings: {field} is {there} there, {here} here; {_REMEDY}"
+                f"{shown}: was made with other settings: {name} is {there} there, {here} here; {_REMEDY}"
             )
     for name in {**header.inputs, **inputs}:
         if header.inputs.get(name) != inputs.get(name):
@@ -206,8 +206,8 @@ def _header(folder: Path, kind: str, parameters: dict[str, Any], inputs: dict[st
     return header
 
 
-def _shown(parameters: Mapping[str, Any], field: str) -> str:
-    return visible(msgspec.json.encode(parameters[field]).decode(), 200) if field in parameters else "not set"
+def _shown(parameters: Mapping[str, Any], name: str) -> str:
+    return visible(msgspec.json.encode(parameters[name]).decode(), 200) if name in parameters else "not set"
 
 
 def _is_finished(output: Output, header: Header | None) -> bool:

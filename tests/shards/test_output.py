@@ -72,7 +72,7 @@ def test_a_finished_folder_holds_files_and_a_header_with_the_results(tmp_path: P
 
 def test_while_a_job_runs_its_folder_is_known_for_an_unfinished_one(tmp_path: Path) -> None:
     with output_folder(tmp_path, kind="copies", parameters={}, inputs={}) as output:
-        assert output == Output(tmp_path, finished=False)
+        assert (output.folder, output.finished) == (tmp_path, False)
         assert read_header(tmp_path, "copies").finished is False
     assert read_header(tmp_path, "copies").finished is True
 
@@ -272,11 +272,11 @@ def test_inputs_are_known_by_size_and_content(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"one")
     (tmp_path / "b.jsonl").write_bytes(b"two")
     shards = [Shard("a.jsonl", str(tmp_path / "a.jsonl")), Shard("b.jsonl", str(tmp_path / "b.jsonl"))]
-    before = inputs_for(tmp_path / "out", shards)
+    before = inputs_for(tmp_path / "out", shards).fingerprints
     assert [found[0] for found in before.values()] == [3, 3]
     assert before["a.jsonl"] != before["b.jsonl"]
     (tmp_path / "b.jsonl").write_bytes(b"TWO")
-    after = inputs_for(tmp_path / "out", shards)
+    after = inputs_for(tmp_path / "out", shards).fingerprints
     assert after["a.jsonl"] == before["a.jsonl"]
     assert after["b.jsonl"] != before["b.jsonl"]
 

@@ -287,6 +287,7 @@ def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, monkeypatch: pytest.
         with ShardWriter(path) as writer:
             writer.write_lines(some)
     stored = Failing(path.read_bytes())
+    monkeypatch.setattr(stored, "fileno", path.open("rb").fileno, raising=False)
     monkeypatch.setattr(Path, "open", lambda *arguments: stored)
     message = error(path)
     assert "cannot be read further (OSError: [Errno 5] Input/output error); check the connection or disk" in message

@@ -93,9 +93,11 @@ def sketch_shard(
         "rows": bands.rows,
     }
     place = folder / f"{shard.name}{SUFFIX}"
-    if place.exists() and changed_at(shard.path) <= changed_at(str(place)):
-        advance(now.size)
-        return _taken(load_sketch(place), made_of, shard, on_error)
+    if place.exists():
+        taken = _taken(load_sketch(place), made_of, shard, on_error)
+        if changed_at(shard.path) <= changed_at(str(place)):
+            advance(now.size)
+            return taken
 
     threads = usable_cpus() if threads is None else threads
     counts = Counts()

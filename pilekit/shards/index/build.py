@@ -128,7 +128,8 @@ def _index_shard(shard: Shard, advance: Advance, *, manifest: Manifest, on_error
 
 
 def _lock_place(shard: Shard, places: list[str], held: ExitStack) -> str:
-    """Lock the first of the places at which something can be made."""
+    """Lock the first of the places at which something can be made; nothing is made for a shard that is not there."""
+    fingerprint(shard.path)
     places = [place for place in places if not is_url(place)]
     if not places:
         raise PilekitError(f"{visible(shard.path)}: has no place for an index; save it to a file first")

@@ -2,7 +2,7 @@
 
 Downloads, `rsync --inplace` and editors replace, cut or extend files that are being read. So whoever reads a shard
 whole opens it with `open_unchanged`, which compares its state at the beginning with that at the end: of a local file
-size, times and inode, of the open file as of its name; of a URL the size, tag and time that its store gives. Output
+size, times and inode; of a URL the size, tag and time that its store gives. Output
 gets its name after that, so nothing is published of a shard that changed.
 
 A job of many shards takes the version of each when it begins, and compares it when the shard was read: what it noted
@@ -38,7 +38,7 @@ def version_of(path: str) -> str:
 def check_version(path: str, version: str) -> None:
     """Raise `ShardChanged` if the shard has not this version any more."""
     if version and version_of(path) != version:
-        raise ShardChanged(f"{visible(path)}: was changed since this job began; run the job again")
+        raise ShardChanged(f"{visible(path)}: was changed while it was read; run again")
 
 
 @contextmanager
@@ -53,18 +53,17 @@ def open_unchanged(path: str) -> Iterator[tuple[BinaryIO, Storage]]:
         yield file, storage
         return
     with file:
-        before = _known(path) if is_url(path) else _local(os.fstat(file.fileno()))
+        before = _known(path) if is_url(path) else _local(file.fileno())
         try:
             yield file, storage
         except (PilekitError, ShardDamage) as error:
-            _compare(path, before, file, error)
+            _compare(path, before, error)
             raise
-        _compare(path, before, file)
+        _compare(path, before)
 
 
-def _compare(path: str, before: tuple[Any, ...], file: BinaryIO, cause: Exception | None = None) -> None:
-    same = is_url(path) or _local(os.fstat(file.fileno())) == before
-    if before and not (same and _state(path) == before):
+def _compare(path: str, before: tuple[Any, ...], cause: Exception | None = None) -> None:
+    if before and _state(path) != before:  # an open file keeps its inode, so no other file has the same
         raise ShardChanged(f"{visible(path)}: was changed while it was read; run again") from cause
 
 
@@ -86,12 +85,13 @@ def _state(path: str) -> tuple[Any, ...]:
     except OSError:
         return ()
     try:
-        return _local(os.fstat(file))
+        return _local(file)
     finally:
         os.close(file)
 
 
-def _local(about: os.stat_result) -> tuple[Any, ...]:
+def _local(file: int) -> tuple[Any, ...]:
+    about = os.fstat(file)
     # Nobody can set the time of the last status change back, as `cp -p` and `rsync -t` do with that of the content.
     return about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino
 

@@ -19,6 +19,7 @@ from pilekit.shards.index.scan import IndexScan, scan_shard
 from pilekit.shards.read.damage import BadLine, ShardDamage
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import exists, open_stored, storage_of
+from pilekit.shards.read.unchanged import check_version, version_of
 from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
 from pilekit.shards.verify.checks import (
     IndexComparison,
@@ -80,8 +81,9 @@ def verify_shard(
         advance(amount)
 
     try:
-        now = fingerprint(shard.path)
+        version, now = version_of(shard.path), fingerprint(shard.path)
         verdict = _Verifier(shard, now, manifest, expected, hashed).verify(tell, ahead)
+        check_version(shard.path, version)
         size = now.size
     except (PilekitError, ShardDamage, OSError) as error:
         damage = error if isinstance(error, ShardDamage) else error.__cause__

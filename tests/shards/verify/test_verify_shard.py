@@ -147,6 +147,7 @@ def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         Path, "open", lambda self, *how, **more: Failing(whole) if self == path else really_open(self, *how, **more)
     )
     monkeypatch.setattr(Failing, "bad", len(whole) * 7 // 10)
+    monkeypatch.setattr(Failing, "fileno", lambda self: os.open(path, os.O_RDONLY))
     assert (1 << 20) + 100_000 < Failing.bad < len(whole) - 200_000
     found = findings(path)
     assert all("cannot be read further" in finding.problem for finding in found)

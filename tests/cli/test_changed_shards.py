@@ -1,0 +1,228 @@
+"""A shard that changes while a command reads it: the command names it and publishes nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pilekit import Corpus, PilekitError, PileStream, Pipeline, Write, read, read_corpus
+from pilekit.dedup.deduplicate import deduplicate
+from pilekit.pipeline.selecting import select_corpus
+from pilekit.shards.fingerprint import fingerprint
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.read.parquet import RowBlocks
+from pilekit.shards.read.reader import CountedFile
+from pilekit.shards.verify.verify import verify_corpus
+from pilekit.shards.write.reframe import reframe_corpus
+from pilekit.stream.read import plan
+from pilekit.tokenize.training import train_tokenizer
+
+LINES = [
+    json.dumps({"text": f"document {number} " + "word " * 200, "meta": {"pile_set_name": "ArXiv"}}).encode() + b"\n"
+    for number in range(3000)
+]
+
+
+def shrink(path: Path) -> None:
+    """As `rsync --inplace` or `cp` leave it for a moment; it ends with a line."""
+    with path.open("rb+") as file:
+        file.truncate(sum(map(len, LINES[:2500])))
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(LINES[0])
+
+
+def replace(path: Path) -> None:
+    """Another file of the same size and time under its name, as a download leaves it."""
+    about = path.stat()
+    other = path.with_suffix(".new")
+    other.write_bytes(path.read_bytes().replace(b"word word", b"work word"))
+    os.utime(other, ns=(about.st_atime_ns, about.st_mtime_ns))
+    other.replace(path)
+
+
+def rewrite(path: Path) -> None:
+    """Other bytes in place; size and time are as before, as `cp -p` leaves them."""
+    about = path.stat()
+    with path.open("rb+") as file:
+        file.seek(len(LINES[0]) * 7 + 20)
+        file.write(b"X")
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def verify(source: str, out: Path) -> None:
+    """`verify --write-sums`, whose answer is a finding."""
+    found = verify_corpus(source, write_sums=True, jobs=1)
+    if not found.ok:
+        raise PilekitError(" ".join(finding.problem + finding.shard for finding in found.findings))
+
+
+def write(source: str, out: Path) -> None:
+    for _ in Pipeline([Write(out / "part.jsonl.zst")])(read_corpus(Corpus(source))):
+        pass
+
+
+def select(source: str, out: Path) -> None:
+    select_corpus(source, out, jobs=1)
+
+
+def to_parquet(source: str, out: Path) -> None:
+    select_corpus(source, out, format="parquet", jobs=1)
+
+
+def reframe(source: str, out: Path) -> None:
+    reframe_corpus(source, out, jobs=1)
+
+
+def index(source: str, out: Path) -> None:
+    index_corpus(source, jobs=1)
+
+
+def dedup(source: str, out: Path) -> None:
+    deduplicate(source, out=out, jobs=1)
+
+
+def tokenizer(source: str, out: Path) -> None:
+    train_tokenizer(source, 300, out / "tokenizer.json")
+
+
+COMMANDS = [select, to_parquet, reframe, index, dedup, verify, write, tokenizer]
+CHANGES = [shrink, grow, replace, rewrite]
+
+
+@pytest.fixture
+def when_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has something done once, as soon as the first bytes or rows of a shard are read."""
+    waiting: list[Callable[[], None]] = []
+    really_read, really_iterate = CountedFile.read, RowBlocks.__iter__
+
+    def read(self: CountedFile, size: int = -1) -> bytes:
+        data = really_read(self, size)
+        while waiting:
+            waiting.pop()()
+        return data
+
+    def iterate(self: RowBlocks) -> Iterator[Any]:
+        for block in really_iterate(self):
+            while waiting:
+                waiting.pop()()
+            yield block
+
+    monkeypatch.setattr(CountedFile, "read", read)
+    monkeypatch.setattr(RowBlocks, "__iter__", iterate)
+    return waiting.append
+
+
+def files(*folders: Path) -> dict[str, bytes]:
+    """What is published: no scratch, no sketches, which a killed run may leave."""
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return {path.name: path.read_bytes() for path in found if path.name not in ("pilekit.json", "DONE")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_is_published_of_a_shard_that_changes_and_the_good_one_gives_what_it_always_does(
+    tmp_path: Path, when_read: Callable[[Callable[[], None]], None], command: Callable[[str, Path], None]
+) -> None:
+    data, kept, out = tmp_path / "data", tmp_path / "kept.jsonl", tmp_path / "out"
+    path = data / "00.jsonl"
+    data.mkdir()
+    kept.write_bytes(b"".join(LINES))
+    expected: dict[str, bytes] = {}
+    for change in [None, *CHANGES]:
+        shutil.rmtree(out, ignore_errors=True)
+        for old in data.iterdir():
+            old.unlink()
+        shutil.copy2(kept, path)
+        if change is not None:
+            when_read(lambda change=change: change(path))  # type: ignore[misc]
+            with pytest.raises(PilekitError, match=r"was changed while it was read|00\.jsonl.* was changed"):
+                command(str(data), out)
+            assert set(files(data, out)) == {"00.jsonl"}, change
+            shutil.copy2(kept, path)  # size and times are those of the beginning
+        command(str(data), out)
+        expected = expected or files(data, out)
+        assert files(data, out) == expected
+        assert len(expected) > 1
+
+
+@pytest.mark.parametrize("command", [select, reframe, dedup])
+def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(
+    tmp_path: Path, command: Callable[[str, Path], None]
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    (data / "00.jsonl").write_bytes(b"".join(LINES))
+    (data / "01.jsonl").write_bytes(LINES[5])
+    place = sum(map(len, LINES[:1450]))  # between two pieces that a fingerprint looks at
+    with (data / "00.jsonl").open("rb+") as file:
+        file.seek(place)
+        file.write(LINES[1450].replace(b"document", b"damaged!"))
+    before = fingerprint(str(data / "00.jsonl"))
+    command(str(data), out)
+    with (data / "00.jsonl").open("rb+") as file:
+        file.seek(place)
+        file.write(LINES[1450])
+    assert fingerprint(str(data / "00.jsonl")) == before
+    command(str(data), out)
+    shard = next(path for path in out.rglob("00.jsonl*") if path.name.endswith("zst"))
+    texts = [text for batch in read(shard) for text in batch.texts]
+    assert not any(text.startswith("damaged") for text in texts)
+    assert len(texts) > 2000
+
+
+def test_parquet_that_changes(tmp_path: Path, when_read: Callable[[Callable[[], None]], None]) -> None:
+    path, other = tmp_path / "data/00.parquet", tmp_path / "other.parquet"
+    path.parent.mkdir()
+    for file, texts in ((path, ["one"] * 5000), (other, ["two"] * 5000)):
+        pq.write_table(pa.table({"text": texts}), file, row_group_size=500)
+    for command in (select, to_parquet, index, dedup, verify, write, tokenizer):
+        when_read(lambda: shutil.copy2(other, path))
+        with pytest.raises(PilekitError, match="was changed"):
+            command(str(path.parent), tmp_path / "out")
+        assert set(files(path.parent, tmp_path / "out")) == {"00.parquet"}
+
+
+def test_a_url_that_changes(tmp_path: Path, when_read: Callable[[Callable[[], None]], None]) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    for command in (select, to_parquet, reframe, dedup, write):
+        store.pipe_file("/changing/00.jsonl", b"".join(LINES))
+        when_read(lambda: store.pipe_file("/changing/00.jsonl", b"".join(LINES).replace(b"word", b"work")))
+        with pytest.raises(PilekitError, match="was changed while it was read"):
+            command("memory://changing", tmp_path / "out")
+        assert not files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("later", [False, True])
+def test_a_stream_of_whole_shards_stops_at_one_that_changes(
+    tmp_path: Path,
+    when_read: Callable[[Callable[[], None]], None],
+    change: Callable[[Path], None],
+    later: bool,
+) -> None:
+    path = tmp_path / "00.jsonl"
+    path.write_bytes(b"".join(LINES))
+    tokenizer(str(path), tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan, "HELD_BYTES", 0)
+        patched.setattr(plan, "MOST_DECODED", 0)
+        stream = PileStream(str(path), tokenizer=tmp_path / "tokenizer.json", seq_len=512, batch_size=4)
+    if not later:
+        when_read(lambda: change(path))
+    with pytest.raises(PilekitError, match=r"00\.jsonl: was changed while it was read"):
+        for step, _ in enumerate(stream):
+            if later and step == 0:
+                change(path)
+            assert step < 10_000
