@@ -59,7 +59,6 @@ _ALL_COLUMNS = 400
     help="What stands before a document's first token; auto: BOS, or EOS where there is no BOS.",
 )
 @click.option("--paper", is_flag=True, help="The paper's variant: its tokens-per-byte constants; GPT-2 tokenizers.")
-@click.option("--group0", metavar="FILE", help="Only the paper's tenth of test: its lists, as a folder or a JSON file.")
 @click.option("--train", metavar="PATH", help="Training shards: count documents whose text occurs in them.")
 @click.option("--mlm-sample", type=_COUNT, metavar="K", help="Of a masked model's window, mask K tokens only.")
 @click.option(
@@ -78,7 +77,9 @@ _ALL_COLUMNS = 400
     show_default=True,
     help="At a line that is no document: stop, or skip and count it.",
 )
-@click.option("--out", type=Folder(), metavar="DIR", help="Folder for result.json and the records; run again, go on.")
+@click.option(
+    "--out", type=Folder(), metavar="DIR", help="Folder for result.json and the records; run again, it resumes."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, the same as in result.json, instead of the table.")
 @click.option("--plot", metavar="FILE", help="Draw the figures into a .png, .svg or .pdf file.")
 @click.option("--compare", "comparing", is_flag=True, help="Compare results, given as --out folders or as models.")
@@ -103,7 +104,7 @@ def command(
     alone, in windows as in lm-evaluation-harness; what is divided by are the UTF-8 bytes of its raw text. Of a corpus
     with val or test shards among others, only those are scored. A masked model gets pseudo-bits per byte.
 
-    With --out every document is recorded as it is scored; interrupted, the same command goes on from there. With
+    With --out every document is recorded as it is scored; interrupted, the same command resumes. With
     --compare A B [C ...] [PATH ...] each further model is compared with A on the documents that all have: folders given
     to --out before, or model folders, which are scored on the PATHs first.
 
@@ -217,7 +218,7 @@ def _show_comparison(comparison: Comparison, as_json: bool, plot: str | None) ->
     from pilekit.evaluate.show.plot import write_figure
 
     if as_json:
-        click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
+        click.echo(json.dumps(comparison.to_dict(), indent=2, allow_nan=False))
     else:
         width = shutil.get_terminal_size().columns
         _print(comparison_table(comparison, width), width)
@@ -249,7 +250,7 @@ def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ..
 
 
 def _is_result(path: str) -> bool:
-    return any((Path(path) / name).exists() for name in ("result.json", "records/pilekit.json"))
+    return any((Path(path) / name).exists() for name in ("result.json", "records"))
 
 
 def _is_model(path: str) -> bool:

@@ -1,6 +1,6 @@
 """`bits_per_byte`: documents in, figures per subset out.
 
-    selection -> those that are not recorded yet, of this rank -> tokens -> score_documents -> records -> tabulate
+    select_documents -> this rank's, not recorded yet -> tokens -> score_documents -> records -> tabulate
 
 The figures are a function of the records, and of nothing else: it is the same for them whether a document was scored
 now or in an earlier run, alone or on one rank of many. Ranks share nothing while they score, and meet at the end; so
@@ -28,16 +28,15 @@ from pilekit.evaluate.masked.model import load_masked_lm
 from pilekit.evaluate.masked.pseudo_scoring import Template, pseudo_score_documents
 from pilekit.evaluate.model.causal import CausalLM, check_vocabulary, load_causal_lm
 from pilekit.evaluate.model.device import device_of
-from pilekit.evaluate.prepared import Data, Given, Prepared, check_counts, corpus_of, prepare, rules_of
 from pilekit.evaluate.progress import Credit
+from pilekit.evaluate.protocol import MLM_SEED, Data, Prepared, check_counts, corpus_of, prepare, protocol, rules_of
 from pilekit.evaluate.ranks import apart, ranks_of_job
-from pilekit.evaluate.results.protocol import MLM_SEED, protocol
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte, write_result
-from pilekit.evaluate.results.result_folder import RecordFile, held_folder, record_path
+from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.score.causal_nll import ScoredDocument, Share, TokenizedDocument, ignore, score_documents
-from pilekit.evaluate.select_documents import Recorded, count_selected, dealt, selected, tokenized
+from pilekit.evaluate.select_documents import Recorded, dealt, selected, tokenized
 from pilekit.evaluate.training_copies import count_training_copies
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
@@ -59,7 +58,6 @@ def bits_per_byte(
     context_len: int = 1,
     prefix: str | int = "auto",
     paper: bool = False,
-    group0: str | Path | None = None,
     train: Data = None,
     mlm_sample: int | None = None,
     dtype: str = "auto",
@@ -87,7 +85,6 @@ def bits_per_byte(
     prefix         what stands before a document's first token: "bos", "eos", a token's id, "auto" (BOS, else EOS), or
                    "none": then the first token is context only and not predicted, while its bytes count
     paper          figures as in the Pile's paper, by its fixed constants of tokens per byte
-    group0         only the documents of these lists, of the test split: the tenth of it that the paper scored
     train          training shards: documents whose text occurs in them are counted, in `.training_copies`
     mlm_sample     of a masked model's window only so many tokens, drawn at random, are scored; None: all
     dtype          "fp32", "bf16", "fp16", or "auto": fp32 on a CPU, on a GPU as the weights are stored
@@ -110,8 +107,20 @@ def bits_per_byte(
     def check() -> Prepared:
         check_counts(limit=limit, max_length=max_length, batch_tokens=batch_tokens, context_len=context_len)
         check_counts(mlm_sample=mlm_sample)
-        given = Given(subsets, limit, max_length, context_len, prefix, paper, group0, mlm_sample, dtype)
-        prepared = prepare(model_dir, data, given, placed, ranks.world_size)
+        prepared = prepare(
+            model_dir,
+            data,
+            dtype=dtype,
+            device=placed,
+            world_size=ranks.world_size,
+            subsets=subsets,
+            limit=limit,
+            max_length=max_length,
+            context_len=context_len,
+            prefix=prefix,
+            paper=paper,
+            mlm_sample=mlm_sample,
+        )
         if train is not None:
             corpus_of(train)  # that it is there; it is read at the end
         return prepared
@@ -128,7 +137,7 @@ def bits_per_byte(
     with ExitStack() as held:
         recorded = Recorded(Records.of([], [shard.name for shard in of.corpus.shards], of.corpus.manifest))
         if out is not None:
-            recorded = Recorded(ranks.first(lambda: _held(out, of, held, on_error)))
+            recorded = Recorded(ranks.first(lambda: _held(out, of, held)))
         labels: dict[str, None] = {}
         records, skipped = _score(
             load,
@@ -183,12 +192,22 @@ def score_corpus(
     makes the forward passes (see `score_documents`); it is for processes that each make this call, as training does.
     """
     check_counts(limit=limit, max_length=max_length, batch_tokens=batch_tokens, context_len=context_len)
-    given = Given(subsets, limit, max_length, context_len, prefix)
-    rules = rules_of(given, corpus, tokenizer, lm.model, lm.max_length, masked=False)
+    rules = rules_of(
+        corpus,
+        tokenizer,
+        lm.model,
+        lm.max_length,
+        masked=False,
+        subsets=subsets,
+        limit=limit,
+        max_length=max_length,
+        context_len=context_len,
+        prefix=prefix,
+    )
     described = protocol(
         lm.model, tokenizer, corpus, rules, dtype=lm.model.dtype, device=lm.model.device.type, model_dir=None
     )
-    of = Prepared(corpus, rules, tokenizer, lm.model.dtype, described, "", None, None)
+    of = Prepared(corpus, rules, tokenizer, lm.model.dtype, described, "", None)
     recorded = Recorded(Records.of([], [shard.name for shard in corpus.shards], corpus.manifest))
     was_training = lm.model.training
     lm.model.train(False)
@@ -208,14 +227,12 @@ class _Masked:
     template: Template
 
 
-def _held(out: str | Path, of: Prepared, held: ExitStack, on_error: OnError) -> Records:
-    """What is recorded in the folder, which is held as long as `held` is open; says how much, where there is any."""
+def _held(out: str | Path, of: Prepared, held: ExitStack) -> Records:
+    """The folder's records; the folder stays locked while `held` is open. Logs how many documents need no scoring."""
     recorded = held.enter_context(held_folder(out, of.key, of.protocol, of.corpus.manifest))
     if len(recorded):
-        count = count_selected(of.corpus, of.rules, of.lists, on_error)
-        amount = f"{len(recorded):,}" if count is None else f"{len(recorded):,} of {count:,}"
-        are = "document is" if (count or len(recorded)) == 1 else "documents are"
-        logger.warning("continuing: %s %s scored already, recorded in %s", amount, are, visible(str(out)))
+        documents = "1 document is" if len(recorded) == 1 else f"{len(recorded):,} documents are"
+        logger.warning("resuming: %s scored already, recorded in %s", documents, visible(str(out)))
     return recorded
 
 
@@ -252,14 +269,14 @@ def _score(
 
         with ExitStack() as opened:
             batches = opened.enter_context(
-                closing(selected(of.corpus, of.rules, of.lists, on_error, skipped, credit.read, labels))
+                closing(selected(of.corpus, of.rules, on_error, skipped, credit.read, labels))
             )
             left = map(recorded.left_of, credit.passing(batches))
             documents = tokenized(dealt(left, rank, world_size), of.tokenizer)
             found = _scored(load, documents, of, batch_tokens, scored, share)
             if out is not None:
-                file = opened.enter_context(RecordFile(record_path(out, of.key, rank)))
-                found = _written(found, file)
+                append = opened.enter_context(record_file(records_folder(out, of.key) / f"records.{rank}.jsonl"))
+                found = _written(found, append)
             return Records.of(found, names, manifest)
 
     parts = [own(lambda: None)] if ranks is None else ranks.gather(apart(ranks, own))
@@ -312,9 +329,9 @@ def _scored(
         )
 
 
-def _written(documents: Iterable[ScoredDocument], file: RecordFile) -> Iterator[ScoredDocument]:
+def _written(documents: Iterable[ScoredDocument], append: Callable[[ScoredDocument], None]) -> Iterator[ScoredDocument]:
     for document in documents:
-        file.append(document)
+        append(document)
         yield document
 
 
@@ -341,22 +358,6 @@ def _tell(records: Records, of: Prepared, skipped: SkippedLines) -> None:
                 visible(shard.name, 200),
                 visible(corpus.manifest.name, 60),
                 visible(", ".join(sorted(labels)[:3]), 200),
-            )
-    if of.lists is not None and of.rules.limit is None:
-        unmet = {
-            name: count
-            for name, count in of.lists.unmet().items()
-            if of.rules.subsets is None or name in of.rules.subsets
-        }
-        if unmet:
-            name, count = max(unmet.items(), key=lambda item: item[1])
-            logger.warning(
-                "the lists of group0 name %d documents that are not in %s, %d of them of %s: it is not the whole test "
-                "set",
-                sum(unmet.values()),
-                visible(corpus.root, 200),
-                count,
-                visible(name, 80),
             )
     if skipped.count:
         lines = "1 bad line" if skipped.count == 1 else f"{skipped.count:,} bad lines"

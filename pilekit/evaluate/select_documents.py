@@ -1,6 +1,6 @@
 """Which documents are scored, and by whom: text goes by in batches, and none of it is held.
 
-    read -> those of the group0 lists -> the first `limit` of each subset -> those not recorded yet -> this rank's
+    read -> those of the subsets asked for -> the first `limit` of each subset -> those not recorded yet -> this rank's
 
 Every rank reads all of the text, which costs little beside the model, and none asks the others: the deal follows from
 the bytes alone. A document goes to the rank that has the fewest so far, so no rank has more than one document's bytes
@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from typing import Protocol
 
 import numpy as np
 
 from pilekit.corpus import Corpus
-from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.results.protocol import Rules
+from pilekit.evaluate.protocol import Rules
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.score.causal_nll import TokenizedDocument
 from pilekit.shards.read.damage import SkippedLines
@@ -31,26 +28,15 @@ DOCUMENT_BYTES = 64
 """What a document counts beside its bytes: a million empty ones are work too."""
 
 
-class Lists(Protocol):
-    """The lists of documents of `--group0`."""
-
-    def of(self, batch: DocumentBatch) -> DocumentBatch:
-        """The listed documents; to be given all batches of the corpus, in order."""
-
-    def anew(self) -> Lists:
-        """The same lists for another reading of the corpus."""
-
-
 def selected(
     corpus: Corpus,
     rules: Rules,
-    lists: Lists | None,
     on_error: OnError,
     skipped: SkippedLines,
     advance: Callable[[int], None],
     labels: dict[str, None] | None = None,
 ) -> Generator[DocumentBatch, None, None]:
-    """All batches of the documents that `rules` select, in the corpus's order, which is that of `lists` too.
+    """All batches of the documents that `rules` select, in the corpus's order.
 
     on_error   "raise" or "skip" at a bad line; what is passed over is added to `skipped`
     advance    called with each further amount of stored bytes read
@@ -67,21 +53,12 @@ def selected(
                     labels.update(dict.fromkeys(batch.subsets))
                 if wanted is not None:
                     batch = batch.where([label in wanted for label in batch.subsets])
-                yield first.of(batch if lists is None else lists.of(batch))
+                yield first.of(batch)
                 if first.are_all_there:
                     break
             skipped.merge(reader.skipped)
         if first.are_all_there:
             return
-
-
-def count_selected(corpus: Corpus, rules: Rules, lists: Lists | None, on_error: OnError) -> int | None:
-    """How many documents `rules` select, by a reading of its own; None where a reading is dear: of a URL, of stdin."""
-    if any(shard.path == STANDARD_INPUT or is_url(shard.path) for shard in corpus.shards):
-        return None
-    own = None if lists is None else lists.anew()
-    with closing(selected(corpus, rules, own, on_error, SkippedLines(), lambda amount: None)) as batches:
-        return sum(map(len, batches))
 
 
 class Recorded:

@@ -38,7 +38,7 @@ class TrainingCopies:
     subsets: dict[str, int]
     shards: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """`{"overall": 3, "subsets": {name: 3}, "shards": [names]}`."""
         return {"overall": self.overall, "subsets": self.subsets, "shards": list(self.shards)}
 

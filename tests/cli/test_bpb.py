@@ -104,7 +104,7 @@ def test_json_is_the_result_file(model_dir: Path, corpus: Path, tmp_path: Path) 
     found = json.loads(result.stdout)
     assert found["protocol"].pop("records").isalnum()
     assert expected.protocol.pop("records") is None
-    assert found == expected.to_json()
+    assert found == expected.to_dict()
     # An older result is replaced.
     assert bpb(model_dir, corpus, "--out", file.parent).exit_code == 0
     assert json.loads(file.read_text())["protocol"]["limit"] is None
@@ -122,16 +122,7 @@ def test_every_option_reaches_the_figures(model_dir: Path, corpus: Path) -> None
     for name, (given, arguments) in options.items():
         result = bpb(model_dir, corpus, *given, "--limit", 3, "--json")
         assert result.exit_code == 0, (name, result.output)
-        assert json.loads(result.stdout) == bits_per_byte(model_dir, corpus, limit=3, **arguments).to_json(), name
-
-
-def test_only_listed_documents(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
-    test = tmp_path / "test.jsonl.zst"
-    shutil.copy(corpus / "00.jsonl.zst", test)
-    (tmp_path / "lists.json").write_text(json.dumps({"Github": [0, 2]}))
-    result = bpb(model_dir, test, "--group0", tmp_path / "lists.json", "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["subsets"]["Github"]["documents"] == 2
+        assert json.loads(result.stdout) == bits_per_byte(model_dir, corpus, limit=3, **arguments).to_dict(), name
 
 
 def test_documents_that_were_trained_on_are_counted(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
@@ -154,7 +145,7 @@ def test_a_run_that_was_recorded_goes_on(
     first = bpb(model_dir, corpus, "--out", tmp_path, "--json")
     assert caplog.messages == []
     again = bpb(model_dir, corpus, "--out", tmp_path, "--json")
-    assert caplog.messages == [f"continuing: 24 of 24 documents are scored already, recorded in {tmp_path}"]
+    assert caplog.messages == [f"resuming: 24 documents are scored already, recorded in {tmp_path}"]
     assert first.stdout == again.stdout
 
 
@@ -172,7 +163,7 @@ def test_results_are_compared(scored: list[Path], model_dir: Path, other_model: 
     found = json.loads(result.stdout)
     expected = compare([bits_per_byte(model, corpus) for model in (model_dir, other_model)], scored)
     assert found["overall"]["models"] == [f"{model_dir} ({scored[0]})", f"{other_model} ({scored[1]})"]
-    assert found == expected.to_json()
+    assert found == expected.to_dict()
     assert set(found) == {"subsets", "overall"}
     assert set(found["subsets"]) == {*LABELS, "(none)"}
     low, high = found["overall"]["interval"]
@@ -199,7 +190,7 @@ def test_models_are_scored_and_compared(
     assert found.exit_code == 0, found.output
     folders = [scored[0], tmp_path / "B", tmp_path / "C"]
     expected = compare([bits_per_byte(model, corpus) for model in (model_dir, other_model, model_dir)], folders)
-    assert json.loads(found.stdout) == expected.to_json()
+    assert json.loads(found.stdout) == expected.to_dict()
     assert found.stderr == "".join(f"written: {folder / 'result.json'}\n" for folder in folders[1:])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["B", "C"]
     again = bpb("--compare", scored[0], tmp_path / "B", tmp_path / "C", "--json")
@@ -252,7 +243,6 @@ def test_what_is_not_there(model_dir: Path, corpus: Path, tmp_path: Path) -> Non
     assert "missing" in error_of(bpb(tmp_path / "missing", corpus))
     assert "missing.jsonl" in error_of(bpb(model_dir, tmp_path / "missing.jsonl"))
     assert "missing.jsonl" in error_of(bpb(model_dir, corpus, "--train", tmp_path / "missing.jsonl"))
-    assert "missing.json" in error_of(bpb(model_dir, corpus, "--group0", tmp_path / "missing.json"))
     assert "no shards" in error_of(bpb(model_dir, model_dir))
     assert "no documents of Books3" in error_of(bpb(model_dir, corpus, "--subsets", "Books3"))
     assert "unknown subset" in error_of(bpb(model_dir, corpus, "--subsets", "Buks3"))
@@ -332,7 +322,7 @@ def test_of_two_ranks_the_first_prints(model_dir: Path, corpus: Path, tmp_path: 
 
     done = job(model_dir, corpus, "--json", "--plot", tmp_path / "a.png", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    found, alone = json.loads(done.stdout), bits_per_byte(model_dir, corpus).to_json()
+    found, alone = json.loads(done.stdout), bits_per_byte(model_dir, corpus).to_dict()
     assert found["overall"]["documents"] == 24
     assert found["overall"]["bpb"] == pytest.approx(alone["overall"]["bpb"], rel=1e-7)
     assert [done.stderr.count(word) for word in ("written: ", "drawn: ")] == [1, 1]

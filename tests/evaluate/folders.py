@@ -17,11 +17,11 @@ from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in sorted((out / "records").glob("*.jsonl")) for line in file.open()]
+    return [json.loads(line) for file in sorted((out / "records").glob("*/*.jsonl")) for line in file.open()]
 
 
-def record_file(out: Path) -> Path:
-    [file] = (out / "records").glob("*.jsonl")
+def only_file(out: Path) -> Path:
+    [file] = (out / "records").glob("*/*.jsonl")
     return file
 
 

@@ -141,7 +141,7 @@ def test_result_json(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
     result = bits_per_byte(model_dir, corpus, subsets=["ArXiv"], limit=1)
     path = write_result(result, tmp_path / "new" / "folder")
     told = json.loads(path.read_text())
-    assert told == result.to_json()
+    assert told == result.to_dict()
     assert {"overall", "weighted", "subsets", "published", "protocol"} <= set(told)
     assert {"documents", "bytes", "tokens", "bpb", "interval", "nll"} <= set(told["overall"])
     assert told["subsets"]["ArXiv"] == told["overall"]

@@ -114,31 +114,28 @@ def recorded(out: Path) -> Counter[Identity]:
     return Counter((line["shard"], line["document"]) for line in lines(out))
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("keeping", [True, False])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_table_of_one_process(
-    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, world_size: int, keeping: bool
+    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, world_size: int
 ) -> None:
-    alone = bits_per_byte(model_dir, corpus, out=tmp_path / "alone" if keeping else None)
-    out = tmp_path / "out" if keeping else None
+    alone, out = bits_per_byte(model_dir, corpus, out=tmp_path / "alone"), tmp_path / "out"
     found = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
     for result, _ in found:
         same(result, alone)
         assert result.protocol == alone.protocol
-        assert result.to_json() == found[0][0].to_json()
+        assert result.to_dict() == found[0][0].to_dict()
     scored = Counter(identity for _, begun in found for identity in begun)
     assert len(scored) == alone.overall.documents == 50
     assert set(scored.values()) == {1}
-    if out is not None:
-        assert recorded(out) == scored
-        assert len(list((out / "records").glob("*.jsonl"))) == world_size
-        assert read_result(out).to_json() == found[0][0].to_json()
-        # Finished: nobody scores anything.
-        again = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
-        assert [(result.to_json(), begun) for result, begun in again] == [(found[0][0].to_json(), [])] * world_size
+    assert recorded(out) == scored
+    assert len(list((out / "records").glob("*/*.jsonl"))) == world_size
+    assert read_result(out).to_dict() == found[0][0].to_dict()
+    # Finished: nobody scores anything.
+    again = process_group(world_size).run(evaluated, model_dir, corpus, out, 256)
+    assert [(result.to_dict(), begun) for result, begun in again] == [(found[0][0].to_dict(), [])] * world_size
 
 
-@pytest.mark.parametrize("sizes", [(4, 1, 2), (1, 4), (2, 2, 4, 1)])
+@pytest.mark.parametrize("sizes", [(2, 1, 2), pytest.param((4, 1, 2, 2), marks=pytest.mark.slow)])
 def test_killed_and_resumed_on_any_ranks(
     process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
@@ -157,14 +154,15 @@ def test_killed_and_resumed_on_any_ranks(
         for result, _ in found:
             same(result, alone)
         (out / "result.json").unlink()
-        for file in (out / "records").glob("*.jsonl"):
+        for file in (out / "records").glob("*/*.jsonl"):
             content = file.read_bytes()
             file.write_bytes(content[: rng.randrange(len(content) + 1)])
-        whole = [file.read_bytes().rpartition(b"\n")[0].splitlines() for file in (out / "records").glob("*.jsonl")]
+        whole = [file.read_bytes().rpartition(b"\n")[0].splitlines() for file in (out / "records").glob("*/*.jsonl")]
         told = [json.loads(line) for of in whole for line in of]
         kept = Counter((line["shard"], line["document"]) for line in told)
 
 
+@pytest.mark.slow
 def test_more_ranks_than_documents(process_group: ProcessGroups, model_dir: Path, few: Path, tmp_path: Path) -> None:
     alone = bits_per_byte(model_dir, few)
     for result, begun in process_group(4).run(evaluated, model_dir, few, tmp_path / "out", 256):
@@ -190,7 +188,7 @@ def test_documents_are_dealt_by_their_bytes(sizes: list[list[int]], world_size: 
     assert max(loads) - min(loads) <= largest
 
 
-@pytest.mark.parametrize(("rank", "kind"), [(0, "bad"), (1, "bad"), (1, "error")])
+@pytest.mark.parametrize(("rank", "kind"), [(1, "bad"), pytest.param(1, "error", marks=pytest.mark.slow)])
 def test_what_one_rank_fails_with_ends_all(
     process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, rank: int, kind: str
 ) -> None:
@@ -283,7 +281,7 @@ def test_torchrun_killed_and_resumed(model_dir: Path, slow_corpus: Path, tmp_pat
     ranks: list[int] = []
     try:
         end = time.monotonic() + 600
-        while sum(file.read_bytes().count(b"\n") for file in (out / "records").glob("*.jsonl")) < 100:
+        while sum(file.read_bytes().count(b"\n") for file in (out / "records").glob("*/*.jsonl")) < 100:
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -320,5 +318,5 @@ def test_torchrun_killed_and_resumed(model_dir: Path, slow_corpus: Path, tmp_pat
 
 
 def recorded_whole(out: Path) -> set[Identity]:
-    found = [file.read_bytes().rpartition(b"\n")[0].splitlines() for file in (out / "records").glob("*.jsonl")]
+    found = [file.read_bytes().rpartition(b"\n")[0].splitlines() for file in (out / "records").glob("*/*.jsonl")]
     return {(told["shard"], told["document"]) for lines in found for told in map(json.loads, lines)}

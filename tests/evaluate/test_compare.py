@@ -235,7 +235,7 @@ def three() -> Comparison:
 
 def test_json_of_two_models() -> None:
     two = compare([result([(one, 10.0 - i) for one in texts(0, 1, 2, 3)]) for i in range(2)])
-    json = two.to_json()
+    json = two.to_dict()
     assert set(json) == {"subsets", "overall"}
     assert set(json["subsets"]) == {"ArXiv", "Github", "New"}
     for one in (json["overall"], *json["subsets"].values()):
@@ -249,7 +249,7 @@ def test_json_of_two_models() -> None:
 
 
 def test_json_of_three_models() -> None:
-    json = three().to_json()
+    json = three().to_dict()
     assert set(json) == {"comparisons"}
     assert [one["overall"]["models"] for one in json["comparisons"]] == [["runs/a", "runs/b"], ["runs/a", "C"]]
     assert [one["overall"]["left_out"] for one in json["comparisons"]] == [[1, 0], [1, 1]]
@@ -331,7 +331,7 @@ def test_folders_are_named_beside_the_models() -> None:
     of = [result(scored, model={"path": "runs/a"}), result(scored, model={"path": "runs/a"}), result(scored)]
     found = compare(of, ["scores/1024", None, Path("scores/c")])
     assert found.models == ("runs/a (scores/1024)", "runs/a", "C (scores/c)")
-    two = compare(of[:2], ["scores/1024", "scores/2048"]).to_json()
+    two = compare(of[:2], ["scores/1024", "scores/2048"]).to_dict()
     assert two["overall"]["models"] == ["runs/a (scores/1024)", "runs/a (scores/2048)"]
 
 
@@ -360,7 +360,7 @@ def test_what_cannot_be_compared() -> None:
 
 
 def test_reading_results_and_comparing_them_loads_no_torch() -> None:
-    modules = ("compare", "comparison_table", "plot", "result_folder")
+    modules = ("results.compare", "show.comparison_table", "show.plot", "results.result_folder")
     program = f"import sys\n{''.join(f'import pilekit.evaluate.{name}{chr(10)}' for name in modules)}"
     program += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)

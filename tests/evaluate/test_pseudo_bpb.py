@@ -83,7 +83,7 @@ def test_every_document_is_as_in_the_reference(made: Path) -> None:
 
 
 def test_no_figure_of_it_is_called_bits_per_byte(made: Path) -> None:
-    content = figures(str(made), mlm_sample=2).to_json()
+    content = figures(str(made), mlm_sample=2).to_dict()
     assert "bpb" not in set(keys(content))
     for score in (content["overall"], content["weighted"], *content["subsets"].values()):
         assert score["interval"][0] < score["pseudo_bpb"] < score["interval"][1]
@@ -108,7 +108,7 @@ def test_a_run_that_was_complete_needs_no_model(made: Path, tmp_path: Path, monk
     first = figures(str(made), mlm_sample=3, out=tmp_path)
     monkeypatch.setattr(scoring_run, "load_masked_lm", None)
     again = figures(str(made), mlm_sample=3, out=tmp_path, batch_tokens=100)
-    assert again.to_json() == first.to_json()
+    assert again.to_dict() == first.to_dict()
     with pytest.raises(TypeError):
         figures(str(made), mlm_sample=4, out=tmp_path)  # another protocol has records of its own
 
@@ -159,4 +159,4 @@ def test_bad_arguments_and_folders(made: Path, tmp_path: Path) -> None:
 
 def test_a_stored_result_is_read_again(made: Path, tmp_path: Path) -> None:
     found = sampled_figures(str(made), str(tmp_path))
-    assert read_result(tmp_path).to_json() == json.loads(json.dumps(found.to_json()))
+    assert read_result(tmp_path).to_dict() == json.loads(json.dumps(found.to_dict()))

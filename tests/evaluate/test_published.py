@@ -160,7 +160,7 @@ def test_columns_and_what_differs_on_val() -> None:
     for part in ("Table 2", "a random tenth of the Pile test set", "1,024 tokens", "Here: 22 documents of val"):
         assert part in published.differs
     assert published.differs.endswith("windows of 512 tokens, bytes counted.")
-    json.dumps(published.to_json(), allow_nan=False)
+    json.dumps(published.to_dict(), allow_nan=False)
 
 
 def test_what_differs_on_test() -> None:

@@ -68,7 +68,6 @@ def test_what_is_wrong_is_told_before_the_weights_are_read(
         ({"mlm_sample": 5}, "mlm_sample is for masked models, and this gpt_neox model is a causal one"),
         ({"dtype": "float32"}, "dtype is auto, fp32, bf16 or fp16, not 'float32'"),
         ({"device": "gpu"}, "device is auto, cpu, cuda or cuda:N, not 'gpu'"),
-        ({"group0": tmp_path / "nowhere"}, "no such file or folder"),
         ({"train": tmp_path / "nowhere"}, "no such file or folder"),
         ({"out": model_dir / "config.json"}, "cannot be made: Not a directory"),
     ]

@@ -1,4 +1,4 @@
-"""Which documents are scored: subsets, limits, lists, held-out shards; and what is told of those that are not."""
+"""Which documents are scored: subsets, limits, held-out shards; and what is told of those that are not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import select_documents as selection
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.results.protocol import Rules
-from pilekit.evaluate.select_documents import count_selected
 from tests.evaluate.documents import manifest_of, write
 
 
@@ -107,28 +105,6 @@ def test_of_a_corpus_with_held_out_shards_only_they_are_scored(
     assert caplog.text == ""
 
 
-def test_only_documents_of_the_lists(tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are numbered within their subset, over all shards of test, whatever else is asked for."""
-    write(tmp_path / "test" / "0.jsonl", [("ArXiv", "a"), ("Github", "bb"), ("ArXiv", "ccc"), ("Ubuntu IRC", "i" * 40)])
-    write(tmp_path / "test" / "1.jsonl", [("ArXiv", "dddd"), ("Github", "eeeee")])
-    write(tmp_path / "val.jsonl", [("ArXiv", "not of test")])
-    lists = tmp_path / "lists.json"
-    lists.write_text('{"ArXiv": [0, 2], "Github": [1, 7]}')
-    with caplog.at_level(logging.WARNING):
-        result = bits_per_byte(model_dir, tmp_path, group0=lists, out=tmp_path / "out")
-    assert {name: score.bytes for name, score in result.subsets.items()} == {"ArXiv": 5, "Github": 5, "Ubuntu IRC": 40}
-    assert [shard["name"] for shard in result.protocol["data"]] == ["test/0.jsonl", "test/1.jsonl"]
-    assert result.protocol["group0"].startswith("xxh3:")
-    assert "the lists of group0 name 1 documents that are not in" in caplog.text
-    caplog.clear()
-    assert bits_per_byte(model_dir, tmp_path, group0=lists, out=tmp_path / "out").to_json() == result.to_json()
-    assert f"continuing: 4 of 4 documents are scored already, recorded in {tmp_path / 'out'}" in caplog.messages
-    only = bits_per_byte(model_dir, tmp_path, group0=lists, subsets=["github"], limit=1)
-    assert {name: score.bytes for name, score in only.subsets.items()} == {"Github": 5}
-    with pytest.raises(PilekitError, match=r"val\.jsonl: is a val shard, and group0 numbers the documents of test"):
-        bits_per_byte(model_dir, tmp_path / "val.jsonl", group0=lists)
-
-
 def test_bad_lines_are_skipped_and_counted_when_asked(
     tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,10 +129,3 @@ def test_too_many_labels_are_no_subsets(model_dir: Path, tmp_path: Path, monkeyp
     shard = write(tmp_path / "a.jsonl", [(f"label {n}", "x") for n in range(4)])
     with pytest.raises(PilekitError, match="more than 3 different subset labels"):
         bits_per_byte(model_dir, shard)
-
-
-def test_only_what_is_here_is_read_to_be_counted(tmp_path: Path) -> None:
-    shard = write(tmp_path / "a.jsonl", [("ArXiv", "a"), ("Github", "b"), ("ArXiv", "c"), ("ArXiv", "d")])
-    rules = Rules(32, 1, "auto", 0, subsets=("ArXiv",), limit=2)
-    assert count_selected(Corpus(shard), rules, None, "raise") == 2
-    assert count_selected(Corpus("-"), rules, None, "raise") is None

@@ -205,7 +205,7 @@ def test_pooled_and_weighted_answer_different_questions() -> None:
 
 def test_json_has_every_figure_under_its_name() -> None:
     documents = [ScoredDocument("x.jsonl", n, n, "A", 10, 3, 5.0 + n) for n in range(4)]
-    told = tabulated(documents).to_json()
+    told = tabulated(documents).to_dict()
     assert list(told) == [
         *("overall", "weighted", "subsets", "published", "withheld", "warnings", "training_copies", "protocol"),
     ]
@@ -226,7 +226,7 @@ def test_json_has_every_figure_under_its_name() -> None:
 
 def test_a_masked_models_figures_have_another_name() -> None:
     documents = [ScoredDocument("x.jsonl", n, n, "A", 10, 3, 5.0 + n) for n in range(4)]
-    causal, masked = tabulated(documents).to_json(), tabulated(documents, kind="masked").to_json()
+    causal, masked = tabulated(documents).to_dict(), tabulated(documents, kind="masked").to_dict()
 
     def keys(value: Any) -> set[str]:
         if not isinstance(value, dict):

@@ -60,7 +60,7 @@ def test_they_are_the_documents_whose_text_is_in_any_training_shard(
         expected[label] += text in texts
     assert found.subsets == expected
     assert found.overall == sum(expected.values())
-    assert found.to_json() == {"overall": found.overall, "subsets": expected, "shards": ["00.jsonl", "01.jsonl"]}
+    assert found.to_dict() == {"overall": found.overall, "subsets": expected, "shards": ["00.jsonl", "01.jsonl"]}
 
 
 def test_a_warning_tells_of_copies_and_of_none_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,7 @@ def test_where_there_is_no_figure_a_warning_says_so(
         [warning] = result.warnings
         assert warning.startswith(said)
         assert caplog.messages == [warning]
-        assert result.to_json()["warnings"] == [warning]
+        assert result.to_dict()["warnings"] == [warning]
 
 
 def test_constants_of_another_tokenizer_are_warned_of(

@@ -64,7 +64,7 @@ class Difference:
         least = ROUNDING * max(self.bpb)
         return -1 if high < -least else 1 if low > least else 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """`{"difference", "interval": [low, high], "bpb": [first, other], "documents", "bytes", "approximate"}`."""
         return {
             "difference": self.difference,
@@ -101,7 +101,7 @@ class Comparison:
     left_out: tuple[int, ...]
     cautions: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Of two models `{"subsets": {name: {"difference", "interval", ...}}, "overall": {...}}`.
 
         `overall` has also what concerns all: "models", "left_out", "cautions". Of more models it is `{"comparisons":
@@ -113,9 +113,9 @@ class Comparison:
     def _pair(self, number: int) -> dict[str, Any]:
         one = self.against[number]
         return {
-            "subsets": {name: difference.to_json() for name, difference in one.subsets.items()},
+            "subsets": {name: difference.to_dict() for name, difference in one.subsets.items()},
             "overall": {
-                **one.overall.to_json(),
+                **one.overall.to_dict(),
                 "models": [self.models[0], self.models[number + 1]],
                 "left_out": [self.left_out[0], self.left_out[number + 1]],
                 "cautions": list(self.cautions),

@@ -44,7 +44,7 @@ class PublishedColumn:
     source: str
     is_secondary: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it, under the same names."""
         return {
             "model": self.model,
@@ -70,11 +70,11 @@ class Published:
     overall: tuple[PublishedColumn, ...]
     differs: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """`{"columns": [{"model", "overall", "subsets", ...}], "overall": [...], "differs"}`."""
         return {
-            "columns": [column.to_json() for column in self.columns],
-            "overall": [column.to_json() for column in self.overall],
+            "columns": [column.to_dict() for column in self.columns],
+            "overall": [column.to_dict() for column in self.overall],
             "differs": self.differs,
         }
 

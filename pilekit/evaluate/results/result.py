@@ -71,7 +71,7 @@ class Score:
         """Whether documents are so few that the interval may be too narrow: under 100."""
         return self.documents < APPROXIMATE_BELOW
 
-    def to_json(self, key: str = "bpb") -> dict[str, Any]:
+    def to_dict(self, key: str = "bpb") -> dict[str, Any]:
         """`{"documents", "bytes", "tokens", "bpb", "interval": [low, high], ...}`; `key` is what bpb is called."""
         return {
             "documents": self.documents,
@@ -106,7 +106,7 @@ class Weighted:
     held_fixed: tuple[str, ...] = ()
     approximate: bool = False
 
-    def to_json(self, key: str = "bpb") -> dict[str, Any]:
+    def to_dict(self, key: str = "bpb") -> dict[str, Any]:
         """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is what bpb is called."""
         return {
             key: self.bpb,
@@ -153,23 +153,23 @@ class BitsPerByte:
         """What the figure is called in JSON: "bpb", or "pseudo_bpb" for a masked model."""
         return "pseudo_bpb" if self.is_masked else "bpb"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """`{"overall": {...}, "weighted": {...}, "subsets": {name: {...}}, "published", ..., "protocol"}`."""
         return {
-            "overall": self.overall.to_json(self.key),
-            "weighted": None if self.weighted is None else self.weighted.to_json(self.key),
-            "subsets": {name: score.to_json(self.key) for name, score in self.subsets.items()},
-            "published": None if self.published is None else self.published.to_json(),
+            "overall": self.overall.to_dict(self.key),
+            "weighted": None if self.weighted is None else self.weighted.to_dict(self.key),
+            "subsets": {name: score.to_dict(self.key) for name, score in self.subsets.items()},
+            "published": None if self.published is None else self.published.to_dict(),
             "withheld": self.withheld,
             "warnings": list(self.warnings),
-            "training_copies": None if self.training_copies is None else self.training_copies.to_json(),
+            "training_copies": None if self.training_copies is None else self.training_copies.to_dict(),
             "protocol": self.protocol,
         }
 
 
 def result_text(result: BitsPerByte) -> str:
     """The text of `result.json`."""
-    return json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
+    return json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
 
 
 def write_result(result: BitsPerByte, folder: str | Path) -> Path:

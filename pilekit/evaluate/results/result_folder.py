@@ -1,58 +1,48 @@
-"""DIR: what an evaluation leaves behind, and how an interrupted one goes on.
+"""DIR: what an evaluation leaves behind, and from which an interrupted one resumes.
 
-    DIR/result.json               the figures and their whole protocol, which names KEY; there when all is scored
-        records/KEY.<rank>.jsonl  a line per document, written the moment it is scored
-        records/KEY.json          what KEY stands for: the protocol and the manifest (`key_file`)
-        records/pilekit.json      says that these are no shards
+    DIR/result.json                     the figures and their protocol, which names KEY; written when all is scored
+        records/KEY/pilekit.json        the header: the protocol as parameters, the manifest as input
+        records/KEY/records.RANK.jsonl  a line per document, appended as soon as the document is scored
 
-KEY is a hash of the model and of all of the protocol that a record depends on, so records under one key belong in one
-table, on however many ranks and in however many runs they were made, and those of other models and protocols lie beside
-them untouched. The table is a function of the records alone: `read_result` makes it again, to the last bit. Of
-result.json, which is written when all is whole, it takes KEY, how many documents there were, and which variant of the
-figures it holds (`paper`, of which KEY is no hash): KEY.json is of the last run, which may not have come to its end.
+KEY is a hash of the model and of all of the protocol that a record depends on. Records under one KEY belong in one
+table, on however many ranks and in however many runs they were made; other models and protocols have folders of their
+own. The figures are a function of the records alone, so `read_result` makes them again, to the last bit. From
+result.json it takes KEY, the number of documents, and the variant of the figures (`paper` is no part of KEY): the
+header is of the last run, which may not have finished.
 
-A line is written whole, with one call, behind the last whole one, and carries a sum of its own: what a kill or a full
-disk tears is cut off when the rank's file is opened again, and what is damaged otherwise is passed over with a warning;
-both are scored again. So at most what was being scored is lost: the batch under way, and what is done of the windows
-of documents that it did not complete.
+A kill or a full disk can tear the last line of a file. A torn line has no newline: it is not read, and cut off when the
+file is opened again, so its document is scored again. Every other line that is not as it was written is an error.
 
-One run holds the folder at a time, by the kernel's lock on records/.lock, which ends with its process.
+One run holds the folder at a time, by a lock; each rank holds a lock on its file too.
 """
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 import xxhash
 
 from pilekit.artifacts.file_lock import locked
-from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
+from pilekit.artifacts.header import read_header, write_header
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.results.key_file import read_key_file, write_key_file
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.training_copies import TrainingCopies
 
-logger = logging.getLogger(__name__)
-
 RECORDS = "records"
 KIND = "records"
-_SUM = len(b',"check":"0123456789abcdef"}')
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of a record file, but for its sum."""
+    """A line of a record file; `check` is the hash of the line without it."""
 
     shard: str
     document: int
@@ -61,6 +51,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes: int
     tokens: int
     nll: float
+    check: str = ""
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -70,178 +61,114 @@ def record_line(document: ScoredDocument) -> bytes:
     """The line of a document, its newline included; numbers come back as they were, to the last bit."""
     of = document
     line = msgspec.json.encode(_Line(of.shard, of.number, of.text, of.subset, of.bytes, of.tokens, of.nll))
-    return line[:-1] + f',"check":"{xxhash.xxh3_64_hexdigest(line)}"}}\n'.encode()
+    check = xxhash.xxh3_64_hexdigest(line).encode()
+    return line.removesuffix(b'""}') + b'"%s"}\n' % check
 
 
-def read_line(line: bytes) -> ScoredDocument | None:
-    """The document of a line without its newline; None if it is not as `record_line` wrote it."""
-    body = line[:-_SUM] + b"}"
-    if line[-_SUM:] != f',"check":"{xxhash.xxh3_64_hexdigest(body)}"}}'.encode():
-        return None
+def read_line(line: bytes) -> ScoredDocument:
+    """The document of a line; ValueError unless `record_line` wrote it so."""
+    of = _decoder.decode(line)
+    document = ScoredDocument(of.shard, of.document, of.text, of.subset, of.bytes, of.tokens, of.nll)
+    if record_line(document) != line:
+        raise ValueError("it is not what was written")
+    return document
+
+
+def records_folder(out: str | Path, key: str) -> Path:
+    """Where the records under `key` lie in the folder `out`."""
+    return Path(out) / RECORDS / key
+
+
+@contextmanager
+def record_file(path: Path) -> Iterator[Callable[[ScoredDocument], None]]:
+    """Lock the file of a rank, cut off a torn last line, and yield the function that appends a document."""
+    with locked(path.with_name(f".{path.name}.lock"), wait=False):
+        with _writing(path):
+            file = path.open("ab", buffering=0)
+        with file:
+            with _writing(path):
+                file.truncate(path.read_bytes().rfind(b"\n") + 1)
+
+            def append(document: ScoredDocument) -> None:
+                rest = memoryview(record_line(document))
+                with _writing(path):
+                    while rest:
+                        rest = rest[file.write(rest) :]
+
+            yield append
+            with _writing(path):
+                os.fsync(file.fileno())
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        of = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return ScoredDocument(of.shard, of.document, of.text, of.subset, of.bytes, of.tokens, of.nll)
-
-
-class RecordFile:
-    """The record file of one rank, to be appended to; what stands behind its last whole line is cut off."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._told():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                self._lock()
-                self.end = _end_of_lines(self.file)
-                os.ftruncate(self.file, self.end)
-            except BaseException:
-                os.close(self.file)
-                raise
-
-    def append(self, document: ScoredDocument) -> None:
-        """Write a document's line: all of it, or PilekitError and nothing, as on a full disk."""
-        line = record_line(document)
-        written = 0
-        try:
-            with self._told():
-                while written < len(line):
-                    written += os.pwrite(self.file, line[written:], self.end + written)
-        except BaseException:
-            with suppress(OSError):
-                os.ftruncate(self.file, self.end)
-            raise
-        self.end += len(line)
-
-    def close(self) -> None:
-        """See to it that all of it is on disk."""
-        try:
-            with self._told():
-                os.fsync(self.file)
-        finally:
-            os.close(self.file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            os.close(self.file)
-
-    def _lock(self) -> None:
-        """A rank of a run whose rank 0 is dead may still write."""
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PilekitError(f"{visible(str(self.path))}: another process writes it; wait until it is done") from None
-        except OSError:
-            return  # a file system without locks
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise PilekitError(
-                f"{visible(str(self.path))}: cannot be written: {error.strerror}; what is recorded stays, and the same "
-                "command goes on from there"
-            ) from error
-
-
-def record_path(out: str | Path, key: str, rank: int) -> Path:
-    """The record file of a rank in the folder `out`."""
-    return Path(out) / RECORDS / f"{key}.{rank}.jsonl"
-
-
-def _end_of_lines(file: int) -> int:
-    """The bytes up to the last newline and with it."""
-    end = os.fstat(file).st_size
-    while end > 0:
-        begin = max(0, end - (1 << 16))
-        found = os.pread(file, end - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
-        end = begin
-    return 0
+        yield
+    except OSError as error:
+        raise PilekitError(
+            f"{visible(str(path))}: cannot be written: {error.strerror}; its records stay, and the same command "
+            "resumes from them"
+        ) from error
 
 
 @contextmanager
 def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: Manifest) -> Iterator[Records]:
-    """Hold the folder of a run until the block ends, made if it is missing; yields what is recorded under `key`.
+    """Lock the folder of a run until the block ends, and yield what is recorded under `key`.
 
     PilekitError where another process holds it, where it cannot be written, and where it is no folder for results.
     """
     check_out(out)
-    folder = Path(out) / RECORDS
-    with locked(folder / ".lock", wait=False):
-        if not (folder / HEADER_FILE).exists():
-            write_header(folder, kind=KIND, parameters={}, inputs={})
-        write_key_file(folder / f"{key}.json", protocol, manifest)
-        for path in sorted(folder.glob(f"{key}.*.jsonl")):  # also of ranks that this run may not have
-            RecordFile(path).close()
-        yield read_records(out, key, [shard["name"] for shard in protocol["data"]], manifest)
+    folder = records_folder(out, key)
+    with locked(folder.parent / ".lock", wait=False):
+        for path in _record_files(folder):  # of all ranks; one whose rank 0 was killed may still write
+            with record_file(path):
+                pass
+        parameters, inputs = protocol, {"manifest": msgspec.to_builtins(manifest)}
+        write_header(folder, kind=KIND, parameters=parameters, inputs=inputs, results={"sum": _sum(parameters, inputs)})
+        yield read_records(folder, [shard["name"] for shard in protocol["data"]], manifest)
 
 
 def check_out(out: str | Path) -> None:
-    """PilekitError where `out` is no folder for results: where it holds a model, or its records/ is something else."""
+    """PilekitError where `out` is no folder for results: where it holds a model, or its records/ is a file."""
     if os.path.lexists(Path(out) / "config.json"):
         raise PilekitError(
             f"{visible(str(out))}: holds a model (config.json), and could be taken for either with results beside it; "
             "give --out a folder of its own"
         )
     folder = Path(out) / RECORDS
-    if not os.path.lexists(folder):
-        return
-    if not folder.is_dir():
+    if os.path.lexists(folder) and not folder.is_dir():
         raise PilekitError(f"{visible(str(folder))}: is a file, where a folder of records belongs; name another --out")
-    if (folder / HEADER_FILE).exists():
-        read_header(folder, KIND)
-    elif others := sorted(name for name in os.listdir(folder) if not name.startswith((".lock", HEADER_FILE))):  # noqa: PTH208
-        raise PilekitError(
-            f"{visible(str(folder))}: holds something that is no record of an evaluation ({visible(others[0], 60)}); "
-            "name another --out"
-        )
 
 
-def read_records(out: str | Path, key: str, shards: list[str], manifest: Manifest) -> Records:
-    """All records under `key`, of all ranks and runs; none where there is nothing. `shards` is the corpus's.
+def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records:
+    """All records of the folder, of all ranks and runs; none where there is nothing. `shards` is the corpus's.
 
-    Damaged lines are passed over, and copies of a line, which a warning says. PilekitError where a record is not of
-    these shards, or two of one document differ.
+    PilekitError for a damaged line, for a record of another shard, and where two records of one document differ.
     """
-    folder = Path(out) / RECORDS
-    damaged = 0
 
     def documents() -> Iterator[ScoredDocument]:
-        nonlocal damaged
-        for path in sorted(folder.glob(f"{key}.*.jsonl")):
+        for path in _record_files(folder):
             with path.open("rb") as file:
-                for line in file:
+                for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
                         break  # torn
-                    if (document := read_line(line[:-1])) is None:
-                        damaged += 1
-                    else:
-                        yield document
+                    try:
+                        yield read_line(line)
+                    except ValueError as error:  # also what msgspec raises
+                        raise PilekitError(f"line {number} of {visible(path.name)} is damaged ({error})") from error
 
     try:
-        records = Records.of(documents(), shards, manifest)
+        return Records.of(documents(), shards, manifest)
     except OSError as error:
         raise PilekitError(f"{visible(str(folder))}: cannot be read: {error.strerror}") from error
     except PilekitError as error:
         raise PilekitError(
-            f"{visible(str(folder / key))}.*.jsonl: {error}; remove these files to score it all again"
+            f"{visible(str(folder))}: {error}; remove this folder, and the same command scores its documents again"
         ) from error
-    if damaged:
-        lines = "1 line is" if damaged == 1 else f"{damaged:,} lines are"
-        logger.warning("%s.*.jsonl: %s damaged and passed over", visible(str(folder / key)), lines)
-    return records
+
+
+def _record_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("records.*.jsonl"))
 
 
 class _ToldProtocol(msgspec.Struct):
@@ -258,7 +185,7 @@ class _ToldOverall(msgspec.Struct):
 
 
 class _Told(msgspec.Struct):
-    """What is taken of a result.json."""
+    """What is taken from a result.json."""
 
     overall: _ToldOverall
     protocol: _ToldProtocol
@@ -266,9 +193,9 @@ class _Told(msgspec.Struct):
 
 
 def read_result(folder: str | Path) -> BitsPerByte:
-    """What `bits_per_byte(..., out=folder)` found, made again of its records, which it comes with.
+    """The result that `bits_per_byte(..., out=folder)` returned, made again from its records.
 
-    PilekitError if there is no result.json, if it names no records, or if not all of them are there.
+    PilekitError if there is no result.json, if it names no records, or if they are not all there or damaged.
     """
     path = Path(folder) / RESULT_FILE
     shown = visible(str(path))
@@ -284,18 +211,29 @@ def read_result(folder: str | Path) -> BitsPerByte:
         raise PilekitError(
             f"{shown}: is no result with records; score the model again with `pilekit bpb --out`"
         ) from None
-    key, documents = told.protocol.records, told.overall.documents
-    protocol, manifest = read_key_file(Path(folder) / RECORDS / f"{key}.json")
-    records = read_records(folder, key, [shard["name"] for shard in protocol["data"]], manifest)
-    if len(records) != documents:
+    records_of = records_folder(folder, told.protocol.records)
+    header = read_header(records_of, KIND)
+    if header.results != {"sum": _sum(header.parameters, header.inputs)}:
         raise PilekitError(
-            f"{shown}: is of {documents:,} documents, but {len(records):,} are recorded in {RECORDS}/; score the model "
-            "again with the same command, which adds what is missing"
+            f"{visible(str(records_of))}: its header is not what was written; score the model again with the same "
+            "command, which writes it anew"
         )
-    result = tabulate(records, {**protocol, **msgspec.to_builtins(told.protocol)}, manifest)
+    manifest = msgspec.convert(header.inputs["manifest"], Manifest)
+    records = read_records(records_of, [shard["name"] for shard in header.parameters["data"]], manifest)
+    if len(records) != told.overall.documents:
+        raise PilekitError(
+            f"{shown}: is of {told.overall.documents:,} documents, but {len(records):,} are recorded in {RECORDS}/; "
+            "score the model again with the same command, which adds what is missing"
+        )
+    result = tabulate(records, {**header.parameters, **msgspec.to_builtins(told.protocol)}, manifest)
     if getattr(told.overall, result.key) != result.overall.bpb:  # sums are exact, so it is the same to the last bit
         raise PilekitError(
             f"{shown}: is not what was written: its overall {result.key} is not that of its records; score the model "
             "again with the same command, which writes it anew"
         )
     return replace(result, training_copies=told.training_copies)
+
+
+def _sum(parameters: dict[str, Any], inputs: dict[str, Any]) -> str:
+    """Of what figures are made of beside the records, so that no edited protocol is taken for theirs."""
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode([parameters, inputs]))

@@ -306,7 +306,6 @@ def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | N
         ("prefix", None if masked else before),
         ("bytes", in_paper if protocol.get("paper") else protocol["bytes"]),
         ("data", ", ".join(shards[:3]) + (f" and {len(shards) - 3:,} more" if len(shards) > 3 else "")),
-        ("group0", "the paper's lists of documents" if protocol.get("group0") else None),
         ("subsets", None if subsets is None else ", ".join(subsets)),
         ("limit", first and f"the first {first} of each subset"),
         ("skipped", f"{skipped:,} bad line{'s' if skipped > 1 else ''}" if skipped else None),

@@ -1,14 +1,19 @@
-"""The protocol: everything that a figure depends on, as JSON types, to be printed and stored with it.
+"""The protocol: everything that a figure depends on, found and checked before any weight is read.
 
 Bits per byte of one model differ with the window, the prefix, the data, and what is counted as a byte; a number without
-these cannot be compared with another. Fingerprints stand for the model's weights and the tokenizer's file.
+these cannot be compared with another. So the protocol is stored and printed with the figures, as JSON types, in which
+fingerprints stand for the model's weights and the tokenizer's file.
+
+The weights may take minutes to read. So errors in the arguments, the tokenizer, the corpus or the machine are found
+from the model's folder alone, whose shapes are known without its numbers.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,14 +23,22 @@ import xxhash
 from transformers import PreTrainedModel
 
 from pilekit import __version__
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.masked.pseudo_scoring import Template
-from pilekit.evaluate.model.load import weight_files
-from pilekit.tokenize import Tokenizer
+from pilekit.evaluate.masked.model import tokens_of
+from pilekit.evaluate.masked.pseudo_scoring import Template, template_of
+from pilekit.evaluate.model.causal import check_vocabulary
+from pilekit.evaluate.model.device import dtype_of
+from pilekit.evaluate.model.load import MASKED, kind_of, outline, positions_of, stored_dtype, weight_files
+from pilekit.tokenize import Tokenizer, load_tokenizer
+
+Data = str | Path | Sequence[str | Path] | Corpus | None
 
 USUAL_MAX_LENGTH = 2048
 """For a model that declares no limit; lm-evaluation-harness takes the same."""
+
+MLM_SEED = 0
+"""Seed of the choice of tokens in a masked model's window, where only a sample of them is scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,6 @@ class Rules:
     prefix_id     the token id before a document's first token, or None for "none"
     subsets       exact names, or None for all
     limit         documents of each subset, or None for all
-    group0        fingerprint of the lists of the documents to take, or None for all
     masked        whether tokens are masked one at a time, and not predicted from those before them
     mlm_sample    tokens masked of a window, or None for all
     paper         whether the figures are those of the Pile's paper
@@ -50,19 +62,124 @@ class Rules:
     prefix_id: int | None
     subsets: tuple[str, ...] | None
     limit: int | None
-    group0: str | None = None
     masked: bool = False
     mlm_sample: int | None = None
     paper: bool = False
 
 
-def max_length_of(positions: int | None, given: int | None) -> int:
-    """The `max_length` to score with: what was given, which must fit the model's positions, else those."""
-    if given is None:
-        return positions or USUAL_MAX_LENGTH
-    if positions is not None and given > positions:
-        raise PilekitError(f"max_length is {given:,}, but the model has {positions:,} positions; give at most that")
-    return given
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All that is known before the weights are read; rank 0 finds it out for all.
+
+    key        of the records
+    template   a masked model's; None for a causal one
+    """
+
+    corpus: Corpus
+    rules: Rules
+    tokenizer: Tokenizer
+    dtype: torch.dtype
+    protocol: dict[str, Any]
+    key: str
+    template: Template | None
+
+
+def prepare(
+    model_dir: str | Path, data: Data, *, dtype: str, device: torch.device, world_size: int, **given: Any
+) -> Prepared:
+    """All that is known before the weights are read; `given` goes to `rules_of`. PilekitError for whatever is wrong."""
+    if not isinstance(model_dir, str | os.PathLike):
+        raise PilekitError(f"model_dir is the path of a model's folder, not {visible(repr(model_dir), 80)}")
+    corpus = corpus_of(data).only_held_out()
+    if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
+        raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
+    _exact_subsets(given.get("subsets"), corpus)
+    kind = kind_of(model_dir)
+    model = outline(model_dir, kind)
+    computed_in = dtype_of(dtype, device, stored_dtype(model_dir))
+    tokenizer = load_tokenizer(model_dir)
+    check_vocabulary(model, tokenizer, str(model_dir))
+    masked = kind is MASKED
+    template = template_of(tokenizer) if masked else None
+    positions = tokens_of(model) if masked else positions_of(model.config)
+    rules = rules_of(corpus, tokenizer, model, positions, masked=masked, **given)
+    if template is not None:
+        template.room(rules.max_length)
+    described = protocol(
+        model, tokenizer, corpus, rules, dtype=computed_in, device=device.type, model_dir=model_dir, template=template
+    )
+    return Prepared(corpus, rules, tokenizer, computed_in, described, record_key(described), template)
+
+
+def rules_of(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    model: PreTrainedModel,
+    positions: int | None,
+    *,
+    masked: bool,
+    subsets: Sequence[str] | None = None,
+    limit: int | None = None,
+    max_length: int | None = None,
+    context_len: int = 1,
+    prefix: str | int = "auto",
+    paper: bool = False,
+    mlm_sample: int | None = None,
+) -> Rules:
+    """The rules that follow from the arguments; PilekitError for those that do not fit the model or each other."""
+    kind, other = ("masked", "causal") if masked else ("causal", "masked")
+    if masked:
+        unusable = {"context_len": context_len != 1, "prefix": prefix != "auto", "paper": bool(paper)}
+    else:
+        unusable = {"mlm_sample": mlm_sample is not None}
+    if misplaced := [name for name, is_given in unusable.items() if is_given]:
+        raise PilekitError(
+            f"{misplaced[0]} is for {other} models, and this {visible(model.config.model_type, 60)} model is a {kind} "
+            "one; leave it out"
+        )
+    if max_length is None:
+        max_length = positions or USUAL_MAX_LENGTH
+    elif positions is not None and max_length > positions:
+        raise PilekitError(
+            f"max_length is {max_length:,}, but the model has {positions:,} positions; give at most that"
+        )
+    if context_len > max_length:
+        raise PilekitError(
+            f"context_len is {context_len:,}, but a window has only {max_length:,} tokens; give at most that"
+        )
+    return Rules(
+        max_length,
+        context_len,
+        "none" if masked else str(prefix),
+        None if masked else prefix_token(prefix, tokenizer, model),
+        _exact_subsets(subsets, corpus),
+        limit,
+        masked,
+        mlm_sample,
+        paper,
+    )
+
+
+def corpus_of(data: Data) -> Corpus:
+    """The corpus that `data` names."""
+    return data if isinstance(data, Corpus) else Corpus(data)
+
+
+def check_counts(**counts: int | None) -> None:
+    """PilekitError for one that is neither None nor a whole number from 1 on."""
+    for name, value in counts.items():
+        if value is not None and (type(value) is not int or value < 1):
+            raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 40)}")
+
+
+def _exact_subsets(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
+    """The exact names of the subsets asked for; None: all."""
+    if subsets is None:
+        return None
+    names = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
+    if not names:
+        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
+    return names
 
 
 def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel) -> int | None:
@@ -149,13 +266,9 @@ def protocol(
         "manifest": corpus.manifest.name,
         "subsets": None if rules.subsets is None else list(rules.subsets),
         "limit": rules.limit,
-        "group0": rules.group0,
         "paper": rules.paper,
     }
 
-
-MLM_SEED = 0
-"""Of which tokens of a masked model's window are scored, where a sample is."""
 
 _ONLY_TOLD = ("windows", "bytes", "paper", "intervals", "skipped_lines", "labels", "records")
 """Of the protocol: what no document's negative log-likelihood depends on."""

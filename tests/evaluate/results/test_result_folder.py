@@ -1,0 +1,471 @@
+"""DIR/records and DIR/result.json: a document is recorded once, a cut run resumes, nothing wrong is read as right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pilekit.corpus import Corpus, load_manifest
+from pilekit.errors import PilekitError
+from pilekit.evaluate import bits_per_byte as module
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.evaluate.model import causal as causal_lm
+from pilekit.evaluate.protocol import record_key
+from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.evaluate.results.result_folder import (
+    held_folder,
+    read_line,
+    read_records,
+    read_result,
+    record_file,
+    record_line,
+    records_folder,
+)
+from pilekit.shards.read.reader import read_corpus
+from tests.evaluate.documents import write
+from tests.evaluate.folders import lines, only_file, rows, same
+from tests.process_groups import ROOT
+from tests.small_disk import small_disk
+from tests.stopping import kill, stop_when
+from tests.tiny import tiny_model_dir
+
+KEY = "0123456789abcdef" * 2
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+SCORED = st.builds(
+    ScoredDocument,
+    TEXT,
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**64 - 1),
+    TEXT,
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+    st.floats(0, allow_nan=False, allow_infinity=False),
+)
+SEVERAL = st.lists(SCORED, max_size=6, unique_by=lambda one: (one.shard, one.number))
+
+
+# ---- lines and files
+
+
+@given(SCORED)
+@example(ScoredDocument("a", 0, 2**64 - 1, "\x00\n", 0, 0, 5e-324))
+def test_a_line_gives_back_what_was_written(document: ScoredDocument) -> None:
+    line = record_line(document)
+    assert line.count(b"\n") == 1
+    assert list(json.loads(line)) == ["shard", "document", "text", "subset", "bytes", "tokens", "nll", "check"]
+    assert json.loads(line)["nll"] == document.nll
+    assert read_line(line) == document
+
+
+@given(SEVERAL, st.data())
+def test_a_torn_line_is_dropped_and_scored_again(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[ScoredDocument], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("torn")
+    shards = sorted({one.shard for one in documents} | {"new"})
+    with record_file(folder / "records.3.jsonl") as append:
+        for document in documents:
+            append(document)
+    file = folder / "records.3.jsonl"
+    content = file.read_bytes()
+    assert content == b"".join(map(record_line, documents))
+    cut = data.draw(st.integers(0, len(content)))
+    file.write_bytes(content[:cut])
+    left = documents[: content[:cut].count(b"\n")]
+    expected = Records.of(left, shards, load_manifest())
+    assert rows(read_records(folder, shards, load_manifest())) == rows(expected)
+    with record_file(folder / "records.3.jsonl") as append:
+        append(new := ScoredDocument("new", 2**63 - 1, 1, "s", 1, 1, 1.0))
+    assert file.read_bytes() == b"".join(map(record_line, [*left, new]))
+    shutil.rmtree(folder)
+
+
+@given(SEVERAL.filter(bool), st.data())
+def test_damage_is_an_error_or_a_torn_end(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[ScoredDocument], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    shards = sorted({one.shard for one in documents})
+    content = bytearray(b"".join(map(record_line, documents)))
+    begin = data.draw(st.integers(0, len(content)))
+    end = min(len(content), begin + data.draw(st.integers(0, 5)))
+    content[begin:end] = data.draw(st.binary(max_size=5) | st.sampled_from([b"\n", b"0", b'"', b"}"]))
+    (folder / "records.0.jsonl").write_bytes(content)
+    try:
+        found = rows(read_records(folder, shards, load_manifest()))
+    except PilekitError as error:
+        assert "\n" not in str(error)
+        assert "remove this folder" in str(error)
+    else:
+        whole = [document for document in documents if record_line(document) in content]
+        assert found == rows(Records.of(whole, shards, load_manifest()))
+    shutil.rmtree(folder)
+
+
+# ---- a folder of a whole run
+
+
+def test_every_document_is_recorded(whole: tuple[BitsPerByte, Path], corpus: Path) -> None:
+    result, out = whole
+    told = {(line["shard"], line["document"]): line for line in lines(out)}
+    assert len(told) == len(lines(out)) == result.overall.documents == 50
+    for batch in read_corpus(Corpus(corpus)):
+        sizes, hashes = batch.text_hashes()
+        for i, number in enumerate(batch.numbers.tolist()):
+            line = told[batch.shard, number]
+            assert (line["text"], line["subset"], line["bytes"]) == (hashes[i], batch.subsets[i], sizes[i])
+    assert sum(line["nll"] for line in told.values()) == pytest.approx(result.overall.nll, rel=1e-12)
+    files = sorted(path.name for path in records_folder(out, result.protocol["records"]).iterdir())
+    assert files == ["pilekit.json", "records.0.jsonl"]
+
+
+def test_the_result_is_made_again_of_the_records(
+    whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by the same command, which reads no weights; and what is kept nowhere is the same."""
+    result, out = whole
+    again = read_result(out)
+    assert json.loads((out / "result.json").read_text()) == again.to_dict() == json.loads(json.dumps(result.to_dict()))
+    assert again.records is not None
+    assert result.records is not None
+    assert rows(again.records) == rows(result.records)
+    assert record_key(again.protocol) == again.protocol["records"]
+    alone = bits_per_byte(model_dir, corpus)
+    assert alone.protocol == {**result.protocol, "records": None}
+    assert (alone.overall, alone.subsets) == (result.overall, result.subsets)
+
+    monkeypatch.setattr(module, "load_causal_lm", lambda *_, **__: pytest.fail("the weights were read"))
+    copy = shutil.copytree(out, tmp_path / "out")
+    (copy / "result.json").unlink()
+    told: list[int] = []
+    assert bits_per_byte(model_dir, corpus, out=copy, batch_tokens=7, advance=told.append).to_dict() == result.to_dict()
+    assert only_file(copy).read_bytes() == only_file(out).read_bytes()
+    assert sum(told) == sum(path.stat().st_size for path in corpus.iterdir())
+    assert (copy / "result.json").exists()
+
+
+def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    changed = shutil.copytree(model_dir, tmp_path / "model")
+    config = json.loads((changed / "config.json").read_text())
+    (changed / "config.json").write_text(json.dumps({**config, "rope_theta": 99.0}))
+    longer = shutil.copytree(corpus, tmp_path / "longer")
+    text = zstandard.ZstdDecompressor().decompressobj().decompress((longer / "01.jsonl.zst").read_bytes())
+    (longer / "01.jsonl.zst").write_bytes(zstandard.compress(text + b'{"text": "more"}\n'))
+    settings: list[tuple[Path, Path, dict[str, Any]]] = [
+        (model_dir, corpus, {}),
+        (model_dir, corpus, {"max_length": 16}),
+        (model_dir, corpus, {"context_len": 4}),
+        (model_dir, corpus, {"prefix": 5}),
+        (model_dir, corpus, {"subsets": ["ArXiv"]}),
+        (model_dir, corpus, {"limit": 2}),
+        (model_dir, corpus, {"dtype": "bf16"}),
+        (changed, corpus, {}),
+        (tiny_model_dir(tmp_path / "other", seed=1), corpus, {}),
+        (model_dir, longer, {}),
+        (model_dir, corpus / "00.jsonl.zst", {}),
+    ]
+    results = [bits_per_byte(model, data, out=out, **options) for model, data, options in settings]
+    keys = [result.protocol["records"] for result in results]
+    assert len(set(keys)) == len(keys)
+    alone = bits_per_byte(model_dir, corpus, limit=2)
+    assert (alone.overall, alone.subsets) == (results[5].overall, results[5].subsets)
+    # The same model elsewhere, and other ways to say and to compute the same.
+    moved = shutil.copytree(model_dir, tmp_path / "moved")
+    for options in ({"batch_tokens": 50}, {"prefix": "eos"}, {"prefix": 0, "device": "cpu", "dtype": "fp32"}):
+        newest = bits_per_byte(moved, corpus, out=out, **options)
+        assert newest.protocol["records"] == keys[0]
+    assert read_result(out).to_dict() == newest.to_dict()
+
+
+# ---- resuming
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.97])
+def test_a_torn_run_resumes(
+    share: float,
+    whole: tuple[BitsPerByte, Path],
+    model_dir: Path,
+    corpus: Path,
+    tmp_path: Path,
+    scored: list[tuple[str, int]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    out = shutil.copytree(whole[1], tmp_path / "out")
+    (out / "result.json").unlink()
+    content = only_file(out).read_bytes()
+    only_file(out).write_bytes(content[: int(share * len(content))])
+    left = content[: int(share * len(content))].count(b"\n")
+    same(bits_per_byte(model_dir, corpus, out=out), whole[0])
+    assert len(scored) == 50 - left
+    resuming = [f"resuming: {left} documents are scored already, recorded in {out}"] if left else []
+    assert caplog.messages == resuming
+    assert Counter((line["shard"], line["document"]) for line in lines(out)).most_common(1)[0][1] == 1
+    assert len(lines(out)) == 50
+    assert read_result(out).to_dict() == json.loads((out / "result.json").read_text())
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_at_most_the_batch_under_way_is_lost(
+    whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document is recorded as soon as it is scored; interrupted between two passes, nothing is torn."""
+    recorded: list[int] = []
+    load, out = causal_lm.load_causal_lm, tmp_path / "out"
+
+    def loaded(*arguments: Any, **options: Any) -> Any:
+        lm = load(*arguments, **options)
+        lm.trunk.register_forward_hook(lambda *_: recorded.append(len(lines(out))))
+        return lm
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "load_causal_lm", loaded)
+        bits_per_byte(model_dir, corpus, out=out, batch_tokens=32)
+    assert recorded == sorted(recorded)
+    assert len([of for of in recorded if of]) > len(recorded) * 0.8 > 40
+
+    for stop_at in (1, 5, 40):
+        passes, out = 0, tmp_path / str(stop_at)
+
+        def advance(amount: int, stop_at: int = stop_at) -> None:
+            nonlocal passes
+            passes += 1
+            if passes == stop_at:
+                raise Stop
+
+        with pytest.raises(Stop):
+            bits_per_byte(model_dir, corpus, out=out, batch_tokens=1, advance=advance)
+        assert not (out / "result.json").exists()
+        for line in only_file(out).read_bytes().splitlines(keepends=True):
+            read_line(line)
+        same(bits_per_byte(model_dir, corpus, out=out, batch_tokens=1), whole[0])
+        assert len(lines(out)) == 50
+
+
+def command(model_dir: Path, corpus: Path, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "pilekit", "bpb", str(model_dir), str(corpus), "--out", str(out), *more]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 15))])
+def test_a_process_that_is_stopped_resumes(
+    number: int, model_dir: Path, slow_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "out"
+
+    def recorded() -> int:
+        return sum(file.read_bytes().count(b"\n") for file in (out / "records").glob("*/*.jsonl"))
+
+    stop = kill if number == signal.SIGKILL else lambda process: process.send_signal(number)
+    code, errors = stop_when(
+        command(model_dir, slow_corpus, out, "--batch-tokens", "32"), lambda: recorded() >= 100, stop
+    )
+    assert code == (130 if number == signal.SIGINT else -number), errors
+    assert 100 <= recorded() < 800
+    content = only_file(out).read_bytes()
+    assert content.endswith(b"\n")
+    same(bits_per_byte(model_dir, slow_corpus, out=out), bits_per_byte(model_dir, slow_corpus))
+    assert only_file(out).read_bytes().startswith(content)
+    assert len(lines(out)) == 800
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_keeps_the_records(model_dir: Path, slow_corpus: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 136_000) as disk:
+        out = disk.path / "out"
+        ended = subprocess.run(
+            command(model_dir, slow_corpus, out),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            preexec_fn=disk.limit,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 1
+        [line] = ended.stderr.splitlines()
+        assert "cannot be written: " in line
+        assert "the same command resumes from them" in line
+        content = only_file(out).read_bytes().rpartition(b"\n")[0]
+        assert content
+        disk.grow()
+        same(bits_per_byte(model_dir, slow_corpus, out=out), bits_per_byte(model_dir, slow_corpus))
+        assert only_file(out).read_bytes().startswith(content)
+
+
+DIES_BEFORE_ITS_RESULT = """
+import os, signal, sys
+from pilekit.evaluate import bits_per_byte as module
+
+module.write_result = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+module.bits_per_byte(sys.argv[1], sys.argv[2], out=sys.argv[3], paper=True)
+"""
+
+
+def test_a_run_that_did_not_end_changes_no_variant(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paper's variant and the other are of the same records; the folder holds that of the last whole run."""
+    monkeypatch.chdir(ROOT)
+    labels = [subset.name for subset in load_manifest().subsets]
+    shard = write(tmp_path / "val.jsonl", [(label, f"text of {label}") for label in labels * 2])
+    first = bits_per_byte(model_dir, shard, out=tmp_path / "out")
+    paper = bits_per_byte(model_dir, shard, paper=True)
+    assert first.overall.bpb != paper.overall.bpb
+    dies = [sys.executable, "-c", DIES_BEFORE_ITS_RESULT, str(model_dir), str(shard), str(tmp_path / "out")]
+    died = subprocess.run(dies, capture_output=True, timeout=120, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert read_result(tmp_path / "out").to_dict() == first.to_dict()
+    bits_per_byte(model_dir, shard, out=tmp_path / "out", paper=True)
+    again = read_result(tmp_path / "out")
+    assert (again.overall, again.subsets, again.weighted) == (paper.overall, paper.subsets, paper.weighted)
+
+
+# ---- what is refused
+
+
+def edited(file: Path, *path: str, value: Any) -> None:
+    """Give a value of a JSON file another; Ellipsis: remove it."""
+    told = json.loads(file.read_text())
+    of = told
+    for name in path[:-1]:
+        of = of[name]
+    if value is ...:
+        del of[path[-1]]
+    else:
+        of[path[-1]] = value
+    file.write_text(json.dumps(told))
+
+
+def test_a_result_that_cannot_be_made_again_is_one_line(
+    whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """And the same command mends it, unless records are damaged."""
+    key = whole[0].protocol["records"]
+    out = tmp_path / "out"
+    result, header = out / "result.json", records_folder(out, key) / "pilekit.json"
+
+    def flipped() -> None:
+        file = only_file(out)
+        file.write_bytes(file.read_bytes().replace(b'"nll":', b'"nll":1', 1))
+
+    damages: list[tuple[Callable[[], object], str]] = [
+        (lambda: result.unlink(), r"has no result\.json; score a model with --out"),
+        (lambda: result.write_text("{"), r"result\.json: is no result with records"),
+        (lambda: only_file(out).write_bytes(b""), "is of 50 documents, but 0 are recorded"),
+        (lambda: header.unlink(), r"was not written by pilekit \(it has no pilekit\.json\)"),
+        (lambda: shutil.rmtree(out / "records"), r"was not written by pilekit"),
+        (lambda: edited(header, "parameters", "max_length", value=64), "its header is not what was written"),
+        (lambda: edited(header, "parameters", "kind", value=...), "its header is not what was written"),
+        (lambda: edited(header, "inputs", "manifest", value=5), "its header is not what was written"),
+        (lambda: edited(result, "protocol", "paper", value=True), "its overall bpb is not that of its records"),
+        (lambda: edited(result, "overall", "bpb", value=1.25), "its overall bpb is not that of its records"),
+    ]
+    wrong: list[tuple[tuple[str, ...], Any]] = [
+        (("overall", "documents"), "x"),
+        (("overall",), None),
+        (("training_copies",), {"overall": 1, "subsets": {"ArXiv": "1"}, "shards": []}),
+        (("protocol",), 7),
+        (("protocol", "records"), "../records"),
+        (("protocol", "skipped_lines"), "none"),
+    ]
+    for path, value in wrong:
+        damages.append((partial(edited, result, *path, value=value), "is no result with records"))
+    for damage, words in damages:
+        shutil.copytree(whole[1], out)
+        damage()
+        with pytest.raises(PilekitError, match=words) as error:
+            read_result(out)
+        assert "\n" not in str(error.value)
+        if words.startswith("its header"):
+            bits_per_byte(model_dir, corpus, out=out)
+            assert read_result(out).to_dict() == whole[0].to_dict()
+        shutil.rmtree(out)
+    shutil.copytree(whole[1], out)
+    flipped()
+    for call in (partial(read_result, out), partial(bits_per_byte, model_dir, corpus, out=out)):
+        with pytest.raises(PilekitError, match=r"line 1 of records\.0\.jsonl is damaged .*; remove this folder, and"):
+            call()
+
+
+def test_records_of_another_text_or_of_no_document_are_refused(
+    whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path
+) -> None:
+    shard, out = tmp_path / "a.jsonl", tmp_path / "small"
+
+    def document(text: str, label: str = "Github") -> str:
+        return json.dumps({"text": text, "meta": {"pile_set_name": label}}) + "\n"
+
+    original = document("one") + document("two") + document("six")
+    for changed, words in (
+        (original.replace("two", "twx"), "document 1: is not the text that was scored and recorded, so the corpus has"),
+        (document("one") + document("two", "buhtiG") + document("six"), "document 1: is not the text that was scored"),
+    ):
+        shard.write_text(original)
+        bits_per_byte(model_dir, shard, out=out)
+        shard.write_text(changed)
+        with pytest.raises(PilekitError, match=rf"^a\.jsonl, {words}") as error:
+            bits_per_byte(model_dir, shard, out=out)
+        assert "remove its records/" in str(error.value)
+        shutil.rmtree(out)
+
+    out = shutil.copytree(whole[1], tmp_path / "out")
+    content = only_file(out).read_bytes()
+    of = read_line(content.splitlines(keepends=True)[0])
+    for one, words in (
+        (ScoredDocument("00.jsonl", 999, 1, "ArXiv", 1, 1, 1.0), r"^00\.jsonl, document 999: is recorded, but not"),
+        (ScoredDocument("02.jsonl", 0, 1, "ArXiv", 1, 1, 1.0), r": 02\.jsonl: is no shard of this corpus"),
+        (replace(of, nll=of.nll + 1), "is recorded twice, and not alike; remove this folder, and the same command"),
+    ):
+        only_file(out).write_bytes(content + record_line(one))
+        with pytest.raises(PilekitError, match=words):
+            bits_per_byte(model_dir, corpus, out=out)
+
+
+def test_one_run_at_a_time(whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(whole[1], tmp_path / "out")
+    protocol = whole[0].protocol
+    with (
+        held_folder(out, KEY, protocol, load_manifest()),
+        pytest.raises(PilekitError, match=r"records/\.lock: another process holds this lock; wait until it is done"),
+    ):
+        bits_per_byte(model_dir, corpus, out=out)
+    only_file(out).write_bytes(b"")
+    held = r"records\.0\.jsonl\.lock: another process holds this lock; wait until it is done"
+    with record_file(only_file(out)), pytest.raises(PilekitError, match=held):
+        bits_per_byte(model_dir, corpus, out=out)
+    same(bits_per_byte(model_dir, corpus, out=out), whole[0])
+
+
+def test_a_folder_of_something_else(
+    whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "records").write_text("")
+    with pytest.raises(PilekitError, match="records: is a file, where a folder of records belongs"):
+        bits_per_byte(model_dir, corpus, out=tmp_path)
+    copy = shutil.copytree(model_dir, tmp_path / "model")
+    before = sorted(copy.iterdir())
+    with pytest.raises(PilekitError, match=r"model: holds a model \(config\.json\).*; give --out a folder of its own$"):
+        bits_per_byte(copy, corpus, out=copy)
+    assert sorted(copy.iterdir()) == before
+    shutil.copytree(whole[1], tmp_path / "pile" / "out")
+    shutil.copy(corpus / "00.jsonl.zst", tmp_path / "pile")
+    assert [shard.name for shard in Corpus(tmp_path / "pile")] == ["00.jsonl"]  # records are no shards
