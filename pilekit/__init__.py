@@ -1,7 +1,8 @@
 """pilekit: read, trust, count, cut, deduplicate, stream, train on and evaluate Pile-format corpora.
 
-The public names below load on first use, so `import pilekit` costs milliseconds and pulls in no torch: a command that
-only counts documents must not wait seconds for a deep-learning library.
+The public names load on first use, so `import pilekit` takes milliseconds. A command that only counts documents must
+not wait seconds for a deep-learning library. For the same reason `from pilekit import *` leaves out the names that need
+torch; import those by name.
 """
 
 from __future__ import annotations
@@ -12,126 +13,100 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pilekit.corpus import Corpus, Manifest, Shard, load_manifest, resolve_subsets
-    from pilekit.dedup.deduplicate import deduplicate
-    from pilekit.dedup.deduplicated import Deduplicated
-    from pilekit.dedup.deduplication import Deduplication
-    from pilekit.dedup.near_duplicates import NearDuplicates
-    from pilekit.documents import DocumentBatch
-    from pilekit.engine import map_shards
-    from pilekit.errors import PilekitError
-    from pilekit.evaluate.bits_per_byte import bits_per_byte
-    from pilekit.evaluate.results.result import BitsPerByte, Score
-    from pilekit.pipeline import Match, MinBytes, Pipeline, Sample, Select, Write, document_filter, document_map
-    from pilekit.pipeline.selecting import select_corpus
-    from pilekit.shards.index.build import index_corpus
-    from pilekit.shards.random_access.document_reader import StoredDocument, read_documents
-    from pilekit.shards.random_access.pile_documents import PileDocuments
-    from pilekit.shards.read.reader import read, read_corpus
-    from pilekit.shards.verify.verify import verify_corpus
-    from pilekit.shards.write.reframe import reframe_corpus
-    from pilekit.shards.write.shard_writer import ShardWriter
-    from pilekit.stats import corpus_stats
-    from pilekit.stream import Pack, PileStream
-    from pilekit.tokenize import TokenBatch, Tokenize, Tokenizer, load_tokenizer, train_tokenizer
-    from pilekit.train.config import load_config
-    from pilekit.train.launch.notebook import notebook_launch
-    from pilekit.train.trainer import Trainer
+    from pilekit.corpus import Corpus as Corpus
+    from pilekit.corpus import Manifest as Manifest
+    from pilekit.corpus import Shard as Shard
+    from pilekit.corpus import load_manifest as load_manifest
+    from pilekit.corpus import resolve_subsets as resolve_subsets
+    from pilekit.dedup.deduplicate import deduplicate as deduplicate
+    from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
+    from pilekit.dedup.deduplication import Deduplication as Deduplication
+    from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
+    from pilekit.documents import DocumentBatch as DocumentBatch
+    from pilekit.engine import map_shards as map_shards
+    from pilekit.errors import PilekitError as PilekitError
+    from pilekit.evaluate.bits_per_byte import bits_per_byte as bits_per_byte
+    from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
+    from pilekit.evaluate.results.result import Score as Score
+    from pilekit.pipeline import Match as Match
+    from pilekit.pipeline import MinBytes as MinBytes
+    from pilekit.pipeline import Pipeline as Pipeline
+    from pilekit.pipeline import Sample as Sample
+    from pilekit.pipeline import Select as Select
+    from pilekit.pipeline import Write as Write
+    from pilekit.pipeline import document_filter as document_filter
+    from pilekit.pipeline import document_map as document_map
+    from pilekit.pipeline.selecting import Selected as Selected
+    from pilekit.pipeline.selecting import SelectedSubset as SelectedSubset
+    from pilekit.pipeline.selecting import select_corpus as select_corpus
+    from pilekit.shards.index.build import index_corpus as index_corpus
+    from pilekit.shards.index.format import ShardIndex as ShardIndex
+    from pilekit.shards.random_access.document_reader import StoredDocument as StoredDocument
+    from pilekit.shards.random_access.document_reader import read_documents as read_documents
+    from pilekit.shards.random_access.pile_documents import PileDocuments as PileDocuments
+    from pilekit.shards.read.damage import BadLine as BadLine
+    from pilekit.shards.read.damage import SkippedLines as SkippedLines
+    from pilekit.shards.read.reader import read as read
+    from pilekit.shards.read.reader import read_corpus as read_corpus
+    from pilekit.shards.verify.findings import Finding as Finding
+    from pilekit.shards.verify.verify import Verification as Verification
+    from pilekit.shards.verify.verify import verify_corpus as verify_corpus
+    from pilekit.shards.write.reframe import Reframed as Reframed
+    from pilekit.shards.write.reframe import reframe_corpus as reframe_corpus
+    from pilekit.shards.write.shard_writer import ShardWriter as ShardWriter
+    from pilekit.stats import CorpusStats as CorpusStats
+    from pilekit.stats import SubsetStats as SubsetStats
+    from pilekit.stats import corpus_stats as corpus_stats
+    from pilekit.stream import Batch as Batch
+    from pilekit.stream import Pack as Pack
+    from pilekit.stream import PileStream as PileStream
+    from pilekit.tokenize import SampledSubset as SampledSubset
+    from pilekit.tokenize import TokenBatch as TokenBatch
+    from pilekit.tokenize import Tokenize as Tokenize
+    from pilekit.tokenize import Tokenizer as Tokenizer
+    from pilekit.tokenize import TrainedTokenizer as TrainedTokenizer
+    from pilekit.tokenize import load_tokenizer as load_tokenizer
+    from pilekit.tokenize import train_tokenizer as train_tokenizer
+    from pilekit.train.config import TrainConfig as TrainConfig
+    from pilekit.train.config import load_config as load_config
+    from pilekit.train.launch.notebook import notebook_launch as notebook_launch
+    from pilekit.train.trainer import Finished as Finished
+    from pilekit.train.trainer import Trainer as Trainer
 
-_HOME = {
-    "Corpus": "pilekit.corpus",
-    "Manifest": "pilekit.corpus",
-    "Shard": "pilekit.corpus",
-    "load_manifest": "pilekit.corpus",
-    "resolve_subsets": "pilekit.corpus",
-    "deduplicate": "pilekit.dedup.deduplicate",
-    "Deduplicated": "pilekit.dedup.deduplicated",
-    "Deduplication": "pilekit.dedup.deduplication",
-    "NearDuplicates": "pilekit.dedup.near_duplicates",
-    "DocumentBatch": "pilekit.documents",
-    "map_shards": "pilekit.engine",
-    "PilekitError": "pilekit.errors",
-    "bits_per_byte": "pilekit.evaluate.bits_per_byte",
-    "BitsPerByte": "pilekit.evaluate.results.result",
-    "Score": "pilekit.evaluate.results.result",
-    "Match": "pilekit.pipeline",
-    "MinBytes": "pilekit.pipeline",
-    "Pipeline": "pilekit.pipeline",
-    "Sample": "pilekit.pipeline",
-    "Select": "pilekit.pipeline",
-    "Write": "pilekit.pipeline",
-    "document_filter": "pilekit.pipeline",
-    "document_map": "pilekit.pipeline",
-    "select_corpus": "pilekit.pipeline.selecting",
-    "ShardWriter": "pilekit.shards.write.shard_writer",
-    "read": "pilekit.shards.read.reader",
-    "read_corpus": "pilekit.shards.read.reader",
-    "index_corpus": "pilekit.shards.index.build",
-    "PileDocuments": "pilekit.shards.random_access.pile_documents",
-    "StoredDocument": "pilekit.shards.random_access.document_reader",
-    "read_documents": "pilekit.shards.random_access.document_reader",
-    "reframe_corpus": "pilekit.shards.write.reframe",
-    "verify_corpus": "pilekit.shards.verify.verify",
-    "corpus_stats": "pilekit.stats",
-    "Pack": "pilekit.stream",
-    "PileStream": "pilekit.stream",
-    "TokenBatch": "pilekit.tokenize",
-    "Tokenize": "pilekit.tokenize",
-    "Tokenizer": "pilekit.tokenize",
-    "load_tokenizer": "pilekit.tokenize",
-    "train_tokenizer": "pilekit.tokenize",
-    "load_config": "pilekit.train.config",
-    "notebook_launch": "pilekit.train.launch.notebook",
-    "Trainer": "pilekit.train.trainer",
+_NAMES = {
+    "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
+    "pilekit.dedup.deduplicate": "deduplicate",
+    "pilekit.dedup.deduplicated": "Deduplicated",
+    "pilekit.dedup.deduplication": "Deduplication",
+    "pilekit.dedup.near_duplicates": "NearDuplicates",
+    "pilekit.documents": "DocumentBatch",
+    "pilekit.engine": "map_shards",
+    "pilekit.errors": "PilekitError",
+    "pilekit.evaluate.bits_per_byte": "bits_per_byte",
+    "pilekit.evaluate.results.result": "BitsPerByte Score",
+    "pilekit.pipeline": "Match MinBytes Pipeline Sample Select Write document_filter document_map",
+    "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
+    "pilekit.shards.index.build": "index_corpus",
+    "pilekit.shards.index.format": "ShardIndex",
+    "pilekit.shards.random_access.document_reader": "StoredDocument read_documents",
+    "pilekit.shards.random_access.pile_documents": "PileDocuments",
+    "pilekit.shards.read.damage": "BadLine SkippedLines",
+    "pilekit.shards.read.reader": "read read_corpus",
+    "pilekit.shards.verify.findings": "Finding",
+    "pilekit.shards.verify.verify": "Verification verify_corpus",
+    "pilekit.shards.write.reframe": "Reframed reframe_corpus",
+    "pilekit.shards.write.shard_writer": "ShardWriter",
+    "pilekit.stats": "CorpusStats SubsetStats corpus_stats",
+    "pilekit.stream": "Batch Pack PileStream",
+    "pilekit.tokenize": "SampledSubset TokenBatch Tokenize Tokenizer TrainedTokenizer load_tokenizer train_tokenizer",
+    "pilekit.train.config": "TrainConfig load_config",
+    "pilekit.train.launch.notebook": "notebook_launch",
+    "pilekit.train.trainer": "Finished Trainer",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+_NEED_TORCH = {"Batch", "Finished", "Pack", "PileStream", "Trainer", "bits_per_byte"}
 
-__all__ = [
-    "BitsPerByte",
-    "Corpus",
-    "Deduplicated",
-    "Deduplication",
-    "DocumentBatch",
-    "Manifest",
-    "Match",
-    "MinBytes",
-    "NearDuplicates",
-    "Pack",
-    "PileDocuments",
-    "PileStream",
-    "PilekitError",
-    "Pipeline",
-    "Sample",
-    "Score",
-    "Select",
-    "Shard",
-    "ShardWriter",
-    "StoredDocument",
-    "TokenBatch",
-    "Tokenize",
-    "Tokenizer",
-    "Trainer",
-    "Write",
-    "__version__",
-    "bits_per_byte",
-    "corpus_stats",
-    "deduplicate",
-    "document_filter",
-    "document_map",
-    "index_corpus",
-    "load_config",
-    "load_manifest",
-    "load_tokenizer",
-    "map_shards",
-    "notebook_launch",
-    "read",
-    "read_corpus",
-    "read_documents",
-    "reframe_corpus",
-    "resolve_subsets",
-    "select_corpus",
-    "train_tokenizer",
-    "verify_corpus",
-]
+__all__ = ["__version__", *sorted(set(_HOME) - _NEED_TORCH)]
 
 
 def __getattr__(name: str) -> Any:
@@ -144,4 +119,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_HOME])

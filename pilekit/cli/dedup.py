@@ -29,7 +29,6 @@ from pilekit.progress import Advance, byte_progress
 if TYPE_CHECKING:
     from pilekit.dedup.match.population import Keep
     from pilekit.dedup.steps import Report
-    from pilekit.fitted_table import FittedTable
     from pilekit.shards.read.reader import OnError
 
 
@@ -140,7 +139,7 @@ def command(
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:
-        print_fitted(_table(summary))
+        print_fitted(found.table())
         click.echo(_sum(summary))
         what = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
         click.echo(f"{what} in {visible(str(found.folder))}")
@@ -174,25 +173,6 @@ def _progress() -> Iterator[Report]:
             lines[step](amount)
 
         yield advance
-
-
-def _table(summary: dict[str, Any]) -> FittedTable[tuple[str, dict[str, Any]]]:
-    """A row per subset, the largest first, and the total."""
-    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
-
-    def count(title: str, key: str) -> Column[tuple[str, dict[str, Any]]]:
-        return Column(title, lambda row: f"{row[1][key]:,}")
-
-    columns: list[Column[tuple[str, dict[str, Any]]]] = [
-        Column("Subset", lambda row: row[0]),
-        count("Read", "read"),
-        count("Exact", "exact"),
-        count("Near", "near"),
-        count("Kept", "kept"),
-        *([count("Left out", "left_out")] if summary.get("left_out") else []),
-        Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])),
-    ]
-    return FittedTable(list(summary["subsets"].items()), columns, [("Total", summary)], ("Saved", "Read"))
 
 
 def _sum(summary: dict[str, Any]) -> str:

@@ -52,28 +52,12 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
             skipped.merge(bad_lines(shard, index))
     tell_skipped(skipped)
     if as_json:
-        shards = [_figures(shard, index) for shard, index in zip(corpus.shards, indexes, strict=True)]
+        shards = [{"shard": shard.name, **index.to_dict()} for shard, index in zip(corpus.shards, indexes, strict=True)]
         click.echo(json.dumps({"shards": shards}, indent=2))
     else:
         print_fitted(_table(corpus.shards, indexes))
         for note in _notes(corpus.shards, indexes):
             click.echo(note)
-
-
-def _figures(shard: Shard, index: ShardIndex) -> dict[str, object]:
-    header = index.header
-    return {
-        "shard": shard.name,
-        "documents": header.documents,
-        "text_bytes": header.text_bytes,
-        "frames": len(index.frames),
-        "lines": header.lines,
-        "skipped": header.skipped,
-        "content_bytes": header.content_bytes,
-        "content_hash": header.content_hash,
-        "index": index.path,
-        "built": index.built,
-    }
 
 
 def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> FittedTable[tuple[Shard, ShardIndex]]:

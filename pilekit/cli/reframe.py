@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +63,7 @@ def command(
     with byte_progress("reframing", corpus.size) as advance:
         reframed = reframe_corpus(corpus, out, frame_bytes=frame_bytes, level=level, jobs=jobs, advance=advance)
     if as_json:
-        click.echo(json.dumps({"shards": [asdict(shard) for shard in reframed]}, indent=2))
+        click.echo(json.dumps({"shards": [shard.to_dict() for shard in reframed]}, indent=2))
         return
     print_fitted(_table(reframed))
     click.echo(f"{len(reframed):,} shard{'s' * (len(reframed) != 1)} in {visible(str(out))}")

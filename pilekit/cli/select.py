@@ -22,8 +22,7 @@ from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.fitted_table import FittedTable
-    from pilekit.pipeline.selecting import Format, Selected, SelectedSubset
+    from pilekit.pipeline.selecting import Format
     from pilekit.shards.read.reader import OnError
 
 
@@ -92,28 +91,12 @@ def command(
         )
     tell_skipped(selected.skipped)
     if as_json:
-        click.echo(json.dumps(selected.to_json(), indent=2))
+        click.echo(json.dumps(selected.to_dict(), indent=2))
         return
     from pilekit.shards.verify.findings import some_names
 
-    print_fitted(_table(selected))
+    print_fitted(selected.table())
     written = len(corpus) - len(selected.empty)
     click.echo(f"{written:,} shard{'s' if written > 1 else ''} in {visible(str(out))}")
     if selected.empty:
         click.echo(f"nothing in {some_names(selected.empty)}")
-
-
-def _table(selected: Selected) -> FittedTable[SelectedSubset]:
-    """A row per subset, the largest first, and the total."""
-    from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
-
-    def share(row: SelectedSubset) -> str:
-        return f"{100 * row.bytes / row.read_bytes:.2f}" if row.read_bytes else DASH
-
-    columns: list[Column[SelectedSubset]] = [
-        Column("Subset", lambda row: "Total" if row is selected.total else row.name),
-        Column("Documents", lambda row: f"{row.documents:,}"),
-        Column("Bytes", lambda row: rounded_bytes(row.bytes)),
-        Column("Of read %", share),
-    ]
-    return FittedTable(selected.subsets, columns, [selected.total])

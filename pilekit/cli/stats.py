@@ -63,7 +63,7 @@ def command(
         )
     tell_skipped(stats.skipped)
     if as_json:
-        click.echo(json.dumps(stats.to_json(), indent=2))
+        click.echo(json.dumps(stats.to_dict(), indent=2))
     else:
         from pilekit.stats.table import stats_table
 

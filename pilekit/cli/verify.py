@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -66,7 +65,7 @@ def command(
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
-        click.echo(json.dumps({"ok": found.ok, "findings": [asdict(finding) for finding in found.findings]}, indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print(found)
     if not found.ok:

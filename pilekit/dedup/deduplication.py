@@ -1,8 +1,9 @@
-"""What a finished deduplication is: a folder, and how to look into it."""
+"""`Deduplication`: the folder of a finished run, its summary, its proofs and its signatures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     import datasketch
     import pyarrow as pa
 
+    from pilekit.fitted_table import FittedTable
+
 REMOVED, SUMMARY = "removed.parquet", "summary.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Deduplication:
     """A finished run.
 
@@ -48,6 +51,30 @@ class Deduplication:
         bad_lines = [BadLine(corpus.shards[place].path, line, reason) for place, line, reason in records["bad_lines"]]
         summary = msgspec.json.decode((output.folder / SUMMARY).read_bytes())
         return cls(output.folder, summary, SkippedLines(summary["skipped"], bad_lines), corpus)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))
+        return f"Deduplication({str(self.folder)!r}: {counts})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary."""
+        return self.summary
+
+    def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
+        """A row per subset, the largest first, and the total."""
+        from pilekit.fitted_table import Column, FittedTable, rounded_bytes
+
+        titles = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
+        if self.summary.get("left_out"):
+            titles["left_out"] = "Left out"
+        columns: list[Column[tuple[str, dict[str, Any]]]] = [Column("Subset", lambda row: row[0])]
+        columns += [Column(title, partial(_count, key)) for key, title in titles.items()]
+        columns.append(Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])))
+        total = ("Total", self.summary)
+        return FittedTable(list(self.summary["subsets"].items()), columns, [total], ("Saved", "Read"))
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
     @property
     def removed(self) -> pa.Table:
@@ -82,6 +109,10 @@ class Deduplication:
         offsets = np.array([0, len(data)])
         values = signatures(data, offsets, header.parameters["ngram"], *permutations(num_perm))[0]
         return MinHash(num_perm, SEED, scheme="affine32", hashfunc=_low_half, hashvalues=values)
+
+
+def _count(key: str, row: tuple[str, dict[str, Any]]) -> str:
+    return f"{row[1][key]:,}"
 
 
 def _low_half(shingle: int) -> int:

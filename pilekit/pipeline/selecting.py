@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
@@ -35,6 +35,9 @@ from pilekit.shards.read.reader import OnError, read
 from pilekit.shards.write.parquet_writer import RowGroups, parquet_writer
 from pilekit.shards.write.shard_writer import ShardWriter
 
+if TYPE_CHECKING:
+    from pilekit.fitted_table import FittedTable
+
 SELECTION = "selection"
 """The kind in the header of the folder that `select_corpus` makes."""
 
@@ -52,7 +55,7 @@ class SelectedSubset:
     read_documents: int
     read_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The counts, for programs."""
         return {
             "documents": self.documents,
@@ -78,14 +81,32 @@ class Selected:
     empty: tuple[str, ...]
     skipped: SkippedLines
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All counts, for programs."""
         return {
-            **self.total.to_json(),
+            **self.total.to_dict(),
             "skipped": self.skipped.count,
             "empty": list(self.empty),
-            "subsets": {subset.name: subset.to_json() for subset in self.subsets},
+            "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
+
+    def table(self) -> FittedTable[SelectedSubset]:
+        """A row per subset, the largest first, and the total."""
+        from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
+
+        def share(row: SelectedSubset) -> str:
+            return f"{100 * row.bytes / row.read_bytes:.2f}" if row.read_bytes else DASH
+
+        columns: list[Column[SelectedSubset]] = [
+            Column("Subset", lambda row: "Total" if row is self.total else row.name),
+            Column("Documents", lambda row: f"{row.documents:,}"),
+            Column("Bytes", lambda row: rounded_bytes(row.bytes)),
+            Column("Of read %", share),
+        ]
+        return FittedTable(self.subsets, columns, [self.total])
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
 
 def select_corpus(

@@ -71,8 +71,14 @@ class SubsetStats:
         """Tokens per UTF-8 byte; None where no tokenizer or no byte was given."""
         return None if self.tokens is None or not self.bytes else self.tokens / self.bytes
 
+    def to_dict(self) -> dict[str, Any]:
+        """The figures; `tokens` and `copies` only where they were counted."""
+        names = ["documents", "bytes", "share", "mean_bytes", "median_bytes", "p99_bytes"]
+        names += [name for name in ("tokens", "copies") if getattr(self, name) is not None]
+        return {name: getattr(self, name) for name in names}
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class CorpusStats:
     """What is in a corpus.
 
@@ -87,33 +93,28 @@ class CorpusStats:
     skipped: SkippedLines
     manifest: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """`{"documents", "bytes", "skipped", "subsets": {name: {"documents", "bytes", "share", "mean_bytes", ...}}}`.
 
-        `skipped` is the number of lines passed over, `share` a fraction of 1; `tokens` and `copies` are there where
-        they were counted.
+        `skipped` is the number of skipped lines, `share` a fraction of 1.
         """
-        subsets = {}
-        for subset in self.subsets:
-            figures: dict[str, Any] = {
-                "documents": subset.documents,
-                "bytes": subset.bytes,
-                "share": subset.share,
-                "mean_bytes": subset.mean_bytes,
-                "median_bytes": subset.median_bytes,
-                "p99_bytes": subset.p99_bytes,
-            }
-            if subset.tokens is not None:
-                figures["tokens"] = subset.tokens
-            if subset.copies is not None:
-                figures["copies"] = subset.copies
-            subsets[subset.name] = figures
         return {
             "documents": self.total.documents,
             "bytes": self.total.bytes,
             "skipped": self.skipped.count,
-            "subsets": subsets,
+            "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"CorpusStats({self.total.documents:,} documents, {self.total.bytes:,} bytes, "
+            f"{len(self.subsets):,} subsets, {self.skipped.count:,} lines skipped)"
+        )
+
+    def _repr_html_(self) -> str:
+        from pilekit.stats.table import stats_table
+
+        return stats_table(self)._repr_html_()
 
 
 def corpus_stats(

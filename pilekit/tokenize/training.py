@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -47,6 +48,10 @@ class TrainedTokenizer:
     path: Path
     vocab_size: int
     subsets: dict[str, SampledSubset]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, the path as text."""
+        return {**asdict(self), "path": str(self.path)}
 
 
 def train_tokenizer(

@@ -46,7 +46,7 @@ def slow_stats(paths: list[Path]) -> dict[str, dict[str, Any]]:
 
 
 def assert_same(stats: CorpusStats, expected: dict[str, dict[str, Any]]) -> None:
-    found = stats.to_json()
+    found = stats.to_dict()
     assert set(found) == {"documents", "bytes", "skipped", "subsets"}
     assert found["documents"] == sum(subset["documents"] for subset in expected.values())
     assert found["bytes"] == sum(subset["bytes"] for subset in expected.values())
@@ -90,7 +90,7 @@ def two_shards(tmp_path: Path) -> list[Path]:
 
 def test_any_number_of_processes_gives_the_same(two_shards: list[Path]) -> None:
     alone = corpus_stats(two_shards, copies=True, jobs=1)
-    assert corpus_stats(two_shards, copies=True, jobs=2).to_json() == alone.to_json()
+    assert corpus_stats(two_shards, copies=True, jobs=2).to_dict() == alone.to_dict()
     assert_same(alone, slow_stats(two_shards))
     assert alone.total.copies == sum(subset.copies or 0 for subset in alone.subsets)
     assert alone.total.copies
@@ -99,7 +99,7 @@ def test_any_number_of_processes_gives_the_same(two_shards: list[Path]) -> None:
 def test_a_copy_is_the_later_one_in_corpus_order(tmp_path: Path) -> None:
     first = write_shard(tmp_path / "0.jsonl.zst", [making.record("same", "ArXiv")])
     second = write_shard(tmp_path / "1.jsonl.zst", [making.record("same", "Github"), making.record("same", "ArXiv")])
-    subsets = corpus_stats([second, first], copies=True).to_json()["subsets"]
+    subsets = corpus_stats([second, first], copies=True).to_dict()["subsets"]
     assert {name: figures["copies"] for name, figures in subsets.items()} == {"ArXiv": 1, "Github": 1}
 
 
@@ -116,8 +116,8 @@ def test_the_largest_subset_comes_first_and_what_was_not_asked_for_is_left_out(t
     sizes = [subset.bytes for subset in stats.subsets]
     assert sizes == sorted(sizes, reverse=True)
     keys = {"documents", "bytes", "share", "mean_bytes", "median_bytes", "p99_bytes"}
-    assert {frozenset(figures) for figures in stats.to_json()["subsets"].values()} == {frozenset(keys)}
-    json.dumps(stats.to_json(), allow_nan=False)
+    assert {frozenset(figures) for figures in stats.to_dict()["subsets"].values()} == {frozenset(keys)}
+    json.dumps(stats.to_dict(), allow_nan=False)
 
 
 def test_the_papers_share_comes_from_the_manifest(two_shards: list[Path]) -> None:
@@ -134,7 +134,7 @@ def test_bad_lines_stop_the_count_or_are_counted(tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match="line 2"):
         corpus_stats(path)
     stats = corpus_stats(path, on_error="skip")
-    assert stats.to_json()["skipped"] == 2
+    assert stats.to_dict()["skipped"] == 2
     assert [bad.line for bad in stats.skipped.examples] == [2, 3]
     assert stats.total.documents == 2
 
@@ -155,7 +155,7 @@ def test_damage_is_an_error_even_when_bad_lines_are_skipped(tmp_path: Path) -> N
 
 def test_no_document_at_all(tmp_path: Path) -> None:
     stats = corpus_stats(write_shard(tmp_path / "a.jsonl.zst", [b"", b" "]), copies=True)
-    assert stats.to_json() == {"documents": 0, "bytes": 0, "skipped": 0, "subsets": {}}
+    assert stats.to_dict() == {"documents": 0, "bytes": 0, "skipped": 0, "subsets": {}}
     assert math.isnan(stats.total.median_bytes)
     assert stats.total.copies == 0
 
@@ -163,7 +163,7 @@ def test_no_document_at_all(tmp_path: Path) -> None:
 def test_empty_texts_count_as_documents(tmp_path: Path) -> None:
     stats = corpus_stats(write_shard(tmp_path / "a.jsonl.zst", [making.record("")] * 3), copies=True)
     figures = {"documents": 3, "bytes": 0, "share": 0, "mean_bytes": 0, "median_bytes": 0, "p99_bytes": 0, "copies": 2}
-    assert stats.to_json()["subsets"]["Github"] == figures
+    assert stats.to_dict()["subsets"]["Github"] == figures
     assert stats.total.tokens_per_byte is None
 
 
@@ -198,7 +198,7 @@ def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:
     expected = [len(tokenizer.encode_batch([text])[0]) for text in texts]
     for jobs in (1, 2):
         stats = corpus_stats(paths, tokenizer=str(tmp_path / "tokenizer.json"), jobs=jobs)
-        subsets = stats.to_json()["subsets"]
+        subsets = stats.to_dict()["subsets"]
         assert subsets["ArXiv"]["tokens"] == sum(expected)
         assert subsets["Github"]["tokens"] == sum(expected[:2])
         assert stats.total.tokens == sum(expected) + sum(expected[:2])

@@ -42,7 +42,7 @@ def told(corpus: Corpus, **options: object) -> str:
     except PilekitError as error:
         return str(error)
     lengths = [subset.lengths.tolist() for subset in (*stats.subsets, stats.total)]
-    return json.dumps([stats.to_json(), list(map(str, stats.skipped.examples)), lengths])
+    return json.dumps([stats.to_dict(), list(map(str, stats.skipped.examples)), lengths])
 
 
 def never(*arguments: object, **options: object) -> object:

@@ -124,7 +124,7 @@ def stats_of(path: Path, scan: bool, monkeypatch: pytest.MonkeyPatch, **options:
         stats = corpus_stats(Corpus(path), **options)  # type: ignore[arg-type]
     except PilekitError as error:
         return str(error)
-    return stats.to_json(), [str(bad) for bad in stats.skipped.examples]
+    return stats.to_dict(), [str(bad) for bad in stats.skipped.examples]
 
 
 @given(

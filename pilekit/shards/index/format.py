@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -80,6 +80,21 @@ class ShardIndex:
     header: IndexHeader
     frames: Frames
     built: bool = field(default=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts of the shard, and where its index is."""
+        header = self.header
+        return {
+            "documents": header.documents,
+            "text_bytes": header.text_bytes,
+            "frames": len(self.frames),
+            "lines": header.lines,
+            "skipped": header.skipped,
+            "content_bytes": header.content_bytes,
+            "content_hash": header.content_hash,
+            "index": self.path,
+            "built": self.built,
+        }
 
     def columns(self, names: Sequence[str] | None = None) -> pa.Table:
         """The rows, or these columns of them; `PilekitError` if they are damaged."""

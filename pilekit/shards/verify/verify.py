@@ -10,8 +10,9 @@ import functools
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pilekit.artifacts.atomic_write import check_target
 from pilekit.corpus import Corpus, Manifest
@@ -46,6 +47,23 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"ok", "findings": [{"shard", "problem", "frame", "line", "byte"}]}`."""
+        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
+
+    def _repr_html_(self) -> str:
+        from pilekit.fitted_table import Column, FittedTable
+
+        columns: list[Column[Finding]] = [Column("Shard", lambda row: row.shard)]
+        columns += [Column(place.capitalize(), functools.partial(_place, place)) for place in ("frame", "line", "byte")]
+        columns.append(Column("Problem", lambda row: row.problem))
+        return FittedTable(self.findings, columns)._repr_html_()
+
+
+def _place(name: str, finding: Finding) -> str:
+    place = getattr(finding, name)
+    return "" if place is None else f"{place:,}"
 
 
 @dataclass(frozen=True, slots=True)

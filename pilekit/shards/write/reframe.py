@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import xxhash
@@ -81,6 +81,10 @@ class Reframed:
     stored_before: int
     stored_bytes: int
     frames: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
 
 
 def reframe_corpus(
