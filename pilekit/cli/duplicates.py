@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pilekit.dedup.show.removed_pairs import RemovedPair
 
 MOST_HELD = 100_000_000
-"""Characters of all texts together that are held, the same of each: shards are gone through once, for all pairs."""
+"""Characters of all texts together that are held, equally many of each: each shard is read once, for all pairs."""
 
 MOST_LISTED = 40
 """Subsets that an error names."""
@@ -45,12 +45,11 @@ Texts = dict[int, tuple[str, int]]
 def command(folder: Path, subset: str | None, min_similarity: float, count: int, as_json: bool) -> None:
     """Show what `pilekit dedup` removed beside what it kept, the differing words marked.
 
-    DIR is the folder that `pilekit dedup` wrote; the shards that it read are read again. Pairs are spread evenly over
-    the similarities, the least similar first: they are what the threshold let through. Exact copies come last, and only
-    where there are too few others.
+    DIR is the folder that `pilekit dedup` wrote; its shards are read again. Pairs are spread evenly over the
+    similarities, the least similar first. Exact copies come last, and only where there are too few others.
 
-    Green are words that only the kept document has, red those that only the removed one had. Case, spaces and marks
-    make no difference, as they make none to the similarity.
+    Words that only the kept document has are green, words that only the removed document had are red. Case, spaces and
+    punctuation make no difference, as in the similarity. Of long texts only a part is compared.
 
     \b
     Example:

