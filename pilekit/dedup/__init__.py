@@ -1,1 +1,1 @@
-"""Near-duplicate removal with proof: sketch, match, verify, choose, apply; one file per step."""
+"""Near-duplicate removal with proof: sketch, match, compare, choose, apply; one file per step."""

@@ -16,7 +16,7 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import is_url
 from pilekit.dedup.bits import Bits, get_bits
-from pilekit.dedup.compare.jaccard import Counts, verify
+from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.compare.second_pass import store_shingles
 from pilekit.dedup.deduplication import REMOVED, SUMMARY
 from pilekit.dedup.match.candidates import find_candidates
@@ -143,10 +143,10 @@ class Steps:
             population, shards, flagged, self.scratch / "sets", jobs=self._jobs(shards), advance=stored
         )
         pairs = self._progress("comparing", _PAIR_BYTES * candidates.pairs.count, _PAIR_BYTES)
-        verified = verify(
-            candidates, store, self.parameters["threshold"], self.scratch / "verify", memory, jobs=jobs, advance=pairs
+        resolved = resolve(
+            candidates, store, self.parameters["threshold"], self.scratch / "resolve", memory, advance=pairs
         )
-        return choose(verified.edges.chunks(), copies, self.scratch / "choose", memory), verified.counts
+        return choose(resolved.edges.chunks(), copies, self.scratch / "choose", memory), resolved.counts
 
     def record(
         self, population: Population, decisions: Decisions, compared: Counts, sketches: Sequence[ShardSketch]

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.dedup.bits import get_bits
-from pilekit.dedup.compare.jaccard import verify
+from pilekit.dedup.compare.resolve import resolve
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
@@ -131,7 +131,7 @@ def decide_generated(folder: Path, documents: int, memory: int) -> Decisions:
     copies = find_exact(population, folder, memory)
     candidates = find_candidates(population, Bands(BANDS, 6), copies.bits(), folder, memory, jobs=2)
     store = write_store(folder.with_name(f"{folder.name}-sets"), documents, candidates.bits())
-    edges = verify(candidates, store, THRESHOLD, folder, memory, jobs=2).edges
+    edges = resolve(candidates, store, THRESHOLD, folder, memory).edges
     return choose(edges.chunks(), copies, folder, memory)
 
 

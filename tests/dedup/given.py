@@ -1,4 +1,4 @@
-"""Candidates and shingle sets as the steps before would have left them, given outright, for tests of verify."""
+"""Candidates and shingle sets as the steps before would have left them, given outright, for tests of `resolve`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.compare.difference import bitmap_words, bitmaps
-from pilekit.dedup.compare.jaccard import Verified, verify
-from pilekit.dedup.compare.shingle_store import (
-    EXTENT_WORDS,
-    KEY_WORDS,
-    ShingleStore,
-    bits_file,
-    extents_file,
-    sets_file,
-)
+from pilekit.dedup.compare.resolve import Resolved, resolve
+from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.match.rows import write_rows
 
@@ -52,10 +44,8 @@ def all_pairs(ranks: Iterable[int]) -> list[tuple[int, int]]:
 
 def write_flat_sets(folder: Path, place: int, values: Values, sizes: npt.NDArray[np.int64]) -> None:
     """The files of a shard of which sets of these sizes are stored, each ascending, one behind the other."""
-    ends = np.cumsum(np.stack([sizes, bitmap_words(sizes)], axis=1), axis=0)
     sets_file(folder, place).write_bytes(values.data)
-    bits_file(folder, place).write_bytes(bitmaps(values, sizes).data)
-    extents_file(folder, place).write_bytes(bytes(8 * (KEY_WORDS + EXTENT_WORDS)) + ends.astype(np.uint64).tobytes())
+    ends_file(folder, place).write_bytes(np.cumsum([0, *sizes], dtype=np.int64).data)
 
 
 def write_store_files(folder: Path, place: int, sets: Sequence[Values]) -> None:
@@ -74,16 +64,16 @@ def given_store(folder: Path, sets: Sequence[Iterable[int] | Values], *, shards:
     return ShingleStore(folder, base, np.full(-(-len(sets) // 8), 255, dtype=np.uint8))
 
 
-def edges_of(verified: Verified) -> list[Edge]:
+def edges_of(resolved: Resolved) -> list[Edge]:
     """The edges, in their order."""
     return [
         Edge(removed, kept, float(np.uint64(similarity).view(np.float64)))
-        for table in verified.edges.chunks()
+        for table in resolved.edges.chunks()
         for removed, kept, similarity in table.T.tolist()
     ]
 
 
-def verify_given(
+def resolve_given(
     folder: Path,
     sets: Sequence[Iterable[int] | Values],
     pairs: Iterable[tuple[int, int]] = (),
@@ -91,10 +81,9 @@ def verify_given(
     *,
     threshold: float = 0.8,
     memory: int = 1 << 28,
-    jobs: int = 2,
     shards: int = 1,
-) -> Verified:
-    """Verify candidates among documents with these shingle sets; the low half of a rank is the document's number."""
+) -> Resolved:
+    """Resolve candidates among documents with these shingle sets; the low half of a rank is the document's number."""
     candidates = given_candidates(folder / "candidates", len(sets), pairs, runs)
     store = given_store(folder / "store", sets, shards=shards)
-    return verify(candidates, store, threshold, folder / "verified", memory, jobs=jobs)
+    return resolve(candidates, store, threshold, folder / "resolved", memory)

@@ -113,7 +113,7 @@ STEPS = {
     "exact",
     "match",
     "sets",
-    "verify",
+    "resolve",
     "choose",
     "removed.parquet",
     "masks",
@@ -233,7 +233,7 @@ def fail(*arguments: Any, **options: Any) -> None:
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("moment", ["find_exact", "store_shingles", "verify", "mask_shard", "clean_shard"])
+@pytest.mark.parametrize("moment", ["find_exact", "store_shingles", "resolve", "mask_shard", "clean_shard"])
 def test_a_shard_that_changes_meanwhile_is_named(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -21,7 +21,7 @@ from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.match.population import Population
 from pilekit.dedup.compare.second_pass import store_shingles
 from pilekit.dedup.sketch.sketch_shard import sketch_shard
-from tests.dedup.given import edges_of, given_candidates, verify
+from tests.dedup.given import edges_of, given_candidates, resolve
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
@@ -47,7 +47,7 @@ if step == "compare":
     before = peak()
     store = store_shingles(population, [shard], np.array([3], dtype=np.uint8), folder / "sets", jobs=1)
     stored = peak() - before
-    edges = edges_of(verify(candidates, store, 0.8, folder / "verified", 64 << 20))
+    edges = edges_of(resolve(candidates, store, 0.8, folder / "resolved", 64 << 20))
     print(json.dumps([stored, peak() - before - stored, edges]))
 """
 
@@ -70,6 +70,7 @@ def test_two_documents_of_200_mb(tmp_path: Path) -> None:
     assert int(found[0]) < 3.5 * SIZE
     stored, compared, edges = json.loads(found[1])
     assert stored < 4.5 * SIZE
-    assert compared < 0.5 * SIZE
+    # Sets are mapped: the system takes those pages back whenever it needs memory.
+    assert compared < 0.5 * SIZE + (tmp_path / "sets" / "0.sets").stat().st_size
     assert len(edges) == 1
     assert edges[0][2] > 0.9999

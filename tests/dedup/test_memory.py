@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pilekit.dedup.compare.jaccard import Verified
+from pilekit.dedup.compare.resolve import Resolved
 from pilekit.dedup.match.candidates import Candidates
 from pilekit.dedup.match.exact import ExactCopies
 from pilekit.dedup.match.population import ranks_of
@@ -27,8 +27,9 @@ from tests.dedup.listed import lists_of
 
 DOCUMENTS = 20_000_000
 MEMORY = 256 << 20
-BESIDE = 32 << 20
-"""For a bit per document (three times 2.5 MB), for what is handed from step to step, and for holes in the heap."""
+BESIDE = (32 << 20) + 900_000_000
+"""For a bit per document (three times 2.5 MB), for what is handed from step to step, for holes in the heap; and address
+space for the mapped sets."""
 
 RUN = """
 import json, resource, sys
@@ -60,11 +61,11 @@ def test_twenty_million_documents(tmp_path: Path) -> None:
     pairs = read(candidates.pairs)
     assert np.array_equal(pairs, expected_pairs())
     assert sorted(lists_of(candidates)) == sorted(expected_lists())
-    edges = read(Verified(folder).edges)
+    edges = read(Resolved(folder).edges)
     assert np.array_equal(edges, expected_edges())
     assert edges.shape[1] > 1_000_000
     # Those with the licence header are not alike, and far too many to be compared with each other.
-    counts = Verified(folder).counts
+    counts = Resolved(folder).counts
     assert counts.hot_runs == BANDS
     assert 0 < counts.hot_documents <= len(documents_of(LICENCE))
     removals = read(Decisions(folder, DOCUMENTS).removals)

@@ -9,19 +9,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pilekit.dedup.bits import no_bits
-from pilekit.dedup.compare.jaccard import verify
-from pilekit.dedup.compare.representatives import MOST, Representatives, room_of
+from pilekit.dedup.compare.jaccard_kernels import MOST_REPRESENTATIVES as MOST
+from pilekit.dedup.compare.resolve import resolve
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.population import ranks_of
 from pilekit.dedup.sketch.bands import choose_bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.dedup.sketch.sketch_format import key_column
-from tests.dedup.given import Edge, edges_of, given_store, verify_given
+from tests.dedup.given import Edge, edges_of, given_store, resolve_given
 from tests.dedup.listed import OWN, ListedPopulation, lists_of
 
 Values = npt.NDArray[np.uint64]
@@ -64,9 +62,9 @@ def test_ten_thousand_files_with_one_licence_header_are_all_kept(tmp_path: Path)
     header = values(300)
     lengths = np.random.default_rng(1).integers(100, 600, size=10_000)
     sets = [np.concatenate([header, values(length)]) for length in lengths]
-    verified = verify_given(tmp_path, sets, (), [np.sort(longest_ranks(sets))])
-    assert edges_of(verified) == []
-    counts = verified.counts
+    resolved = resolve_given(tmp_path, sets, (), [np.sort(longest_ranks(sets))])
+    assert edges_of(resolved) == []
+    counts = resolved.counts
     assert counts.compared <= MOST * len(sets)
     assert (counts.hot_runs, counts.hot_documents) == (1, len(sets) - MOST - 1)
 
@@ -77,7 +75,7 @@ def test_in_overlapping_runs_no_pair_is_compared_twice(tmp_path: Path) -> None:
     sets = [np.concatenate([header, values(100)]) for _ in range(120)]
     ranks = first_ranks(len(sets))
     runs = [ranks[begin : begin + 100] for begin in range(21)]
-    counts = verify_given(tmp_path, sets, (), runs).counts
+    counts = resolve_given(tmp_path, sets, (), runs).counts
     assert counts.compared == 100 * 99 // 2 + 20 * 99
     assert (counts.hot_runs, counts.hot_documents) == (0, 0)
 
@@ -89,11 +87,11 @@ def test_of_a_hundred_thousand_near_copies_one_is_kept(tmp_path: Path, runs: int
     sets = [np.concatenate([text, values(2)]) for _ in range(100_000)]
     ranks = first_ranks(len(sets))
     some = [ranks] + [ranks[rng.random(len(ranks)) < 0.9] for _ in range(runs - 1)]
-    verified = verify_given(tmp_path, sets, (), some)
-    edges = edges_of(verified)
+    resolved = resolve_given(tmp_path, sets, (), some)
+    edges = edges_of(resolved)
     assert [edge.removed for edge in edges] == ranks[1:].tolist()
     assert {edge.kept for edge in edges} == {OWN}
-    assert verified.counts.compared == len(sets) - 1
+    assert resolved.counts.compared == len(sets) - 1
     check_edges(edges, sets)
 
 
@@ -105,14 +103,14 @@ def test_a_run_of_as_many_clusters_as_it_may_hold_loses_nothing(tmp_path: Path, 
     cluster = rng.integers(0, MOST, size=5000)
     sets = [np.concatenate([centres[of], values(5)]) for of in cluster]
     ranks = first_ranks(len(sets)) if keep == "first" else longest_ranks(sets)
-    verified = verify_given(tmp_path, sets, (), [np.sort(ranks)])
-    edges = edges_of(verified)
+    resolved = resolve_given(tmp_path, sets, (), [np.sort(ranks)])
+    edges = edges_of(resolved)
     check_edges(edges, sets)
     order = np.argsort(ranks)
     firsts = order[np.unique(cluster[order], return_index=True)[1]]
     kept = {*range(len(sets))} - {edge.removed & 0xFFFFFFFF for edge in edges}
     assert kept == set(firsts.tolist())
-    assert verified.counts.hot_documents == 0
+    assert resolved.counts.hot_documents == 0
 
 
 def test_a_run_of_more_clusters_is_told_of_and_loses_only_what_it_tells(tmp_path: Path) -> None:
@@ -120,28 +118,28 @@ def test_a_run_of_more_clusters_is_told_of_and_loses_only_what_it_tells(tmp_path
     centres = [values(100) for _ in range(3 * MOST)]
     cluster = rng.integers(0, len(centres), size=4000)
     sets = [np.concatenate([centres[of], values(3)]) for of in cluster]
-    verified = verify_given(tmp_path, sets, (), [first_ranks(len(sets))])
-    edges = edges_of(verified)
+    resolved = resolve_given(tmp_path, sets, (), [first_ranks(len(sets))])
+    edges = edges_of(resolved)
     check_edges(edges, sets)
     kept = np.setdiff1d(np.arange(len(sets)), [edge.removed & 0xFFFFFFFF for edge in edges])
     similar = len(kept) - len(np.unique(cluster[kept]))
-    assert 0 < similar <= verified.counts.hot_documents < len(kept)
-    assert verified.counts.hot_runs == 1
-    assert verified.counts.compared <= MOST * len(sets)
+    assert 0 < similar <= resolved.counts.hot_documents < len(kept)
+    assert resolved.counts.hot_runs == 1
+    assert resolved.counts.compared <= MOST * len(sets)
 
 
 def test_clusters_that_come_one_after_the_other_are_found_however_many(tmp_path: Path) -> None:
     """As where the longest is kept, and copies are about as long as each other."""
     values = drawn(0)
     sets = [np.concatenate([centre, values(3)]) for centre in (values(100) for _ in range(10 * MOST)) for _ in range(4)]
-    edges = edges_of(verify_given(tmp_path, sets, (), [first_ranks(len(sets))]))
+    edges = edges_of(resolve_given(tmp_path, sets, (), [first_ranks(len(sets))]))
     check_edges(edges, sets)
     assert [edge.removed - OWN for edge in edges] == [i for i in range(len(sets)) if i % 4]
 
 
 def test_a_chain_in_a_run_removes_none_unlike_its_keeper(tmp_path: Path) -> None:
     sets = [np.arange(10 * i, 10 * i + 100, dtype=np.uint64) for i in range(2000)]
-    edges = edges_of(verify_given(tmp_path, sets, (), [first_ranks(len(sets))]))
+    edges = edges_of(resolve_given(tmp_path, sets, (), [first_ranks(len(sets))]))
     check_edges(edges, sets)
     assert [edge.removed - OWN for edge in edges] == list(range(1, 2000, 2))
 
@@ -151,30 +149,12 @@ def test_documents_of_an_earlier_run_stand_for_theirs_and_stay(tmp_path: Path) -
     text = values(100)
     sets = [np.concatenate([text, values(2)]) for _ in range(200)]
     ranks = np.arange(200, dtype=np.uint64) | np.where(np.arange(200) < 3, 0, OWN).astype(np.uint64)
-    verified = verify_given(tmp_path, sets, (), [np.sort(ranks)])
-    edges = edges_of(verified)
+    resolved = resolve_given(tmp_path, sets, (), [np.sort(ranks)])
+    edges = edges_of(resolved)
     check_edges(edges, sets)
     assert [edge.removed for edge in edges] == ranks[3:].tolist()
     assert {edge.kept for edge in edges} <= {0, 1, 2}
-    assert verified.counts.compared == 3 * 197
-
-
-@given(st.data())
-def test_what_runs_hold_is_what_was_last_written(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    lengths = np.array(data.draw(st.lists(st.integers(65, 300), min_size=1, max_size=6)))
-    begins, rooms = (np.cumsum(lengths) - lengths).astype(np.uint64), room_of(lengths)
-    held: dict[int, tuple[list[int], int]] = {run: ([], 0) for run in range(len(lengths))}
-    with Representatives(tmp_path_factory.mktemp("runs")) as representatives:
-        for _ in range(data.draw(st.integers(1, 5))):
-            chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(lengths))), min_size=1)))
-            ranks, counts, let_go = representatives.read(begins[chosen], rooms[chosen])
-            for place, run in enumerate(chosen):
-                assert (ranks[place, : counts[place]].tolist(), int(let_go[place])) == held[run]
-                counts[place] = data.draw(st.integers(1, int(rooms[run])))
-                let_go[place] = data.draw(st.integers(0, 2))
-                ranks[place] = np.uint64(data.draw(st.integers(0, 2**63))) + np.arange(MOST, dtype=np.uint64)
-                held[run] = (ranks[place, : counts[place]].tolist(), int(let_go[place]))
-            representatives.write(begins[chosen], ranks, counts, let_go)
+    assert resolved.counts.compared == 3 * 197
 
 
 def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path: Path) -> None:
@@ -197,8 +177,8 @@ def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path
     )
     candidates = find_candidates(population, bands, no_bits(len(texts)), tmp_path / "match", 1 << 28)  # type: ignore[arg-type]
     assert max(map(len, lists_of(candidates))) > 64
-    verified = verify(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)
-    edges = edges_of(verified)
+    resolved = resolve(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)
+    edges = edges_of(resolved)
     check_edges(edges, sets)
 
     removed = {edge.removed & 0xFFFFFFFF for edge in edges}

@@ -1,7 +1,6 @@
 """The second pass over the shards: the shingle sets of flagged documents, into the files of a `ShingleStore`.
 
-Each shard makes its own files, which appear under their names when they are complete, with a hash of all that they
-depend on. A run that was killed takes those that are there and fit, and makes the others.
+Each shard has its own files, which get their names when they are complete. A run after a kill makes the missing ones.
 """
 
 from __future__ import annotations
@@ -13,32 +12,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
-from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Shard
 from pilekit.dedup.bits import Bits
 from pilekit.dedup.compare.candidate_texts import FlaggedDocuments, flagged_texts
-from pilekit.dedup.compare.difference import bitmap_words
 from pilekit.dedup.compare.shingle_sets import Sets, large_sets, shingle_sets
-from pilekit.dedup.compare.shingle_store import (
-    EXTENT_WORDS,
-    KEY_WORDS,
-    WORD,
-    Int64,
-    ShingleStore,
-    bits_file,
-    extents_file,
-    sets_file,
-)
+from pilekit.dedup.compare.shingle_store import Int64, ShingleStore, ends_file, sets_file
 from pilekit.dedup.match.population import Population
-from pilekit.dedup.sketch.shingles import Bytes, UInt64
+from pilekit.dedup.sketch.shingles import Bytes
 from pilekit.engine import Advance, map_shards
 from pilekit.shards.processes import processes_for, threads_of
 
 LARGE_BYTES = 16 << 20
 """Of a longer text not all shingles are held at a time."""
+
+_WRITTEN = 1 << 13
+"""Values written at a time."""
 
 
 def store_shingles(
@@ -54,7 +44,7 @@ def store_shingles(
 
     shards    those of `population.sketches`, in their order
     flagged   bit per id, first bit lowest; uint8 [at least documents / 8]
-    folder    of the files; what is there and fits is taken
+    folder    of the files; complete ones of the same run are taken
     jobs      how many shards at a time, each in a process of its own; None: the usable CPUs
     advance   called with each further amount of stored bytes dealt with
 
@@ -84,46 +74,23 @@ def _bits_between(bits: Bits, begin: int, end: int) -> Bits:
 def _store_shard(work: tuple[int, FlaggedDocuments], advance: Advance, *, folder: Path, threads: int) -> None:
     place, documents = work
     header = documents.sketch.header
-    made_of = [__version__, header.ngram, header.text_field, header.label_path, header.size, header.sample]
-    key = xxhash.xxh3_128(repr(made_of).encode())
-    key.update(documents.flagged.data)
-    words = np.frombuffer(key.digest(), dtype=np.uint64)
-    extents, sets, bits = extents_file(folder, place), sets_file(folder, place), bits_file(folder, place)
-    if _are_there(extents, sets, bits, words, len(documents)):
+    if ends_file(folder, place).exists():
         advance(header.size)
         return
     documents.check_unchanged()
-    # The extents are complete last: where they are, the others are.
-    with write_atomically(extents) as extents_out:
-        extents_out.write(words.data)
-        ends = np.zeros((1, EXTENT_WORDS), dtype=np.int64)
-        extents_out.write(ends.data)
-        with write_atomically(sets) as sets_out, write_atomically(bits) as bits_out:
-            for found in _sets(flagged_texts(documents, advance, ahead=threads > 1), header.ngram, threads):
-                sets_out.write(found.values.data)
-                bits_out.write(found.bits.data)
-                lengths = np.stack([found.sizes, bitmap_words(found.sizes)], axis=1)
-                more = ends[-1] + np.cumsum(lengths, axis=0)
-                extents_out.write(more.data)
-                ends = more if len(more) else ends
-                del found
+    # The ends are complete last: where they are, the sets are.
+    with write_atomically(ends_file(folder, place)) as ends_out, write_atomically(sets_file(folder, place)) as sets_out:
+        end = np.zeros(1, dtype=np.int64)
+        ends_out.write(end.data)
+        for found in _sets(flagged_texts(documents, advance, ahead=threads > 1), header.ngram, threads):
+            # The system keeps what is written at once as one piece, and maps it as one, needed or not.
+            for begin in range(0, len(found.values), _WRITTEN):
+                sets_out.write(found.values[begin : begin + _WRITTEN].data)
+            ends = end + np.cumsum(found.sizes)
+            ends_out.write(ends.data)
+            end = ends[-1:] if len(ends) else end
+            del found
         documents.check_unchanged()
-
-
-def _are_there(extents: Path, sets: Path, bits: Path, key: UInt64, documents: int) -> bool:
-    """Whether the files are there and were made of what has this key."""
-    try:
-        if extents.stat().st_size != (KEY_WORDS + (documents + 1) * EXTENT_WORDS) * WORD:
-            return False
-        with extents.open("rb") as file:
-            there = np.frombuffer(file.read(KEY_WORDS * WORD), dtype=np.uint64)
-            file.seek(-EXTENT_WORDS * WORD, 2)
-            ends = np.frombuffer(file.read(), dtype=np.int64).tolist()
-        return bool(np.array_equal(there, key)) and [sets.stat().st_size, bits.stat().st_size] == [
-            WORD * end for end in ends
-        ]
-    except FileNotFoundError:
-        return False
 
 
 def _sets(batches: Iterator[list[bytes]], ngram: int, threads: int) -> Iterator[Sets]:

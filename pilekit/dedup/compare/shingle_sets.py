@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.compare.difference import LARGEST, bitmaps
 from pilekit.dedup.sketch.shingles import Bytes, UInt64, begin_document, next_shingles
 from pilekit.kernels import compiled
 
@@ -36,8 +35,6 @@ class Sets(NamedTuple):
     """Each set ascending; the first may have begun, and the last may go on, in other parts."""
     sizes: Int64
     """Of the sets that end here."""
-    bits: UInt64
-    """The bitmaps of those (difference.py), one behind the other."""
 
 
 def shingle_sets(data: Bytes, offsets: Int64, ngram: int) -> Sets:
@@ -55,8 +52,7 @@ def shingle_sets(data: Bytes, offsets: Int64, ngram: int) -> Sets:
         values[begin:end].sort()
         begin = end
     sizes = _make_unique(values, ends)
-    values = values[: sizes.sum()]
-    return Sets(values, sizes, bitmaps(values, sizes))
+    return Sets(values[: sizes.sum()], sizes)
 
 
 def large_sets(data: Bytes, offsets: Int64, ngram: int) -> Iterator[Sets]:
@@ -64,17 +60,14 @@ def large_sets(data: Bytes, offsets: Int64, ngram: int) -> Iterator[Sets]:
     for document in range(len(offsets) - 1):
         begin, end = int(offsets[document]), int(offsets[document + 1])
         counts = _counts(data, begin, end, ngram)
-        size, few = 0, np.empty(0, dtype=np.uint64)
+        size = 0
         for lowest, highest in _ranges(counts):
             values = np.empty(int(counts[lowest : highest + 1].sum()), dtype=np.uint64)
             _fill_range(data, begin, end, ngram, lowest, highest, values)
             values.sort()
             values = values[: int(_make_unique(values, np.array([len(values)])).sum())]
             size += len(values)
-            if size <= LARGEST:
-                few = np.concatenate([few, values])
-            sizes = np.array([size] if highest == 255 else [], dtype=np.int64)
-            yield Sets(values, sizes, bitmaps(few, sizes))
+            yield Sets(values, np.array([size] if highest == 255 else [], dtype=np.int64))
             del values
 
 

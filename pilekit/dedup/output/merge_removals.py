@@ -1,6 +1,6 @@
 """All that goes: the near-duplicates that were found, and the exact copies, each with the kept document it resembles.
 
-Edges (rank of a removed document, rank of its partner, similarity) come in the keeper order, decided by verify.py. An
+Edges (rank of a removed document, rank of its partner, similarity) come in the keeper order, decided by resolve.py. An
 exact copy goes with the document that stands for its text: where that is kept, it is a copy of it; where that is
 removed, it is a near-duplicate of the same partner, with the same similarity.
 

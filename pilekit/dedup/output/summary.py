@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pilekit.dedup.compare.jaccard import Counts
+from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.output.removed_table import RemovedCounts
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import ShardSketch

@@ -1,4 +1,4 @@
-"""Verify against the plain definition: what is removed, on account of which kept document, by which similarity."""
+"""`resolve` against the plain definition: what is removed, on account of which kept document, by which similarity."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.compare import jaccard as module
-from pilekit.dedup.compare.jaccard import Counts, verify
+from pilekit.dedup.compare.resolve import Counts, resolve
 from pilekit.dedup.match.population import ranks_of
 from pilekit.dedup.sketch.shingles import shingle_set
 from tests.dedup import reference
-from tests.dedup.given import Edge, all_pairs, edges_of, given_candidates, given_store, verify_given
+from tests.dedup.given import Edge, all_pairs, edges_of, given_candidates, given_store, resolve_given
 from tests.dedup.listed import OWN
 
 Sets = Sequence[set[int]]
@@ -68,7 +67,6 @@ def numbered(draw: st.DrawFn, sets: Sets) -> list[int]:
     return [(OWN if id >= earlier else 0) | length << 32 | id for id, length in enumerate(lengths)]
 
 
-@settings(max_examples=50)
 @given(st.data(), st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_any_pairs_are_decided_as_one_at_a_time(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, threshold: float
@@ -82,15 +80,13 @@ def test_any_pairs_are_decided_as_one_at_a_time(
     setting = {
         "threshold": threshold,
         "memory": data.draw(st.sampled_from([1, 2000, 1 << 28])),
-        "jobs": data.draw(st.integers(1, 3)),
         "shards": data.draw(st.integers(1, 3)),
     }
-    verified = verify_given(tmp_path_factory.mktemp("verify"), sets, pairs, **setting)
-    assert edges_of(verified) == edges
-    assert verified.counts == Counts(compared, 0, 0)
+    resolved = resolve_given(tmp_path_factory.mktemp("resolve"), sets, pairs, **setting)
+    assert edges_of(resolved) == edges
+    assert resolved.counts == Counts(compared, 0, 0)
 
 
-@settings(max_examples=50)
 @given(st.data(), st.sampled_from([0.3, 0.8]))
 def test_pairs_and_runs_together_are_decided_as_all_pairs_one_at_a_time(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, threshold: float
@@ -102,17 +98,16 @@ def test_pairs_and_runs_together_are_decided_as_all_pairs_one_at_a_time(
     chosen = random.Random(data.draw(st.integers(0, 999)))
     pairs = [pair for pair in all_pairs(ranks) if chosen.random() < share]
     edges, compared = swept(sets, ranks, {*pairs, *(pair for run in groups for pair in all_pairs(run))}, threshold)
-    verified = verify_given(
-        tmp_path_factory.mktemp("verify"),
+    resolved = resolve_given(
+        tmp_path_factory.mktemp("resolve"),
         sets,
         pairs,
         [sorted(run) for run in groups],
         threshold=threshold,
         memory=data.draw(st.sampled_from([1, 2000, 1 << 28])),
-        jobs=data.draw(st.integers(1, 3)),
     )
-    assert edges_of(verified) == edges
-    assert verified.counts == Counts(compared, 0, 0)
+    assert edges_of(resolved) == edges
+    assert resolved.counts == Counts(compared, 0, 0)
 
 
 words = st.lists(st.sampled_from(["a", "b", "c", "B", "ü"]), max_size=14).map(" ".join)
@@ -128,8 +123,8 @@ def test_of_all_pairs_of_any_texts_the_removed_have_a_kept_partner_and_the_kept_
     sets = [shingle_set(text, ngram) for text in encoded]
     sizes = np.array([len(text) for text in encoded])
     ranks = ranks_of(np.arange(len(texts)), sizes, keep, against=False).tolist()
-    verified = verify_given(tmp_path_factory.mktemp("verify"), sets, all_pairs(ranks), threshold=threshold)
-    removed = {edge.removed & 0xFFFFFFFF: (edge.kept & 0xFFFFFFFF, edge.similarity) for edge in edges_of(verified)}
+    resolved = resolve_given(tmp_path_factory.mktemp("resolve"), sets, all_pairs(ranks), threshold=threshold)
+    removed = {edge.removed & 0xFFFFFFFF: (edge.kept & 0xFFFFFFFF, edge.similarity) for edge in edges_of(resolved)}
 
     similar = reference.similar_pairs(texts, threshold, ngram)
     for document, (kept, similarity) in removed.items():
@@ -157,31 +152,29 @@ def corpus_of_clusters(documents: int, seed: int = 0) -> tuple[Sets, list[int], 
     return sets, ranks.tolist(), pairs
 
 
-def test_memory_threads_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_shards_change_nothing(tmp_path: Path) -> None:
     sets, ranks, pairs = corpus_of_clusters(3000)
     runs = [sorted(random.Random(seed).sample(ranks, 300)) for seed in range(5)]
     choices: list[dict[str, Any]] = [
-        {"memory": 1 << 28, "jobs": 1},
-        {"memory": 1 << 28, "jobs": 4, "shards": 7},
-        {"memory": 200_000, "jobs": 2, "shards": 2},
-        {"memory": 3_000, "jobs": 3},
+        {"memory": 1 << 28},
+        {"memory": 1 << 28, "shards": 7},
+        {"memory": 200_000, "shards": 2},
+        {"memory": 3_000},
     ]
     found = []
     for number, setting in enumerate(choices):
-        if number == 2:  # blocks of a few rows
-            monkeypatch.setattr(module, "_MEMBERS_AT_A_TIME", 10)
-        found.append(verify_given(tmp_path / str(number), sets, pairs, runs, **setting))
+        found.append(resolve_given(tmp_path / str(number), sets, pairs, runs, **setting))
     assert len(edges_of(found[0])) > 1000
-    for verified in found[1:]:
-        assert verified.edges.path.read_bytes() == found[0].edges.path.read_bytes()
-        assert verified.counts == found[0].counts
+    for resolved in found[1:]:
+        assert resolved.edges.path.read_bytes() == found[0].edges.path.read_bytes()
+        assert resolved.counts == found[0].counts
 
 
 def test_no_chain_removes_a_document_unlike_its_keeper(tmp_path: Path) -> None:
     """Each resembles its neighbours, but not those beyond."""
     sets = [set(range(10 * i, 10 * i + 100)) for i in range(50)]
     ranks = [OWN | i for i in range(50)]
-    neighbours = [edge.removed - OWN for edge in edges_of(verify_given(tmp_path, sets, all_pairs(ranks)))]
+    neighbours = [edge.removed - OWN for edge in edges_of(resolve_given(tmp_path, sets, all_pairs(ranks)))]
     assert neighbours == list(range(1, 50, 2))
 
 
@@ -189,7 +182,7 @@ def test_the_most_similar_of_the_kept_is_named_and_of_equals_the_first(tmp_path:
     sets = [set(range(100)), set(range(15, 100)), set(range(1, 101)), set(range(2, 100))]
     sets += [set(range(1000, 1100)) - {1000 + i} for i in (0, 1)] + [set(range(1000, 1100)) - {1000, 1001}]
     ranks = [OWN | i for i in range(len(sets))]
-    edges = edges_of(verify_given(tmp_path, sets, all_pairs(ranks), threshold=0.98))
+    edges = edges_of(resolve_given(tmp_path, sets, all_pairs(ranks), threshold=0.98))
     assert edges == [
         Edge(OWN | 2, OWN | 0, 99 / 101),
         Edge(OWN | 3, OWN | 0, 98 / 100),
@@ -199,9 +192,9 @@ def test_the_most_similar_of_the_kept_is_named_and_of_equals_the_first(tmp_path:
 
 
 def test_nothing_to_do_is_done(tmp_path: Path) -> None:
-    verified = verify_given(tmp_path, [{1}, {2}])
-    assert edges_of(verified) == []
-    assert verified.counts == Counts(0, 0, 0)
+    resolved = resolve_given(tmp_path, [{1}, {2}])
+    assert edges_of(resolved) == []
+    assert resolved.counts == Counts(0, 0, 0)
 
 
 def test_what_is_done_is_taken_and_what_was_interrupted_is_not(tmp_path: Path) -> None:
@@ -217,11 +210,11 @@ def test_what_is_done_is_taken_and_what_was_interrupted_is_not(tmp_path: Path) -
 
     for _ in range(2):
         with pytest.raises(Interrupted):
-            verify(candidates, store, 0.8, tmp_path / "verified", 1 << 28, advance=interrupt)
-        assert not list((tmp_path / "verified").iterdir())
+            resolve(candidates, store, 0.8, tmp_path / "resolved", 1 << 28, advance=interrupt)
+        assert not list((tmp_path / "resolved").iterdir())
     told: list[int] = []
-    first = verify(candidates, store, 0.8, tmp_path / "verified", 1 << 28, advance=told.append)
+    first = resolve(candidates, store, 0.8, tmp_path / "resolved", 1 << 28, advance=told.append)
     assert sum(told) == len(pairs)
     before = (first.edges.path.read_bytes(), first.edges.path.stat().st_ino)
-    again = verify(candidates, store, 0.8, tmp_path / "verified", 1 << 28, advance=interrupt)
+    again = resolve(candidates, store, 0.8, tmp_path / "resolved", 1 << 28, advance=interrupt)
     assert (again.edges.path.read_bytes(), again.edges.path.stat().st_ino) == before
