@@ -6,7 +6,7 @@ from typing import Any
 
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.window import MOST_TOKENS
-from pilekit.stream.read.lane_sources import Wanted
+from pilekit.stream.read.lane_sources import DocumentSelection
 
 _BYTES_PER_TOKEN = 4
 """Of text, roughly; by chance also of a token in memory."""
@@ -56,24 +56,24 @@ class Explanation(dict[str, Any]):
         ]
 
 
-def explain(wanted: Wanted, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
+def explain(selected: DocumentSelection, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
     """The explanation of a stream; `packing` as PileStream takes it, `window` None without a tokenizer."""
     grid = share.grid
     lanes = 1 if grid.finite else grid.lanes // share.world_size
-    indexes = wanted.plan.indexes
+    indexes = selected.plan.indexes
     documents = sum(index.header.documents for index in indexes)
     text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
     held = unit * text if window is None else 4 * min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
     turns = share.grad_accum * grid.columns
     return Explanation(
         plan=grid.plan,
-        reason=wanted.plan.reason,
+        reason=selected.plan.reason,
         rows=grid.rows,
         columns=grid.columns,
         lanes=grid.lanes,
         unit=unit,
         window=window,
-        documents=None if wanted.selection is None else len(wanted.selection),
+        documents=None if selected.selection is None else len(selected.selection),
         global_batch_size=grid.global_batch_size,
         batch_size=share.batch_size,
         grad_accum=share.grad_accum,

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.batch.build_batches import Form, passed_over
+from pilekit.stream.batch.build_batches import BatchBuilder, passed_over
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.lane import Place
 from pilekit.stream.read.lane_documents import LaneSource
@@ -51,7 +51,7 @@ class Passes:
 
 def part_of(
     source: LaneSource,
-    form: Form,
+    builder: BatchBuilder,
     share: Share,
     begin: Place,
     place: Place,
@@ -67,10 +67,10 @@ def part_of(
     """
     behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
     numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
-    found = yield from made(source, form, share, begin, place, behind, numbers, drop_last)
+    found = yield from _made(source, builder, share, begin, place, behind, numbers, drop_last)
     if not found and again and behind >= 0:
         numbers = range(part.worker, _ENDLESS, part.workers)
-        yield from made(source, form, share, begin, begin, -1, numbers, drop_last)
+        yield from _made(source, builder, share, begin, begin, -1, numbers, drop_last)
 
 
 def samples_behind(share: Share, number: int) -> int:
@@ -87,9 +87,9 @@ def slice_of(share: Share, number: int) -> int:
     return step * share.grid.global_batch_size + (share.rank * share.grad_accum + part) * share.batch_size
 
 
-def made(
+def _made(
     source: LaneSource,
-    form: Form,
+    builder: BatchBuilder,
     share: Share,
     begin: Place,
     place: Place,
@@ -106,7 +106,7 @@ def made(
 
     Returns whether there was any batch, of whichever rank and worker, behind `behind`.
     """
-    lane = form.lane(source, 0, place)
+    lane = builder.lane(source, 0, place)
     whole, accumulation = share.grid.global_batch_size, share.grad_accum
     at, first = samples_behind(share, behind), (behind + 1) // accumulation
     try:
@@ -126,33 +126,33 @@ def made(
             if at <= step * whole or (drop_last and at < (step + 1) * whole):
                 break
             for number, given, after in kept:
-                if form.padded_by_first and (missing := share.batch_size - _samples(given)):
+                if builder.padded_by_first and (missing := share.batch_size - _samples(given)):
                     if at == samples_behind(share, behind):  # The place is the end, so `at` says only that.
-                        at = min(at, _all(source, form, begin))
+                        at = min(at, _all(source, builder, begin))
                     beyond = slice_of(share, number) + share.batch_size - missing - at
-                    given += _once_more(source, form, begin, beyond % at, missing)
+                    given += _once_more(source, builder, begin, beyond % at, missing)
                 place = lane.place if number % accumulation == accumulation - 1 else after
-                yield form.batch(share, number, given, np.zeros(1, np.int64), np.array([place], np.int64))
+                yield builder.batch(share, number, given, np.zeros(1, np.int64), np.array([place], np.int64))
             del kept, given
         return at >= (first + 1) * whole if drop_last else at > first * whole
     finally:
         lane.close()
 
 
-def _all(source: LaneSource, form: Form, begin: Place) -> int:
+def _all(source: LaneSource, builder: BatchBuilder, begin: Place) -> int:
     """How many samples the pass has."""
-    lane = form.lane(source, 0, begin)
+    lane = builder.lane(source, 0, begin)
     try:
         return passed_over(lane, _ENDLESS)
     finally:
         lane.close()
 
 
-def _once_more(source: LaneSource, form: Form, begin: Place, sample: int, count: int) -> list[Any]:
+def _once_more(source: LaneSource, builder: BatchBuilder, begin: Place, sample: int, count: int) -> list[Any]:
     """The pass's samples from number `sample` on, and again from its first one where it ends."""
     found: list[Any] = []
     while count:
-        lane = form.lane(source, 0, begin)
+        lane = builder.lane(source, 0, begin)
         try:
             passed_over(lane, sample)
             given = list(lane.give(count))

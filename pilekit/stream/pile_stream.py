@@ -41,9 +41,9 @@ from pilekit.stream.arguments import (
     subsets_of,
     tokenizer_of,
 )
-from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, checked_outputs
-from pilekit.stream.batch.build_batches import PackedForm, given_to_step
-from pilekit.stream.batch.raw_documents import RawForm
+from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, BatchWriter, checked_outputs
+from pilekit.stream.batch.build_batches import PackedBatches, given_to_step
+from pilekit.stream.batch.raw_documents import RawBatches
 from pilekit.stream.explanation import Explanation, explain
 from pilekit.stream.finite_pass import Passes, check_epochs
 from pilekit.stream.loader import StreamLoader
@@ -51,9 +51,10 @@ from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.topology import rank_of_world, refuse_differing_backends
-from pilekit.stream.pack.lane import Layout, Place
+from pilekit.stream.pack.lane import Place
+from pilekit.stream.pack.tokenized_lane import Encoding
 from pilekit.stream.pack.window import PACKINGS, Packing
-from pilekit.stream.read.lane_sources import OTHER, Wanted, checked_filters
+from pilekit.stream.read.lane_sources import OTHER, DocumentSelection, checked_filters
 from pilekit.stream.read.plan import Plan, choose_plan
 from pilekit.stream.recorded_stream import RecordedStream
 from pilekit.stream.resume import accumulation_for, changed_fields, grid_for, loaded_state
@@ -181,7 +182,7 @@ class PileStream(RecordedStream):
         self.subsets = subsets_of(subsets, self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
-        self._wanted = Wanted(
+        self._selected = DocumentSelection(
             corpus=self.corpus,
             plan=self._chosen_plan(on_error),
             subsets=self.subsets,
@@ -193,24 +194,25 @@ class PileStream(RecordedStream):
             on_error=on_error,
             cache=None if cache is None else FrameCache.at(cache, cache_bytes),
         )
-        self.subset_names = self._wanted.subset_names()
+        self.subset_names = self._selected.subset_names()
         ids = {name: index for index, name in enumerate(self.subset_names)}
         self._subset_ids = ids
         names = tuple(shard.name for shard in self.corpus.shards)
         if self._tokenizer is None:
-            self._form = RawForm(names, self.corpus.manifest.text_field, ids, ids[OTHER])
-            self._fingerprint = {**self._wanted.fingerprint(), "tokenizer": None}
+            self._builder = RawBatches(names, self.corpus.manifest.text_field, ids, ids[OTHER])
+            self._fingerprint = {**self._selected.fingerprint(), "tokenizer": None}
         else:
             eos_id = eos_id_of(self._tokenizer)
             pad_id = eos_id if self._tokenizer.pad_id is None else self._tokenizer.pad_id
             masking = masking_of(self._tokenizer) if objective == "mlm" else None
-            layout = Layout(self._tokenizer, seq_len, packing, window, append_eod, seed, ids, ids[OTHER], names)
-            self._form = PackedForm(layout, outputs, pad_id, eos_id, masking, len(ids))
+            encoding = Encoding(seq_len, packing, window, append_eod, self._tokenizer, seed, ids, ids[OTHER], names)
+            writer = BatchWriter(seq_len, outputs, pad_id, eos_id, masking)
+            self._builder = PackedBatches(encoding, writer, len(ids))
             backend = f"{self._tokenizer.backend} {importlib.metadata.version(self._tokenizer.backend)}"
             if self.world_size > 1:
                 refuse_differing_backends(self._tokenizer, backend, self.rank)
             self._fingerprint = {
-                **self._wanted.fingerprint(),
+                **self._selected.fingerprint(),
                 "tokenizer": self._tokenizer.fingerprint,
                 "special_tokens": {"treated_as": self._tokenizer.special_tokens, "eos_id": eos_id, "pad_id": pad_id},
                 "backend": backend,
@@ -220,9 +222,9 @@ class PileStream(RecordedStream):
                 "objective": objective,
             }
         self._passes = None if epochs is None else Passes(epochs, drop_last)
-        rows, columns = (1, 1) if epochs else self._given_lanes or self._wanted.default_lanes(batch, self.world_size)
-        grid = Grid(rows, columns, batch, self._wanted.plan.name, finite=epochs is not None)
-        self._settle(grid, self._wanted.default_unit(grid.lanes), accumulation)
+        rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(batch, self.world_size)
+        grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
+        self._settle(grid, self._selected.default_unit(grid.lanes), accumulation)
         none = np.zeros(len(ids), np.int64)
         self._changes: list[dict[str, Any]] = []
         self._start(Record(self._first(), 0, none, none.copy()))
@@ -238,14 +240,14 @@ class PileStream(RecordedStream):
         """Take this grid: what follows from it, and whether it can serve this rank."""
         share = grid.share(self.rank, self.world_size, grad_accum)
         self.share, self._unit = share, unit
-        end = None if self._passes is None else self._passes.borders(self._wanted.positions(unit))[1]
-        self._source = self._wanted.source(grid.lanes, unit, end, records=self._tokenizer is None)
+        end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
+        self._source = self._selected.source(grid.lanes, unit, end, records=self._tokenizer is None)
 
     def _first(self) -> Int64:
         """Where all lanes begin, int64 [L, 3]."""
-        places = self._wanted.first(self.grid.lanes)
+        places = self._selected.first(self.grid.lanes)
         if self._passes is not None:
-            places[0, 0] = self._passes.borders(self._wanted.positions(self._unit))[0]
+            places[0, 0] = self._passes.borders(self._selected.positions(self._unit))[0]
         return places
 
     @property
@@ -294,7 +296,7 @@ class PileStream(RecordedStream):
             "global_batch_size": grid.global_batch_size,
             "unit": self._unit,
             "window": self.window,
-            "per_epoch": self._wanted.per_epoch(self._unit),
+            "per_epoch": self._selected.per_epoch(self._unit),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -359,7 +361,7 @@ class PileStream(RecordedStream):
         self._settle(grid, loaded.plan["unit"], accumulation)
         places, self._changes = loaded.places, list(loaded.changes)
         if was:
-            places = self._wanted.moved(places, loaded.plan["per_epoch"], self._unit)
+            places = self._selected.moved(places, loaded.plan["per_epoch"], self._unit)
             self._changes.append({"until_step": loaded.step, "was": was})
         documents, tokens = self._counted(counts["subsets"])
         done = loaded.step * accumulation + loaded.batch
@@ -381,7 +383,7 @@ class PileStream(RecordedStream):
         loaded on another world size, rank 0 has what was before.
         """
         record = self._current()
-        tokens, known = int(record.tokens.sum()), self._wanted.selection
+        tokens, known = int(record.tokens.sum()), self._selected.selection
         used = np.flatnonzero(record.documents | record.tokens).tolist()
         return {
             "rows": record.rows,
@@ -405,12 +407,12 @@ class PileStream(RecordedStream):
 
         reached   called now and then with how many samples before the step were passed, and how many there are
         """
-        return self._form.named(self._given_to(step, reached))
+        return self._builder.named(self._given_to(step, reached))
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
         """The same, as one batch of the whole step, in no order that a rank would see; costs as much."""
         everything = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-        return self._form.batch(Share(self.grid, 0, 1, 1), step, self._given_to(step, reached), *everything)
+        return self._builder.batch(Share(self.grid, 0, 1, 1), step, self._given_to(step, reached), *everything)
 
     def _given_to(self, step: int, reached: Reached | None) -> list[Any]:
         if type(step) is not int or step < 0:
@@ -432,9 +434,9 @@ class PileStream(RecordedStream):
             at, places = max(usable, key=lambda pair: pair[0])
             visits = len(range(column, step, grid.columns)) - len(range(column, at, grid.columns))
             begun[lane] = (Place(*places[lane].tolist()), visits * grid.per_visit)
-        return given_to_step(self._source, self._form, grid, step, begun, reached)
+        return given_to_step(self._source, self._builder, grid, step, begun, reached)
 
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""
         window = None if self.is_raw else self.window
-        return explain(self._wanted, self.share, self._unit, window, self.packing)
+        return explain(self._selected, self.share, self._unit, window, self.packing)

@@ -15,15 +15,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pilekit.errors import PilekitError
 from pilekit.stream import finite_pass
 from pilekit.stream.batch.batch import Batch
-from pilekit.stream.batch.build_batches import Form, made
-from pilekit.stream.batch.raw_documents import state_of, taken_state
+from pilekit.stream.batch.build_batches import BatchBuilder, build_batches
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Place
 from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.sharded_twice import refuse_second_sharding
-from pilekit.stream.state import Record
+from pilekit.stream.state import Record, state_of, taken_state
 from pilekit.stream.worker_part import WorkerPart, work_in_background
 
 logger = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ class RecordedStream(IterableDataset[Batch]):
     seq_len: int
     is_raw: bool
     _source: LaneSource
-    _form: Form
+    _builder: BatchBuilder
     _passes: Passes | None
 
     def _first(self) -> Int64:
@@ -127,9 +126,9 @@ class RecordedStream(IterableDataset[Batch]):
         record = self._current()
         if self._passes is None:
             numbers = range(record.batch + part.worker, _ENDLESS, part.workers)[part.made :]
-            return made(self._source, self._form, self.share, record.places, numbers)
+            return build_batches(self._source, self._builder, self.share, record.places, numbers)
         begin, place = (Place(*places[0].tolist()) for places in (self._first(), record.places))
-        of_pass = (self._source, self._form, self.share, begin, place, record.batch, part, self._passes.drop_last)
+        of_pass = (self._source, self._builder, self.share, begin, place, record.batch, part, self._passes.drop_last)
         # A state that was just loaded may say that nothing is left; else an empty rest begins the pass again.
         return finite_pass.part_of(*of_pass, again=not self._loaded)
 

@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import orjson
+import torch
 import xxhash
 
 from pilekit.errors import PilekitError, visible
@@ -50,6 +51,30 @@ def batch_state(
     changed = np.concatenate((lanes[:, None], places), axis=1)
     counted = np.stack((subsets, documents, tokens), axis=1)
     return np.concatenate(([number, len(lanes), rows, skipped], changed.ravel(), counted.ravel())).astype(np.int64)
+
+
+def state_of(item: Any) -> Int64:
+    """The state that an item of a stream carries, a dict of tensors or documents; PilekitError where it lacks one."""
+    state = item.get("stream_state") if isinstance(item, Mapping) else getattr(item, "stream_state", None)
+    if isinstance(state, torch.Tensor):
+        state = state.cpu().numpy()
+    if not isinstance(state, np.ndarray) or state.dtype != np.int64 or state.ndim != 1 or len(state) < HEAD:
+        raise PilekitError(
+            "advance() needs a batch as the loader gave it, with its stream_state; call it once for each batch, before "
+            "converting it. Of single documents a stock DataLoader loses it, unless it is given collate_fn=lambda "
+            "document: document; stream.loader() keeps it"
+        )
+    return state
+
+
+def taken_state(item: Any) -> Int64:
+    """The same, taken out of the item."""
+    state = state_of(item)
+    if isinstance(item, dict):
+        del item["stream_state"]
+    else:
+        item.stream_state = None
+    return state
 
 
 @dataclass

@@ -11,15 +11,15 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from pilekit.errors import PilekitError
-from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch, OpenBatch, checked_outputs
+from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.mlm import Masking
-from pilekit.stream.pack.window import Packing, TokenizedDocuments, Window, packed
+from pilekit.stream.pack.window import PackedWindow, Packing, RowRange, TokenizedDocuments, packed, padding
 from tests.stream import reference
 from tests.stream.packing_reference import (
     EOS,
@@ -36,7 +36,7 @@ from tests.stream.reference import Document, Row
 SHARDS = [f"{number:02d}.jsonl" for number in range(20)]
 
 
-def window_of(documents: Sequence[Document], packing: str, seq_len: int, append_eod: bool = True) -> Window:
+def window_of(documents: Sequence[Document], packing: str, seq_len: int, append_eod: bool = True) -> PackedWindow:
     texts = [document.tokens[:-1] if append_eod else document.tokens for document in documents]
     one = plan(seq_len)
     return packed(
@@ -47,6 +47,7 @@ def window_of(documents: Sequence[Document], packing: str, seq_len: int, append_
             np.array([SHARDS.index(document.line.shard) for document in documents], np.int64),
             np.array([document.line.number for document in documents], np.int64),
             np.array([reference.document_key(one, document) for document in documents], np.uint64),
+            *[np.zeros(len(documents), np.int64)] * 3,
         ),
         cast(Packing, packing),
         seq_len,
@@ -59,23 +60,21 @@ def reference_rows(documents: Sequence[Document], packing: str, seq_len: int) ->
     return [reference.columns(row, seq_len, PAD) for row in rows]
 
 
-def open_batch(
-    rows: int, seq_len: int, outputs: Sequence[str] = OUTPUTS, append_eod: bool = True, masking: Masking | None = None
-) -> OpenBatch:
-    return OpenBatch(
-        rows, seq_len, outputs, pad_id=PAD, eos_id=EOS if append_eod else -1, append_eod=append_eod, masking=masking
-    )
+def written(
+    parts: Sequence[RowRange],
+    seq_len: int,
+    outputs: Sequence[str] = OUTPUTS,
+    state: torch.Tensor | None = None,
+    append_eod: bool = True,
+) -> Batch:
+    return BatchWriter(seq_len, outputs, PAD, EOS if append_eod else -1).batch(parts, SHARDS, state)
 
 
 def some_batch(outputs: Sequence[str] = OUTPUTS, state: torch.Tensor | None = None) -> Batch:
     window = window_of(documents_of([3, 0, 9, 2, 5, 1, 1]), "best_fit", 6)
-    batch = open_batch(len(window.rows) + 1, 6, outputs)
-    batch.fill(window, 0, len(window.rows))
-    batch.pad(1)
-    return batch.close(SHARDS, state)
+    return written([RowRange(window, 0, len(window.rows)), padding(1)], 6, outputs, state)
 
 
-@settings(max_examples=200)
 @given(
     st.lists(st.tuples(lengths, st.sampled_from(["best_fit", "none", "concat"])), min_size=1, max_size=3),
     st.integers(1, 40),
@@ -89,7 +88,7 @@ def some_batch(outputs: Sequence[str] = OUTPUTS, state: torch.Tensor | None = No
 def test_columns_are_those_of_the_reference(
     windows: list[tuple[list[int], str]], seq_len: int, append_eod: bool, data: st.DataObject | None
 ) -> None:
-    parts: list[tuple[Window | None, int, int, list[Row]]] = []
+    parts: list[tuple[PackedWindow | None, int, int, list[Row]]] = []
     nothing = reference.columns([], seq_len, PAD)
     for window_lengths, packing in windows:
         documents = documents_of(window_lengths, append_eod=append_eod)
@@ -104,15 +103,9 @@ def test_columns_are_those_of_the_reference(
             parts.append((None, 0, pads, [nothing] * pads))
         parts.append((window, first, count, rows[first : first + count]))
     expected = [row for *_, rows in parts for row in rows]
-    batch = open_batch(len(expected) + 2, seq_len, append_eod=append_eod)
-    for window_or_none, first, count, _ in parts:
-        if window_or_none is None:
-            batch.pad(count)
-        else:
-            batch.fill(window_or_none, first, count)
-    assert (batch.filled, batch.left) == (len(expected), 2)
+    ranges = [padding(n) if one is None else RowRange(one, first, n) for one, first, n, _ in parts]
     state = torch.arange(6).view(2, 3)
-    found = batch.close(SHARDS, state)
+    found = written(ranges, seq_len, state=state, append_eod=append_eod)
     assert list(found) == [*OUTPUTS, "stream_state"]
     assert rows_of(found) == expected
     assert torch.equal(found["stream_state"], state)
@@ -140,22 +133,10 @@ def test_outputs_that_do_not_exist_are_refused(outputs: Sequence[str]) -> None:
     assert "\x1b" not in str(raised.value)
 
 
-def test_more_rows_than_there_are_cannot_be_filled() -> None:
-    window = window_of(documents_of([3, 3]), "none", 6)
-    for first, count in ((0, 3), (2, 1), (-1, 1), (0, -1)):
-        with pytest.raises(ValueError, match="rows"):
-            open_batch(5, 6).fill(window, first, count)
-    with pytest.raises(ValueError, match="rows"):
-        open_batch(1, 6).fill(window, 0, 2)
-    with pytest.raises(ValueError, match="rows"):
-        open_batch(1, 6).pad(2)
-
-
 def test_the_rest_of_a_long_document_has_no_label_behind_another_one() -> None:
     window = window_of(documents_of([9, 4, 5], append_eod=False), "best_fit", 8, append_eod=False)
-    batch = open_batch(3, 8, append_eod=False)
-    batch.fill(window, 0, len(window.rows))
-    (row,) = [row for row in rows_of(batch.close(SHARDS)) if 18 in row.input_ids]
+    batch = written([RowRange(window, 0, len(window.rows))], 8, append_eod=False)
+    (row,) = [row for row in rows_of(batch) if 18 in row.input_ids]
     at = row.input_ids.index(18)  # the one token that did not fit in the first row of the document of nine
     assert at > 0
     assert row.labels[at] == -100
@@ -171,10 +152,7 @@ def test_what_began_in_another_row_is_known(
     documents = documents_of(lengths)
     window = window_of(documents, packing, seq_len)
     first = 0 if data is None else data.draw(st.integers(0, len(window.rows)))
-    batch = open_batch(len(window.rows) - first + 1, seq_len, ["input_ids", "doc_ids"])
-    batch.fill(window, first, len(window.rows) - first)
-    batch.pad(1)
-    found = batch.close(SHARDS)
+    found = written([RowRange(window, first, len(window.rows) - first), padding(1)], seq_len, ["input_ids", "doc_ids"])
     firsts = {(document.line.shard, document.line.number): document.tokens[0] for document in documents}
     expected = [
         [int(ids[doc_ids.tolist().index(number)]) != firsts[name] for number, name in enumerate(names)]
@@ -197,9 +175,7 @@ def test_batches_share_no_memory_and_columns_change_alone() -> None:
 
 def test_a_batch_outlives_its_windows_and_keeps_no_memory_of_theirs() -> None:
     window = window_of(documents_of([3, 3]), "none", 6)
-    batch = open_batch(2, 6)
-    batch.fill(window, 0, 2)
-    closed = batch.close(SHARDS)
+    closed = written([RowRange(window, 0, 2)], 6)
     expected = rows_of(closed)
     for array in (window.ids, window.shards, window.numbers, window.rows.document, window.rows.start):
         array[:] = 1
@@ -289,9 +265,8 @@ def test_a_batch_can_be_made_anew_from_moved_tensors() -> None:
 def test_only_names_of_shards_in_the_batch_are_sent() -> None:
     small, large = (pickle.dumps(some_batch(("doc_ids",)).__dict__) for _ in range(2))
     window = window_of(documents_of([3, 3]), "none", 6)
-    batch = open_batch(2, 6)
-    batch.fill(window, 0, 2)
-    many = batch.close([*SHARDS, *(f"{number}" * 50 for number in range(10_000))])
+    names = [*SHARDS, *(f"{number}" * 50 for number in range(10_000))]
+    many = BatchWriter(6, OUTPUTS, PAD, EOS).batch([RowRange(window, 0, 2)], names)
     assert len(pickle.dumps(many.__dict__)) < 2 * len(small)
     assert len(small) == len(large) < 2000
 
@@ -301,9 +276,8 @@ def test_columns_not_asked_for_are_needed_by_masking_but_not_given() -> None:
     masking = Masking(3, 200, (EOS, PAD))
 
     def batch(outputs: Sequence[str]) -> Batch:
-        found = open_batch(len(window.rows), 20, outputs, masking=masking)
-        found.fill(window, 0, len(window.rows))
-        return found.close(SHARDS)
+        writer = BatchWriter(20, outputs, PAD, EOS, masking)
+        return writer.batch([RowRange(window, 0, len(window.rows))], SHARDS)
 
     both = batch(OUTPUTS)
     assert (both["labels"] != -100).any()

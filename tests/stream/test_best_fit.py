@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.shards.read.reader import read
@@ -24,7 +24,6 @@ def check(lengths: list[int], seq_len: int) -> None:
     assert layout(best_fit(np.array(lengths, np.int64), seq_len)) == expected
 
 
-@settings(max_examples=300)
 @given(st.lists(st.integers(0, 100), max_size=80), st.integers(1, 130))
 @example([], 1)
 @example([0, 0], 5)
@@ -36,7 +35,6 @@ def test_rows_are_those_of_the_reference(lengths: list[int], seq_len: int) -> No
     check(lengths, seq_len)
 
 
-@settings(max_examples=60)
 @given(st.data(), st.sampled_from([16, 64, 65, 127, 128, 1000]), st.integers(1, 4))
 def test_rows_with_equal_space_are_taken_as_they_were_opened(data: st.DataObject, seq_len: int, kinds: int) -> None:
     # Few different lengths, so that hundreds of rows have the same space, and change it out of order.

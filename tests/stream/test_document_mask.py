@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -34,7 +34,6 @@ def packed(lengths: list[int], seq_len: int, packing: str = "best_fit") -> Batch
     return batch
 
 
-@settings(max_examples=50)
 @given(lengths, st.integers(1, 40), st.sampled_from(["best_fit", "concat", "none"]), st.booleans())
 def test_masks_are_those_of_the_reference(lengths: list[int], seq_len: int, packing: str, causal: bool) -> None:
     batch = packed(lengths, seq_len, packing)

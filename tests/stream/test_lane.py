@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.stream.pack.lane import Given, Lane, Layout, Place, counts
-from pilekit.stream.pack.window import PACKINGS, Packing
+from pilekit.stream.pack.lane import Lane, Place, counts
+from pilekit.stream.pack.tokenized_lane import Encoding, TokenizedLane
+from pilekit.stream.pack.window import PACKINGS, Packing, RowRange
 from pilekit.stream.read.lane_documents import LaneDocuments
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.stream.reference import Document, Line, Piece, Plan, Row, columns, lane_rows
@@ -85,12 +86,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
-def layout(tokenizer: Tokenizer, packing: Packing, window: int = 4, append_eod: bool = True) -> Layout:
+def layout(tokenizer: Tokenizer, packing: Packing, window: int = 4, append_eod: bool = True) -> Encoding:
     ids = {name: number for number, name in enumerate(SUBSETS)}
-    return Layout(tokenizer, SEQ_LEN, packing, window, append_eod, 5, ids, 2, ("s",))
+    return Encoding(SEQ_LEN, packing, window, append_eod, tokenizer, 5, ids, 2, ("s",))
 
 
-def uses(source: Memory, how: Layout, lane: int = 7) -> Iterator[Document]:
+def lane_at(source: Memory, place: Place, how: Encoding) -> Lane:
+    """Lane 7 of the source."""
+    return Lane(TokenizedLane(source, 7, place.position, place.document, how), place, how)
+
+
+def uses(source: Memory, how: Encoding, lane: int = 7) -> Iterator[Document]:
     """The lane's documents in the reference's form; of an endless source, of its first twenty rounds."""
     tokenizer = how.tokenizer
     end = [tokenizer.eos_id] if how.append_eod and tokenizer.eos_id is not None else []
@@ -102,12 +108,12 @@ def uses(source: Memory, how: Layout, lane: int = 7) -> Iterator[Document]:
                 yield Document(lane, 2 + 3 * turn, order, Line("s", number, subset, text), tokens)
 
 
-def expected(source: Memory, how: Layout) -> list[Row]:
+def expected(source: Memory, how: Encoding) -> list[Row]:
     plan = Plan(("s",), 1, 1, 1, SEQ_LEN, seed=5, window=how.window, packing=how.packing)
     return [columns(row, SEQ_LEN, 1) for row in lane_rows(uses(source, how), plan)]
 
 
-def rows_of(parts: list[Given], how: Layout) -> list[Row]:
+def rows_of(parts: list[RowRange], how: Encoding) -> list[Row]:
     """What a lane gave, read off its windows in the reference's form."""
     found = []
     for part in parts:
@@ -146,7 +152,7 @@ def test_a_lane_gives_the_references_rows_and_goes_on_from_every_place(
 ) -> None:
     how = layout(tokenizer, packing, window, append_eod)
     wanted = expected(source, how)
-    lane = Lane(source, 7, Place(2, 0), how)
+    lane = lane_at(source, Place(2, 0), how)
     given, places = [], []
     while part := lane.give(step):
         places.append(lane.place)
@@ -158,7 +164,7 @@ def test_a_lane_gives_the_references_rows_and_goes_on_from_every_place(
     assert [sum(one.count for one in part) for part in given[:-1]] == [step] * (len(given) - 1)
     total = counts([one for part in given for one in part], 3)
     for behind, place in enumerate(places, 1):
-        again = Lane(source, 7, Place(*place), how)
+        again = lane_at(source, Place(*place), how)
         rest = again.give(len(wanted) + 1)
         assert rows_of(rest, how) == wanted[behind * step :]
         assert again.place == end
@@ -182,7 +188,7 @@ def _by_subset(counted: tuple[Any, ...]) -> Counter[tuple[int, str]]:
 @given(sources, st.sampled_from(PACKINGS))
 def test_counts_are_those_of_the_documents(tokenizer: Tokenizer, source: Memory, packing: Packing) -> None:
     how = layout(tokenizer, packing)
-    skipped, subsets, documents, tokens = counts(Lane(source, 7, Place(2, 0), how).give(10_000), 3)
+    skipped, subsets, documents, tokens = counts(lane_at(source, Place(2, 0), how).give(10_000), 3)
     used = list(uses(source, how))
     for index, name in enumerate(SUBSETS):
         here = [len(document.tokens) for document in used if document.line.subset == name]
@@ -200,7 +206,7 @@ def test_an_endless_lane_goes_on(tokenizer: Tokenizer, packing: Packing) -> None
     documents = [(number, "ab" * number, "A") for number in range(9)]
     source = Memory([Unit([*documents[:5], None], {}), Unit([None, *documents[5:]], {})], 2, endless=True)
     how = layout(tokenizer, packing)
-    lane = Lane(source, 7, Place(2, 0), how)
+    lane = lane_at(source, Place(2, 0), how)
     found = rows_of(lane.give(60), how)
     assert found == expected(source, how)[:60]
 
@@ -216,10 +222,10 @@ def test_restoring_tokenizes_one_window(tokenizer: Tokenizer, monkeypatch: pytes
 
     source = Memory([Unit([(number, "the quick brown fox", "A") for number in range(100)], {})], 50, endless=True)
     how = layout(tokenizer, "best_fit", window=10)
-    lane = Lane(source, 7, Place(2, 0), how)
+    lane = lane_at(source, Place(2, 0), how)
     lane.give(200)
     monkeypatch.setattr(Tokenizer, "encode_batch", counting)
-    again = Lane(source, 7, lane.place, how)
+    again = lane_at(source, lane.place, how)
     again.give(1)
     assert told == 10
 
@@ -232,18 +238,18 @@ def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer, monkeypa
     source = Memory([Unit([(number, text, "A") for number, text in enumerate(texts)], {})], 60)
     for packing in PACKINGS:
         how = layout(tokenizer, packing, window=20)
-        assert rows_of(Lane(source, 7, Place(2, 0), how).give(1000), how) == expected(source, how)
+        assert rows_of(lane_at(source, Place(2, 0), how).give(1000), how) == expected(source, how)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_a_place_of_other_documents_is_refused(tokenizer: Tokenizer, packing: Packing) -> None:
     source = Memory([Unit([(number, "ab", "A") for number in range(4)], {})], 2)
     for place in (Place(2, 0, 100), Place(5, 0, 1)):
-        lane = Lane(source, 7, place, layout(tokenizer, packing))
+        lane = lane_at(source, place, layout(tokenizer, packing))
         if packing != "concat" and place.position == 5:
             assert lane.give(1) == []  # nothing is there, and the lane ends
             continue
-        with pytest.raises(PilekitError, match="lane 7 cannot go on at position") as raised:
+        with pytest.raises(PilekitError, match="a lane cannot resume at position") as raised:
             lane.give(1)
         assert "\n" not in str(raised.value)
 
@@ -251,13 +257,13 @@ def test_a_place_of_other_documents_is_refused(tokenizer: Tokenizer, packing: Pa
 def test_texts_that_no_token_says(tokenizer: Tokenizer) -> None:
     source = Memory([Unit([(3, "", "A")], {})], 1, endless=True)
     with pytest.raises(PilekitError, match="no tokens in 1,000 windows of 4 documents"):
-        Lane(source, 7, Place(2, 0), layout(tokenizer, "best_fit", append_eod=False)).give(1)
+        lane_at(source, Place(2, 0), layout(tokenizer, "best_fit", append_eod=False)).give(1)
     surrogate = Memory([Unit([(1, "a", "A"), (3, "\ud800", "A")], {})], 2)
     with pytest.raises(PilekitError, match="s: document 3 holds a lone surrogate"):
-        Lane(surrogate, 7, Place(2, 0), layout(tokenizer, "concat")).give(1)
+        lane_at(surrogate, Place(2, 0), layout(tokenizer, "concat")).give(1)
 
 
 def test_other_labels_share_an_id(tokenizer: Tokenizer, tmp_path: Path) -> None:
     source = Memory([Unit([(1, "a", "unheard of")], {})], 2)
-    (part,) = Lane(source, 7, Place(2, 0), layout(tokenizer, "best_fit")).give(1)
+    (part,) = lane_at(source, Place(2, 0), layout(tokenizer, "best_fit")).give(1)
     assert part.window.subset_ids.tolist() == [2]

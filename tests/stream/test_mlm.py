@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
@@ -26,7 +26,6 @@ def applied(tokens: Int64, keys: Int64, used: list[int], masking: Masking) -> tu
     return input_ids.reshape(tokens.shape), labels.reshape(tokens.shape)
 
 
-@settings(max_examples=50)
 @given(
     st.integers(0, 5),
     st.integers(1, 60),

@@ -117,7 +117,8 @@ def tokenized(lengths: list[int], keys: np.ndarray) -> TokenizedDocuments:
     offsets = np.cumsum([0, *lengths], dtype=np.int64)
     numbers = np.arange(len(lengths))
     return TokenizedDocuments(
-        np.arange(offsets[-1], dtype=np.uint32), offsets, numbers % 3, numbers % 2, numbers * 10, keys
+        *(np.arange(offsets[-1], dtype=np.uint32), offsets, numbers % 3, numbers % 2, numbers * 10, keys),
+        *(numbers // 4, numbers % 4, numbers % 5),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus
@@ -74,7 +74,6 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return corpora.made(folder, [40, 2, 60, 25, 0, 31, 30], form="single", subsets=[*corpora.SUBSETS, "Recipes", None])
 
 
-@settings(max_examples=30)
 @given(data=st.data())
 def test_each_lane_reads_its_shards_in_every_epoch(mixed: Made, data: st.DataObject) -> None:
     subsets = data.draw(st.none() | st.sets(st.sampled_from(corpora.SUBSETS), min_size=1).map(tuple))

@@ -1,4 +1,4 @@
-"""`Batch`: what a stream hands out, and `OpenBatch`, one that is being put together.
+"""`Batch`: what a stream hands out, and `BatchWriter`, which makes it of rows of windows.
 
 Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
 alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
@@ -6,9 +6,6 @@ cache, to the next one. It is pickled as bytes: a DataLoader's worker sends it t
 shared memory, which is a file, a socket and a handshake for each batch; and as 16 bits a value where these suffice, a
 quarter of what the training loop gets: what one process receives for all workers is what limits their number. One
 worker gives half again as many tokens a second that way, and a worker that is killed leaves nothing behind.
-
-Tensors are made on closing: then it is known which rows the batch has, and so how many documents. Until then an open
-batch only notes which rows of which windows it will consist of.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
-from pilekit.stream.pack.rows import Int64, Rows
-from pilekit.stream.pack.window import Window
+from pilekit.stream.pack.rows import Int64
+from pilekit.stream.pack.window import RowRange
 
 T = TypeVar("T")
 
@@ -146,63 +143,33 @@ def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-class OpenBatch:
-    """A batch of at most `rows` rows of `seq_len` tokens, that is being put together.
+@dataclass(frozen=True)
+class BatchWriter:
+    """How rows become a batch.
 
-    outputs     what the batch will hold, of `OUTPUTS`
+    outputs     what the batch holds, of `OUTPUTS`
     pad_id      fills what documents leave free
     eos_id      ends each document
-    append_eod  whether it does; the windows that are filled in must have been packed with the same
     masking     for `objective="mlm"`: which tokens can be chosen, and what replaces them; None: labels are the tokens
     """
 
-    def __init__(
-        self,
-        rows: int,
-        seq_len: int,
-        outputs: Sequence[str] = DEFAULT_OUTPUTS,
-        *,
-        pad_id: int,
-        eos_id: int,
-        append_eod: bool = True,
-        masking: Masking | None = None,
-    ) -> None:
-        self.rows = rows
-        self.filled = 0
-        self._seq_len = seq_len
-        self._outputs = checked_outputs(outputs)
-        self._pad_id = pad_id
-        self._eos_id = eos_id
-        self._append_eod = append_eod
-        self._masking = masking
-        self._parts: list[tuple[Window, int, int]] = []
+    seq_len: int
+    outputs: Sequence[str]
+    pad_id: int
+    eos_id: int
+    masking: Masking | None = None
 
-    @property
-    def left(self) -> int:
-        """Rows that are not filled yet."""
-        return self.rows - self.filled
-
-    def fill(self, window: Window, first_row: int, count: int) -> None:
-        """The next `count` rows of the batch are the rows of `window` from `first_row` on."""
-        if not (0 <= count <= self.left and 0 <= first_row <= len(window.rows) - count):
-            raise ValueError(
-                f"rows {first_row}..{first_row + count} of a window of {len(window.rows)} for {self.left} left"
-            )
-        self._parts.append((window, first_row, count))
-        self.filled += count
-
-    def pad(self, count: int) -> None:
-        """The next `count` rows of the batch hold no document."""
-        self.fill(_without_documents(count), 0, count)
-
-    def close(self, shard_names: Sequence[str], stream_state: torch.Tensor | None = None) -> Batch:
-        """The batch of the rows filled so far.
+    def batch(
+        self, parts: Sequence[RowRange], shard_names: Sequence[str], stream_state: torch.Tensor | None = None
+    ) -> Batch:
+        """The batch of all these rows.
 
         shard_names   what the windows' `shards` index
         stream_state  int64, any shape; None: the batch has none
         """
         of_each: list[tuple[Int64, ...]] = []
-        for window, row, count in self._parts:
+        for part in parts:
+            window, row, count = part.window, part.first_row, part.count
             start = window.rows.start[row : row + count + 1]
             pieces = slice(start[0], start[-1])
             rows, document = window.rows, window.rows.document[pieces]
@@ -211,16 +178,16 @@ class OpenBatch:
         counts, lengths, begins, shards, numbers = (
             map(np.concatenate, zip(*of_each, strict=True)) if of_each else [_NO_COLUMN] * 5
         )
-        borders = _NO_COLUMN
-        if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self._outputs):
-            borders = segment_borders(lengths, counts, self._seq_len)
+        filled, borders = len(counts), _NO_COLUMN
+        if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self.outputs):
+            borders = segment_borders(lengths, counts, self.seq_len)
 
-        columns = {name: np.empty(self.filled * self._seq_len, np.int64) for name in COLUMNS if name in self._outputs}
-        self._write(columns, lengths, counts)
+        columns = {name: np.empty(filled * self.seq_len, np.int64) for name in COLUMNS if name in self.outputs}
+        self._write(parts, columns, lengths, counts)
         tensors: dict[str, torch.Tensor] = {}
-        for name in self._outputs:
+        for name in self.outputs:
             if name in columns:
-                tensors[name] = torch.from_numpy(columns[name]).view(self.filled, self._seq_len)
+                tensors[name] = torch.from_numpy(columns[name]).view(filled, self.seq_len)
             elif name == "cu_seqlens":
                 tensors[name] = torch.from_numpy(borders.astype(np.int32))
             else:
@@ -230,26 +197,26 @@ class OpenBatch:
         occurring = {shard: shard_names[shard] for shard in set(shards.tolist())}
         return Batch(tensors, Identities(occurring, shards, numbers, begins > 0, counts))
 
-    def _write(self, columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
-        if self._masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):
+    def _write(self, parts: Sequence[RowRange], columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
+        if self.masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):
             # Masking reads one and writes both, asked for or not.
-            none = {name: np.empty(self.filled * self._seq_len, np.int64) for name in ("input_ids", "labels")}
+            none = {name: np.empty(len(counts) * self.seq_len, np.int64) for name in ("input_ids", "labels")}
             columns = {**none, **columns}
         given = [columns.get(name, _NO_COLUMN) for name in COLUMNS]
         row = 0
-        for window, first, count in self._parts:
-            rows = window.rows
+        for part in parts:
+            window, rows = part.window, part.window.rows
             write(
                 *(window.ids, window.offsets, window.subset_ids),
                 *(rows.document, rows.begin, rows.length, rows.start),
-                *(first, count, row, self._seq_len, self._eos_id, self._pad_id),
+                *(part.first_row, part.count, row, self.seq_len, self.eos_id, self.pad_id),
                 *given,
             )
-            row += count
-        if self._masking is not None and "labels" in columns:
-            keys = [window.row_keys[first : first + count] for window, first, count in self._parts]
-            used = np.bincount(np.repeat(np.arange(self.filled), counts), lengths, self.filled).astype(np.int64)
-            mask(columns["input_ids"], columns["labels"], np.concatenate(keys), used, self._masking)
+            row += part.count
+        if self.masking is not None and "labels" in columns:
+            keys = [part.window.row_keys[part.first_row : part.first_row + part.count] for part in parts]
+            used = np.bincount(np.repeat(np.arange(len(counts)), counts), lengths, len(counts)).astype(np.int64)
+            mask(columns["input_ids"], columns["labels"], np.concatenate(keys), used, self.masking)
 
 
 _NO_COLUMN: Int64 = np.empty(0, np.int64)
@@ -292,18 +259,3 @@ def _unpickled(
             tensors[name] = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8)[: len(data)].view(dtype)
             tensors[name] = tensors[name].view(shape)
     return Batch(tensors, identities)
-
-
-def _without_documents(count: int) -> Window:
-    """`count` rows of nothing but padding."""
-    none = _NO_COLUMN
-    return Window(
-        ids=np.empty(0, np.uint32),
-        offsets=np.zeros(1, np.int64),
-        subset_ids=none,
-        shards=none,
-        numbers=none,
-        keys=np.empty(0, np.uint64),
-        rows=Rows(none, none, none, np.zeros(count + 1, np.int64)),
-        row_keys=np.zeros(count, np.uint64),
-    )

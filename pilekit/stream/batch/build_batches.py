@@ -1,8 +1,8 @@
 """Making batches: the lanes that a rank's share of the grid names, read in turn.
 
-A batch depends on the grid, on who asks for it, and on the places of the lanes that it reads; so a DataLoader's worker
-that makes every n-th batch needs to know nothing of what the others do. What a lane gives, and what a batch is made
-into, is the `Form`'s business: rows of tokens here, documents as they are in raw_documents.py.
+A batch depends on the grid, on the rank that asks for it, and on the places of the lanes that it reads; so a DataLoader
+worker that makes every n-th batch needs to know nothing of the others. A `BatchBuilder` says which samples a lane gives
+and makes a batch of them: rows of tokens here, documents as they are in raw_documents.py.
 """
 
 from __future__ import annotations
@@ -15,30 +15,18 @@ import numpy as np
 import torch
 
 from pilekit.progress import Reached
-from pilekit.stream.batch.batch import Batch, OpenBatch
-from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.batch.batch import Batch, BatchWriter
+from pilekit.stream.batch.raw_documents import RawLane
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.order.shuffle import Int64
-from pilekit.stream.pack.lane import Given, Lane, Layout, Place, counts
+from pilekit.stream.pack.lane import Lane, Place, counts
+from pilekit.stream.pack.tokenized_lane import Encoding, TokenizedLane
+from pilekit.stream.pack.window import RowRange, padding
 from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.state import batch_state
 
 
-class Giving(Protocol):
-    """A lane that is read: `Lane`, or one that packs nothing."""
-
-    place: Place
-
-    def give(self, count: int) -> Sequence[Any]:
-        """The next `count` samples in parts, each with its `count`; fewer only where the lane ends."""
-        ...
-
-    def close(self) -> None:
-        """Close what it has opened."""
-        ...
-
-
-class Form(Protocol):
+class BatchBuilder(Protocol):
     """What samples are, and a batch of them."""
 
     @property
@@ -46,7 +34,7 @@ class Form(Protocol):
         """Whether a finite pass ends with its first samples once more, rather than with empty ones."""
         ...
 
-    def lane(self, source: LaneSource, lane: int, place: Place) -> Giving:
+    def lane(self, source: LaneSource, lane: int, place: Place) -> Lane | RawLane:
         """Lane `lane` of `source`, from `place` on."""
         ...
 
@@ -60,49 +48,33 @@ class Form(Protocol):
 
 
 @dataclass(frozen=True)
-class PackedForm:
-    """Samples are rows of tokens, batches `Batch`es: `layout` says how rows are made, the rest is `OpenBatch`'s.
+class PackedBatches:
+    """Samples are rows of tokens, batches `Batch`es.
 
     subsets   how many there are
     """
 
-    layout: Layout
-    outputs: Sequence[str]
-    pad_id: int
-    eos_id: int
-    masking: Masking | None
+    encoding: Encoding
+    writer: BatchWriter
     subsets: int
 
-    @property
-    def padded_by_first(self) -> bool:
-        """A finite pass ends with rows without documents."""
-        return False
+    padded_by_first = False
+    """A finite pass ends with rows without documents."""
 
     def lane(self, source: LaneSource, lane: int, place: Place) -> Lane:
         """A lane that packs."""
-        return Lane(source, lane, place, self.layout)
+        documents = TokenizedLane(source, lane, place.position, place.document, self.encoding)
+        return Lane(documents, place, self.encoding)
 
-    def batch(self, share: Share, number: int, given: Sequence[Given], lanes: Int64, places: Int64) -> Batch:
+    def batch(self, share: Share, number: int, given: Sequence[RowRange], lanes: Int64, places: Int64) -> Batch:
         """The rows given, then rows without documents."""
-        batch = OpenBatch(
-            share.batch_size,
-            self.layout.seq_len,
-            self.outputs,
-            pad_id=self.pad_id,
-            eos_id=self.eos_id,
-            append_eod=self.layout.append_eod,
-            masking=self.masking,
-        )
-        for rows in given:
-            batch.fill(rows.window, rows.first_row, rows.count)
-        filled = batch.filled
-        if batch.left:
-            batch.pad(batch.left)
+        filled = sum(rows.count for rows in given)
         skipped, *counted = counts(given, self.subsets)
-        state = batch_state(number, lanes, places, filled, skipped, *counted)
-        return batch.close(self.layout.shard_names, torch.from_numpy(state))
+        state = torch.from_numpy(batch_state(number, lanes, places, filled, skipped, *counted))
+        padded = [*given, padding(share.batch_size - filled)] if filled < share.batch_size else given
+        return self.writer.batch(padded, self.encoding.shard_names, state)
 
-    def named(self, given: Sequence[Given]) -> list[list[tuple[str, int]]]:
+    def named(self, given: Sequence[RowRange]) -> list[list[tuple[str, int]]]:
         """By doc_id."""
         found = []
         for some in given:
@@ -110,16 +82,18 @@ class PackedForm:
             for row in range(some.first_row, some.first_row + some.count):
                 documents = rows.document[rows.start[row] : rows.start[row + 1]]
                 shards, numbers = window.shards[documents].tolist(), window.numbers[documents].tolist()
-                found.append([(self.layout.shard_names[s], n) for s, n in zip(shards, numbers, strict=True)])
+                found.append([(self.encoding.shard_names[s], n) for s, n in zip(shards, numbers, strict=True)])
         return found
 
 
-def made(source: LaneSource, form: Form, share: Share, places: Int64, numbers: range) -> Generator[Any, None, None]:
+def build_batches(
+    source: LaneSource, builder: BatchBuilder, share: Share, places: Int64, numbers: range
+) -> Generator[Any, None, None]:
     """The batches of these numbers, each with its `stream_state`; a part of them that leaves each lane to one maker.
 
     places   int64 [L, 3]: where the lanes stand before the first of `numbers` that reads them
     """
-    lanes: dict[int, Giving] = {}
+    lanes: dict[int, Lane | RawLane] = {}
     try:
         for number in numbers:
             read = share.read_by(number)
@@ -127,10 +101,10 @@ def made(source: LaneSource, form: Form, share: Share, places: Int64, numbers: r
             after = []
             for lane in read.tolist():
                 if lane not in lanes:
-                    lanes[lane] = form.lane(source, lane, Place(*places[lane].tolist()))
+                    lanes[lane] = builder.lane(source, lane, Place(*places[lane].tolist()))
                 given += lanes[lane].give(share.per_lane)
                 after.append(lanes[lane].place)
-            yield form.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
+            yield builder.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
     finally:
         for open_lane in lanes.values():
             open_lane.close()
@@ -138,7 +112,7 @@ def made(source: LaneSource, form: Form, share: Share, places: Int64, numbers: r
 
 def given_to_step(
     source: LaneSource,
-    form: Form,
+    builder: BatchBuilder,
     grid: Grid,
     step: int,
     begun: Mapping[int, tuple[Place, int]],
@@ -160,7 +134,7 @@ def given_to_step(
 
     for lane in range(step % grid.columns, grid.lanes, grid.columns):
         place, before = begun[lane]
-        reading = form.lane(source, lane, place)
+        reading = builder.lane(source, lane, place)
         try:
             passed_over(reading, before, passed)
             found += reading.give(grid.per_visit)
@@ -169,7 +143,7 @@ def given_to_step(
     return found
 
 
-def passed_over(lane: Giving, count: int, passed: Callable[[int], None] = lambda count: None) -> int:
+def passed_over(lane: Lane | RawLane, count: int, passed: Callable[[int], None] = lambda count: None) -> int:
     """Pass over the lane's next `count` samples, in small parts, so that none are kept; returns how many there were.
 
     passed   called with each further number of them

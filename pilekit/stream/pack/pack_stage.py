@@ -1,7 +1,7 @@
 """`Pack`: the stage from token batches to batches of packed rows, for chains without a `PileStream`.
 
-It is one lane that begins at the first document and has no place to go on from: windows of documents are packed alone,
-rows go into batches in the windows' order, and a batch is handed on the moment it is full.
+It is one `Lane` over the token batches: rows go into batches in the windows' order, and a batch is handed on the moment
+it is full.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, OpenBatch, checked_outputs
+from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.order.shuffle import mix
-from pilekit.stream.pack.concat import unused
+from pilekit.stream.pack.lane import Lane, Place
 from pilekit.stream.pack.rows import Int64
-from pilekit.stream.pack.window import PACKINGS, Packing, TokenizedDocuments, Window, joined, packed, room_for
+from pilekit.stream.pack.window import PACKINGS, Layout, Packing, TokenizedDocuments
 from pilekit.tokenize import TokenBatch
 
 
@@ -77,89 +77,44 @@ class Pack:
 
     def __call__(self, batches: Iterator[TokenBatch]) -> Iterator[Batch]:
         """Pack `batches`, every token of them."""
-        shard_names: dict[str, int] = {}
-        documents = self._documents(batches, shard_names)
-        open_batch = self._open_batch()
-        for window in self._concat(documents) if self.packing == "concat" else self._windows(documents):
-            given = 0
-            while given < len(window.rows):
-                count = min(open_batch.left, len(window.rows) - given)
-                open_batch.fill(window, given, count)
-                given += count
-                if not open_batch.left:
-                    yield open_batch.close(list(shard_names))
-                    open_batch = self._open_batch()
-        if open_batch.filled:
-            yield open_batch.close(list(shard_names))
+        documents = _Documents(batches, self.seed, _SubsetIds(self.subset_names))
+        lane = Lane(documents, Place(0, 0), Layout(self.seq_len, self.packing, self.window, self.append_eod))
+        pad_id = self.eos_id if self.pad_id is None else self.pad_id
+        writer = BatchWriter(self.seq_len, self.outputs, pad_id, self.eos_id, self.masking)
+        while rows := lane.give(self.batch_size):
+            yield writer.batch(rows, list(documents.shard_names))
 
-    def _open_batch(self) -> OpenBatch:
-        return OpenBatch(
-            self.batch_size,
-            self.seq_len,
-            self.outputs,
-            pad_id=self.eos_id if self.pad_id is None else self.pad_id,
-            eos_id=self.eos_id,
-            append_eod=self.append_eod,
-            masking=self.masking,
+
+class _Documents:
+    """The documents of token batches, as a lane takes them: a batch is a position."""
+
+    def __init__(self, batches: Iterable[TokenBatch], seed: int, subset_ids: _SubsetIds) -> None:
+        self._batches = (pair for pair in enumerate(batches) if len(pair[1]))
+        self._seed, self._subset_ids = seed, subset_ids
+        self.shard_names: dict[str, int] = {}
+
+    def next(self, documents: int, tokens: int) -> TokenizedDocuments | None:
+        """The next batch, however large."""
+        position, batch = next(self._batches, (0, None))
+        if batch is None:
+            return None
+        count, shard = len(batch), self.shard_names.setdefault(batch.shard, len(self.shard_names))
+        orders = np.arange(count)
+        return TokenizedDocuments(
+            *(batch.ids, batch.offsets, self._subset_ids.of(batch.subsets), np.full(count, shard), batch.numbers),
+            *(mix(self._seed, 0, position, orders), np.full(count, position), orders, np.zeros(count, np.int64)),
         )
 
-    def _documents(
-        self, batches: Iterable[TokenBatch], shard_names: dict[str, int]
-    ) -> Iterator[tuple[TokenizedDocuments, Int64]]:
-        """The documents of each batch, and their lengths."""
-        subset_ids = _SubsetIds(self.subset_names, most=len(self.subset_names) + MAX_SUBSETS)
-        for position, tokens in enumerate(batches):
-            shard = shard_names.setdefault(tokens.shard, len(shard_names))
-            documents = TokenizedDocuments(
-                tokens.ids,
-                tokens.offsets,
-                subset_ids.of(tokens.subsets),
-                np.full(len(tokens), shard, np.int64),
-                tokens.numbers,
-                mix(self.seed, 0, position, np.arange(len(tokens))),
-            )
-            yield documents, np.diff(tokens.offsets) + self.append_eod
-
-    def _windows(self, batches: Iterable[tuple[TokenizedDocuments, Int64]]) -> Iterator[Window]:
-        """Windows that are packed alone."""
-        parts: list[TokenizedDocuments] = []
-        taken = tokens = 0
-        for documents, lengths in batches:
-            begin = 0
-            while begin < len(documents):
-                count = room_for(lengths[begin:], self.window, taken, tokens)
-                if count:
-                    parts.append(documents.part(begin, begin + count))
-                    tokens += int(lengths[begin : begin + count].sum())
-                    taken += count
-                    begin += count
-                else:
-                    yield packed(joined(parts), self.packing, self.seq_len, self.append_eod)
-                    parts, taken, tokens = [], 0, 0
-        if parts:
-            yield packed(joined(parts), self.packing, self.seq_len, self.append_eod)
-
-    def _concat(self, batches: Iterable[tuple[TokenizedDocuments, Int64]]) -> Iterator[Window]:
-        """The full rows of each batch, after what was left of the one before; at the end, what is left of the last."""
-        rest: TokenizedDocuments | None = None
-        begin = 0
-        for documents, _ in batches:
-            documents = documents if rest is None else joined([rest, documents])
-            window = packed(documents, "concat", self.seq_len, self.append_eod, first_begin=begin, last=False)
-            yield window
-            lengths = np.diff(documents.offsets) + self.append_eod
-            document, begin = unused(lengths, begin + len(window.rows) * self.seq_len)
-            rest = documents.part(document, len(documents))
-        if rest is not None:
-            yield packed(rest, "concat", self.seq_len, self.append_eod, first_begin=begin)
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class _SubsetIds(dict[str, int]):
     """Subset name -> id, in the order of the ids; a name that is asked for and not there gets the next one."""
 
-    def __init__(self, names: tuple[str, ...], most: int) -> None:
+    def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__((name, index) for index, name in enumerate(names))
-        self._most = most
+        self._most = len(names) + MAX_SUBSETS
 
     def __missing__(self, name: str) -> int:
         if len(self) >= self._most:

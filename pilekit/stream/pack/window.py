@@ -1,14 +1,14 @@
-"""`Window`: a lane's next documents, tokenized, and the rows they give.
+"""`PackedWindow`: a lane's next documents, tokenized, and the rows they give.
 
 A window is packed alone: its rows depend on its own documents and on nothing before or after. So a lane's place is the
-place of its window's first document and how many of the rows were handed out, and going on there tokenizes one window.
+place of its window's first document and how many of the rows were handed out, and resuming there tokenizes one window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,20 @@ MOST_TOKENS = 512 * 1024
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How documents become rows.
+
+    window        documents that are packed together at most
+    append_eod    whether each document is followed by EOD
+    """
+
+    seq_len: int
+    packing: Packing
+    window: int
+    append_eod: bool
+
+
+@dataclass(frozen=True)
 class TokenizedDocuments:
     """Documents as a window takes them.
 
@@ -36,6 +50,8 @@ class TokenizedDocuments:
     shards      int64 [documents]: index of the shard each comes from
     numbers     int64 [documents]: its number there
     keys        uint64 [documents]: a key for each, unique to this use of it
+    positions, orders   int64 [documents]: each one's place in its lane, as in `LaneDocuments`
+    skipped     int64 [documents]: bad lines passed over before each
     """
 
     ids: npt.NDArray[np.uint32]
@@ -44,6 +60,9 @@ class TokenizedDocuments:
     shards: Int64
     numbers: Int64
     keys: UInt64
+    positions: Int64
+    orders: Int64
+    skipped: Int64
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -51,18 +70,15 @@ class TokenizedDocuments:
     def part(self, begin: int, end: int) -> TokenizedDocuments:
         """Documents `begin` .. `end`; their columns are views."""
         first, last = self.offsets[begin], self.offsets[end]
-        return TokenizedDocuments(
-            self.ids[first:last],
-            self.offsets[begin : end + 1] - first,
-            self.subset_ids[begin:end],
-            self.shards[begin:end],
-            self.numbers[begin:end],
-            self.keys[begin:end],
-        )
+        columns = {name: getattr(self, name)[begin:end] for name in _OF_EACH}
+        return TokenizedDocuments(self.ids[first:last], self.offsets[begin : end + 1] - first, **columns)
+
+
+_OF_EACH = [field.name for field in fields(TokenizedDocuments)][2:]
 
 
 @dataclass(frozen=True)
-class Window(TokenizedDocuments):
+class PackedWindow(TokenizedDocuments):
     """Documents and their rows.
 
     rows      `Rows` of these documents
@@ -73,19 +89,34 @@ class Window(TokenizedDocuments):
     row_keys: UInt64
 
 
+@dataclass(frozen=True)
+class RowRange:
+    """Some rows of a window: `count` from `first_row` on."""
+
+    window: PackedWindow
+    first_row: int
+    count: int
+
+
+def padding(count: int) -> RowRange:
+    """`count` rows without documents."""
+    none: Any = np.zeros(0, np.int64)
+    columns = dict.fromkeys(_OF_EACH, none)
+    rows = Rows(none, none, none, np.zeros(count + 1, np.int64))
+    window = PackedWindow(
+        np.zeros(0, np.uint32), np.zeros(1, np.int64), **columns, rows=rows, row_keys=np.zeros(count, np.uint64)
+    )
+    return RowRange(window, 0, count)
+
+
 def joined(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
     """All documents of `parts`, one part after another; at least one part. Copies, but for a single part."""
     if len(parts) == 1:
         return parts[0]
     before = np.cumsum([0, *(len(part.ids) for part in parts)])
-    return TokenizedDocuments(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([[0], *(part.offsets[1:] + first for part, first in zip(parts, before, strict=False))]),
-        np.concatenate([part.subset_ids for part in parts]),
-        np.concatenate([part.shards for part in parts]),
-        np.concatenate([part.numbers for part in parts]),
-        np.concatenate([part.keys for part in parts]),
-    )
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _OF_EACH}
+    offsets = [[0], *(part.offsets[1:] + first for part, first in zip(parts, before, strict=False))]
+    return TokenizedDocuments(np.concatenate([part.ids for part in parts]), np.concatenate(offsets), **columns)
 
 
 def room_for(lengths: Int64, window: int, documents: int = 0, tokens: int = 0) -> int:
@@ -105,7 +136,7 @@ def packed(
     *,
     first_begin: int = 0,
     last: bool = True,
-) -> Window:
+) -> PackedWindow:
     """The window of all these documents; `first_begin` and `last` are those of `concat`, for no other packing."""
     lengths = np.diff(documents.offsets) + append_eod
     if packing == "concat":
@@ -115,4 +146,4 @@ def packed(
         rows, keys = ordered(separate(lengths, seq_len), documents.keys, by_length=True)
     else:
         rows, keys = ordered(best_fit(lengths, seq_len), documents.keys)
-    return Window(**vars(documents), rows=rows, row_keys=keys)
+    return PackedWindow(**vars(documents), rows=rows, row_keys=keys)

@@ -8,7 +8,7 @@ any. So a place means the same whatever is dropped, and reading can begin again 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -43,6 +43,12 @@ class LaneDocuments:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def part(self, begin: int, end: int) -> LaneDocuments:
+        """Documents `begin` .. `end`, without their records; bad lines stand before the first document."""
+        names = ("order", "texts", "subsets", "shards", "numbers")
+        columns = {name: getattr(self, name)[begin:end] for name in names}
+        return replace(self, **columns, skipped=0 if begin else self.skipped, records=None)
 
 
 class LaneSource(Protocol):

@@ -1,4 +1,4 @@
-"""`Wanted`: what a stream reads, settled before it is settled how many lanes read it.
+"""`DocumentSelection`: what a stream reads, settled before it is settled how many lanes read it.
 
 It makes the `LaneSource` of either plan for a grid, and knows what a grid's defaults and a state's places depend on.
 """
@@ -47,7 +47,7 @@ _UNITS_PER_LANE = 16
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DocumentSelection:
     """The documents of a stream.
 
     subsets    exact names; None: all
