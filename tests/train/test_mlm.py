@@ -24,9 +24,10 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, keeps_documents_apart
 from pilekit.stream import PileStream
+from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import ModelConfig, load_config
-from pilekit.train.estimate.activations import kept_by_trunk
+from pilekit.train.estimate.activations import _head_bytes, activation_bytes
 from pilekit.train.estimate.estimate import estimate
 from pilekit.train.log.peek import peek_command
 from pilekit.train.model.build import build_model, model_shape
@@ -423,10 +424,11 @@ def test_the_estimate_counts_what_is_kept(made: Path, attention: Attention) -> N
     config = load_config(made / "run.toml", [f"data.attention={attention}"])
     shape = model_shape(config.model, load_tokenizer(made / "tokenizer"), SEQ_LEN, "mlm")
 
-    kept = kept_by_trunk(shape, rows=rows, seq_len=seq_len, attention=attention, objective="mlm", dtype=torch.float32)
+    settings: Any = {"rows": rows, "seq_len": seq_len, "attention": attention, "dtype": torch.float32}
+    kept = activation_bytes(shape, objective="mlm", recomputed="none", **settings)
 
-    assert sum(kept.blocks) + kept.rest == pytest.approx(total, rel=0.05)
-    assert kept.mask == rows * seq_len**2
+    kept -= _head_bytes(shape, round(CHOSEN * rows * seq_len), torch.float32)
+    assert kept == pytest.approx(total + rows * seq_len**2, rel=0.05)
     found = estimate(config, 2)
     assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert found.stages[0].activations > 0

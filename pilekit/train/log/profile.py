@@ -1,12 +1,11 @@
 """Where the time of some steps goes: a trace, and one page that says what of it to change.
 
-Every moment of the profiled steps is one thing, in this order: on a CPU it is spent waiting for data or saving if the
-program says so, else computing if an operation runs, else communicating if a collective operation is under way (so it
-is only what computing does not hide), else it is the rest: Python, and waiting for whoever is slower. A GPU computes
-beside the program, so there a moment in which it computes is compute, whatever the program does meanwhile. So the parts
-add up to the whole.
+The page adds up torch's `key_averages`. On a CPU, data and saving take the time that `part` marks, then compute that of
+operations, then communication that of collectives, as far as time is left: compute hides the others. On a GPU, which
+computes beside the program, compute and communication come first. The rest is Python, and waiting. So the parts add up
+to the whole.
 
-Rank 0 is profiled. What the program does is marked by `part`, which costs some microseconds where nobody looks.
+Rank 0 is profiled. `part` costs some microseconds where nobody looks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -44,15 +42,13 @@ TITLES: dict[Part, str] = {
 }
 BY_CPU: tuple[Part, ...] = ("data", "checkpoint", "compute", "communication")
 BY_GPU: tuple[Part, ...] = ("compute", "communication", "data", "checkpoint")
-"""What a moment counts as if it is more than one of these: the first."""
+"""Which parts take of the whole first."""
 
 COSTLIEST = 5
 _MARK = "pilekit::"
 _STEP = f"{_MARK}step"
 _COLLECTIVES = ("c10d::", "gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
 _COMPILED = ("triton_", "graph_", "## Call CompiledFxGraph")
-
-Spans = Sequence[tuple[float, float]]
 
 
 @contextmanager
@@ -133,22 +129,14 @@ class Profile:
             torch.cuda.synchronize(self._ranks.device)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One of the costliest: its name, milliseconds and calls per step."""
-
-    name: str
-    ms: float
-    calls: float
-
-
 def page_of(profiler: Any, steps: Sequence[int], config: TrainConfig, ranks: Ranks, remedy: str) -> str:
     """The text of breakdown.txt."""
     gpu = ranks.device.type == "cuda"
-    spans = spans_of(profiler.events(), gpu=gpu)
-    times = shared_time(spans["step"], spans, BY_GPU if gpu else BY_CPU)
+    entries = profiler.key_averages()
+    times = times_of(entries, gpu=gpu)
     whole = sum(times.values()) or 1.0
     shares = {name: time / whole for name, time in times.items()}
+    operations = sorted((e for e in entries if not e.is_user_annotation), key=lambda e: -_own_time(e, gpu))[:COSTLIEST]
     to_ms = 1e-3 / len(steps)
     which = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
     lines = [
@@ -161,8 +149,8 @@ def page_of(profiler: Any, steps: Sequence[int], config: TrainConfig, ranks: Ran
         "",
         f"Costliest operations{'ms per step':>50}{'calls':>9}",
         *(
-            f"{visible(one.name, 55):<57}{one.ms:>13.2f}{one.calls:>9.0f}"
-            for one in _costliest(profiler, gpu, len(steps))
+            f"{visible(e.key, 55):<57}{_own_time(e, gpu) * to_ms:>13.2f}{e.count / len(steps):>9.0f}"
+            for e in operations
         ),
         "",
         f"Most useful: {advice(shares, config, ranks, remedy)}",
@@ -177,79 +165,33 @@ def page_of(profiler: Any, steps: Sequence[int], config: TrainConfig, ranks: Ran
     return "\n".join(lines) + "\n"
 
 
-def spans_of(events: Iterable[Any], *, gpu: bool) -> dict[str, Spans]:
-    """(begin, end) in microseconds of the steps ("step") and of each part, from a profiler's events."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("step", *TITLES)}
-    for event in events:
-        name, on_gpu = event.name, event.device_type.name == "CUDA"
+def times_of(entries: Iterable[Any], *, gpu: bool) -> dict[Part, float]:
+    """Microseconds of each part, from a profiler's `key_averages`; they add up to the profiled steps."""
+    found = dict.fromkeys(("step", *TITLES), 0.0)
+    for entry in entries:
+        name, on_gpu = entry.key, entry.device_type.name == "CUDA"
         if name.startswith(_MARK):
-            kind = None if on_gpu else name.removeprefix(_MARK)
+            found[name.removeprefix(_MARK)] += 0.0 if on_gpu else entry.cpu_time_total
         elif name.startswith(_COLLECTIVES):
             # The call of a collective for a GPU only puts it in line; its kernel is the communication.
-            kind = "communication" if on_gpu or name.startswith("gloo:") or not gpu else None
+            if on_gpu or not gpu or name.startswith("gloo:"):
+                found["communication"] += entry.self_device_time_total if on_gpu else entry.cpu_time_total
         elif on_gpu:
-            kind = None if event.is_user_annotation else "compute"
-        else:
-            kind = "compute" if not gpu and name.startswith(("aten::", *_COMPILED)) else None
-        if kind is not None:
-            found[kind].append((event.time_range.start, event.time_range.end))
-    return dict(found)
-
-
-def shared_time(whole: Spans, spans: Mapping[str, Spans], order: Sequence[Part]) -> dict[Part, float]:
-    """How much of `whole` is each part: a moment counts for the first of `order` that has it, or else for "rest"."""
-    left = _union(whole)
+            found["compute"] += 0.0 if entry.is_user_annotation else entry.self_device_time_total
+        elif not gpu and name.startswith(("aten::", *_COMPILED)):
+            found["compute"] += entry.self_cpu_time_total
+    left = found["step"]
     times: dict[Part, float] = dict.fromkeys(TITLES, 0.0)
-    for name in order:
-        without = _without(left, _union(spans[name]))
-        times[name] = _length(left) - _length(without)
-        left = without
-    times["rest"] = _length(left)
+    for part_name in BY_GPU if gpu else BY_CPU:
+        times[part_name] = min(left, found[part_name])
+        left -= times[part_name]
+    times["rest"] = left
     return times
 
 
-def _union(spans: Spans) -> list[tuple[float, float]]:
-    """The same moments as spans that are apart and in order."""
-    merged: list[tuple[float, float]] = []
-    for begin, end in sorted(spans):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def _without(spans: Spans, others: Spans) -> list[tuple[float, float]]:
-    """The moments of `spans` that are not in `others`; both apart and in order, as is what is returned."""
-    left: list[tuple[float, float]] = []
-    at = 0
-    for begin, end in spans:
-        while at < len(others) and others[at][1] <= begin:
-            at += 1
-        here = at
-        while here < len(others) and others[here][0] < end:
-            if others[here][0] > begin:
-                left.append((begin, others[here][0]))
-            begin = max(begin, others[here][1])
-            here += 1
-        if begin < end:
-            left.append((begin, end))
-    return left
-
-
-def _length(spans: Spans) -> float:
-    return sum(end - begin for begin, end in spans)
-
-
-def _costliest(profiler: Any, gpu: bool, steps: int) -> list[Operation]:
-    """By the time that is their own, without that of the operations they call."""
-
-    def own(entry: Any) -> float:
-        return float(entry.self_device_time_total if gpu else entry.self_cpu_time_total)
-
-    entries = [entry for entry in profiler.key_averages() if not entry.is_user_annotation]
-    entries = sorted((entry for entry in entries if own(entry) > 0), key=own, reverse=True)[:COSTLIEST]
-    return [Operation(entry.key, own(entry) * 1e-3 / steps, entry.count / steps) for entry in entries]
+def _own_time(entry: Any, gpu: bool) -> float:
+    """Microseconds without those of the operations that it calls."""
+    return float(entry.self_device_time_total if gpu else entry.self_cpu_time_total)
 
 
 def advice(shares: Mapping[Part, float], config: TrainConfig, ranks: Ranks, remedy: str) -> str:
