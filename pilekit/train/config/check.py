@@ -7,9 +7,6 @@ model can tell (shards that are not there, a model too small for its tokenizer) 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
-from typing import Any
 
 from pilekit.errors import PilekitError
 from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
@@ -17,10 +14,6 @@ from pilekit.train.config.text import closest, shown, typed, wrong
 from pilekit.train.model.presets import PRESETS
 from pilekit.train.step.schedule import decay_steps
 
-LONGEST_ROW = 2**20
-"""More tokens than any model has positions; a typing error must not ask for all of the memory."""
-LARGEST_INTEGER = 2**53
-"""The largest whole number a config may hold: every reader of JSON has it exactly."""
 MOST_RANKS = 2**16
 """World sizes beyond this are not listed."""
 
@@ -39,72 +32,10 @@ def check(config: TrainConfig) -> None:
             same = typed(name, value, hint)
             if isinstance(same, list | tuple) and type(value) is not type(same):
                 raise wrong(name, value, f"it must be a {type(same).__name__}")
-            _check_value(name, value)
+            numbers = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
+            if name != "train.clip_norm" and not all(math.isfinite(n) for n in numbers if isinstance(n, float)):
+                raise wrong(name, value, "it must be finite")
     _check_together(config)
-
-
-def _check_value(name: str, value: Any) -> None:
-    """What can be said of one value without the others."""
-    for text in value if isinstance(value, list | dict) else [value]:
-        if isinstance(text, str) and (not text or re.search("[\0\ud800-\udfff]", text)):
-            raise wrong(name, value, "it must be text that is not empty, in UTF-8 and without null characters")
-    if value in ([], {}):
-        raise wrong(name, value, "it must name something; leave it out to take what is the default")
-    for number in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]:
-        if isinstance(number, int) and number > LARGEST_INTEGER:
-            raise wrong(name, value, f"it must be at most {LARGEST_INTEGER} (2^53)")
-        if isinstance(number, float) and not (math.isfinite(number) or (name == "train.clip_norm" and number > 0)):
-            raise wrong(name, value, "it must be finite" if name != "train.clip_norm" else "it must be above 0")
-    if name in _RULES:
-        holds, rule = _RULES[name]
-        if value is not None and not holds(value):
-            raise wrong(name, value, f"it must be {rule}")
-
-
-def _are_files(path: str | list[str]) -> bool:
-    return "-" not in ([path] if isinstance(path, str) else path)
-
-
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "data.seq_len": (lambda tokens: 2 <= tokens <= LONGEST_ROW, f"2 to {LONGEST_ROW}: one token predicts nothing"),
-    "data.seed": (lambda seed: seed >= 0, "at least 0"),
-    "data.path": (
-        _are_files,
-        "files, because standard input cannot be read again when a run is continued",
-    ),
-    "data.repeats": (lambda factors: min(factors.values()) >= 0, "factors of at least 0"),
-    "data.window": (lambda documents: documents >= 1, "at least 1"),
-    "data.workers": (lambda processes: processes >= 0, "at least 0"),
-    "data.lanes": (lambda lanes: lanes == "auto" or min(lanes) >= 1, "two numbers of at least 1"),
-    "train.steps": (lambda steps: steps >= 1, "at least 1"),
-    "train.tokens": (lambda tokens: tokens >= 1, "at least 1"),
-    "train.global_batch_size": (lambda rows: rows >= 1, "at least 1"),
-    "train.micro_batch_size": (lambda rows: rows >= 1, "at least 1"),
-    "train.clip_norm": (lambda norm: norm > 0, "above 0; inf clips nothing"),
-    "train.seed": (lambda seed: seed >= 0, "at least 0"),
-    "train.eval_every": (lambda steps: steps >= 0, "at least 0, which is never"),
-    "train.eval_path": (_are_files, "files, because standard input cannot be read again"),
-    "train.eval_limit": (lambda documents: documents >= 1, "at least 1"),
-    "optimizer.lr": (lambda lr: lr > 0, "above 0"),
-    "optimizer.betas": (lambda betas: all(0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1"),
-    "optimizer.eps": (lambda eps: eps > 0, "above 0"),
-    "optimizer.weight_decay": (lambda decay: decay >= 0, "at least 0"),
-    "optimizer.layer_decay": (lambda factor: 0 < factor <= 1, "above 0 and at most 1, which is the same rate for all"),
-    "optimizer.lr_by_pattern": (lambda rates: min(rates.values()) >= 0, "rates of at least 0"),
-    "schedule.warmup": (lambda steps: steps >= 0, "at least 0"),
-    "schedule.min_lr": (lambda lr: lr >= 0, "at least 0"),
-    "schedule.power": (lambda power: power > 0, "above 0"),
-    "schedule.decay_share": (lambda share: 0 < share <= 1, "above 0 and at most 1"),
-    "precision.loss_scale": (lambda scale: scale > 0, "above 0: fp16 needs a scaled loss"),
-    "precision.loss_scale_window": (lambda steps: steps >= 1, "at least 1"),
-    "precision.loss_scale_hysteresis": (lambda overflows: overflows >= 1, "at least 1"),
-    "precision.loss_scale_floor": (lambda scale: scale > 0, "above 0"),
-    "checkpoint.every": (lambda steps: steps >= 1, "at least 1"),
-    "checkpoint.keep_last": (lambda count: count >= 1, "at least 1"),
-    "log.every": (lambda steps: steps >= 1, "at least 1"),
-    "log.profile": (lambda span: 1 <= span[0] <= span[1], "the first step, from 1 on, and the last, not before it"),
-}
-"""Per field: whether it may have a value of its type (that is given), and what it must be."""
 
 
 def _check_together(config: TrainConfig) -> None:
@@ -142,8 +73,11 @@ def _check_together(config: TrainConfig) -> None:
     if precision.loss_scale < precision.loss_scale_floor:
         remedy = f"it must be at least precision.loss_scale_floor = {precision.loss_scale_floor}"
         raise wrong("precision.loss_scale", precision.loss_scale, remedy)
-    if config.log.profile is not None and config.log.profile[1] > config.steps:
-        raise wrong("log.profile", config.log.profile, f"it must end by {_last_step(config)}")
+    if (profile := config.log.profile) is not None:
+        if profile[0] > profile[1]:
+            raise wrong("log.profile", profile, "it must be the first step and the last, not before it")
+        if profile[1] > config.steps:
+            raise wrong("log.profile", profile, f"it must end by {_last_step(config)}")
 
 
 def _check_objective(config: TrainConfig) -> None:

@@ -36,7 +36,7 @@ LARGEST_FILE = 2**20
 def load_config(path: str | Path, changes: Sequence[str] = ()) -> TrainConfig:
     """The config in the file at `path`, after `changes` such as "train.steps=50", checked as a whole.
 
-    The value of a change is TOML; what is no TOML, or not of the field's type, is taken as text where the field holds
+    The value of a change is TOML; what is no TOML, or a number or date where the field holds text, is taken as
     text, so `model.path=00/model` needs no quotes. Paths in a config are relative to the current folder.
     PilekitError names the file, or `--set`, and the field for everything that is wrong.
     """
@@ -130,7 +130,9 @@ def _change(change: str) -> tuple[str, str, Any]:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         parsed = {}
-    values = [parsed["value"], text] if parsed.keys() == {"value"} else [text]
+    values = [parsed["value"]] if parsed.keys() == {"value"} else [text]
+    if not isinstance(values[0], str | list | dict):
+        values.append(text)
     for value in values:
         with suppress(PilekitError):
             return section, field, typed(f"{section}.{field}", value, hint)

@@ -1,17 +1,47 @@
 """`TrainConfig`: everything that a run is made with, typed.
 
-One Struct per section of the file, one sentence per field. A field is called `section.field` wherever it is named.
+One Struct per section of the file, one sentence per field. A field is called `section.field` wherever it is named. Its
+type says what it may hold (the description is what an error says), except that only `train.clip_norm` may be infinite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
 Objective = Literal["clm", "mlm"]
 Attention = Literal["document", "causal", "row"]
+
+LONGEST_ROW = 2**20
+"""More tokens than any model has positions; a typing error must not ask for all of the memory."""
+LARGEST_INTEGER = 2**53
+"""The largest whole number a config may hold: every reader of JSON has it exactly."""
+
+Count = Annotated[int, Meta(ge=1, le=LARGEST_INTEGER, description="a whole number from 1 to 2^53")]
+FromZero = Annotated[int, Meta(ge=0, le=LARGEST_INTEGER, description="a whole number from 0 to 2^53")]
+RowLength = Annotated[int, Meta(ge=2, le=LONGEST_ROW, description=f"a whole number from 2 to {LONGEST_ROW}")]
+Positive = Annotated[float, Meta(gt=0, description="a number above 0")]
+NotNegative = Annotated[float, Meta(ge=0, description="a number of at least 0")]
+Share = Annotated[float, Meta(gt=0, le=1, description="a number above 0 and at most 1")]
+Beta = Annotated[float, Meta(ge=0, lt=1, description="a number from 0 to below 1")]
+Betas = Annotated[tuple[Beta, Beta], Meta(description="two numbers from 0 to below 1, such as [0.9, 0.95]")]
+Pair = Annotated[tuple[Count, Count], Meta(description="two whole numbers of at least 1, such as [8, 16]")]
+
+_TEXT = r"[^\0\ud800-\udfff]"
+Text = Annotated[str, Meta(pattern=rf"\A{_TEXT}+\Z", description="text in quotes, and not empty")]
+Texts = Annotated[list[Text], Meta(min_length=1, description='a list of texts, such as ["a", "b"]')]
+Numbers = Annotated[
+    dict[Text, NotNegative], Meta(min_length=1, description="a table of numbers of at least 0, such as {ArXiv = 2.0}")
+]
+# Standard input cannot be read again when a run is resumed.
+_File = Annotated[str, Meta(pattern=rf"\A(?!-\Z){_TEXT}+\Z", description='a path in quotes (not "-")')]
+_Files = Annotated[list[_File], Meta(min_length=1, description='a list of paths, such as ["a", "b"]')]
+Path = Annotated[str, Meta(description='a path in quotes (not "-")')]
+Files = Path | _Files
+"""A pattern beside a list crashes msgspec 0.22: a single path is checked as a list of one (text.typed)."""
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,33 +51,33 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DataConfig(_Section, frozen=True, kw_only=True):
     """`[data]`: what is read, and how it becomes rows of tokens."""
 
-    path: str | list[str] | None = None
+    path: Files | None = None
     """Shards: a file, folder, glob or URL, or several of them; left out: $PILEKIT_DATA, ./data or here."""
-    manifest: str | None = None
+    manifest: Text | None = None
     """What the corpus is: the name of a bundled manifest or a TOML file; left out: the Pile's."""
-    tokenizer: str | None = None
+    tokenizer: Text | None = None
     """A tokenizer.json, a folder with one, or a cached name; left out: the tokenizer of `model.path`."""
-    seq_len: int = 2048
+    seq_len: RowLength = 2048
     """Tokens in a row."""
-    subsets: list[str] | None = None
+    subsets: Texts | None = None
     """Only documents of these subsets, by any of their names; left out: all."""
-    repeats: dict[str, float] | None = None
+    repeats: Numbers | None = None
     """How often documents of a subset are used per epoch, such as {ArXiv = 2.5}; those not named once, 0: never."""
-    dedup: str | None = None
+    dedup: Text | None = None
     """Folder of a finished `pilekit dedup`: what it removed is left out."""
     on_error: Literal["raise", "skip"] = "raise"
     """What a bad line of a shard does: "raise" stops the run with its place, "skip" leaves it out with a warning."""
     packing: Literal["best_fit", "concat", "none"] = "best_fit"
     """How documents fill rows: "best_fit" cuts none that fits in one, "concat" puts one after another and cuts at the
     row's edge, "none" puts one in each."""
-    window: int = 256
+    window: Count = 256
     """Documents that are packed together; "concat" has no use for it."""
-    lanes: tuple[int, int] | Literal["auto"] = "auto"
+    lanes: Pair | Literal["auto"] = "auto"
     """Rows and columns of the stream's grid: the number of ranks must divide the rows, which divide the global batch
     size; "auto" chooses them at a run's first start."""
-    seed: int = 0
+    seed: FromZero = 0
     """Of the documents' order."""
-    workers: int = 0
+    workers: FromZero = 0
     """Processes beside each rank that make its batches; 0: the rank does, between two steps."""
     attention: Attention = "document"
     """What a token sees: only its own document, or all of its row: with "clm" what stands before it ("causal"), with
@@ -57,55 +87,55 @@ class DataConfig(_Section, frozen=True, kw_only=True):
 class ModelConfig(_Section, frozen=True, kw_only=True):
     """`[model]`: what is trained; exactly one of the three is given."""
 
-    preset: str | None = None
+    preset: Text | None = None
     """The shape of a published model, freshly initialised: `pythia-14m` and its like."""
-    config: str | None = None
+    config: Text | None = None
     """A Hugging Face config.json or a folder with one, freshly initialised."""
-    path: str | None = None
+    path: Text | None = None
     """A local model_dir, whose weights are trained further."""
 
 
 class TrainSection(_Section, frozen=True, kw_only=True):
     """`[train]`: how much, in what portions, towards what."""
 
-    steps: int | None = None
+    steps: Count | None = None
     """Optimizer steps, those of earlier runs of the same folder counted; this or `tokens` is given."""
-    tokens: int | None = None
+    tokens: Count | None = None
     """Tokens in all, padding counted: as many steps as it takes to reach them."""
-    global_batch_size: int = 32
+    global_batch_size: Count = 32
     """Rows per optimizer step, over all ranks."""
-    micro_batch_size: int = 8
+    micro_batch_size: Count = 8
     """Rows per forward and backward pass of a rank; it divides the rank's share of the global batch size, and changes
     memory and speed only."""
     objective: Objective = "clm"
     """What is learnt: "clm" predicts the next token, "mlm" tokens that are masked."""
-    clip_norm: float = 1.0
+    clip_norm: Positive = 1.0
     """The largest norm of the gradient, which is scaled down to it; inf: never."""
-    seed: int = 0
+    seed: FromZero = 0
     """Of the initial weights and of whatever is random in a step."""
-    eval_every: int = 0
+    eval_every: FromZero = 0
     """Steps between two measurements of bits per byte on held-out documents; 0: never."""
-    eval_path: str | list[str] | None = None
+    eval_path: Files | None = None
     """Shards of held-out documents; left out: the val shards that lie among those of `data.path`."""
-    eval_limit: int | None = None
+    eval_limit: Count | None = None
     """Only the first so many held-out documents of each subset; left out: all."""
 
 
 class OptimizerConfig(_Section, frozen=True, kw_only=True):
     """`[optimizer]`: AdamW."""
 
-    lr: float = 3e-4
+    lr: Positive = 3e-4
     """The highest learning rate, which the schedule starts from."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Betas = (0.9, 0.95)
     """Decay of the running means of gradients and of their squares."""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """Added to the denominator."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """Decay of the weights but norms, biases and embeddings, times the learning rate."""
-    layer_decay: float = 1.0
+    layer_decay: Share = 1.0
     """Factor of the learning rate from each transformer block to the one below it: the head has the whole rate, the
     last block this part of it, the embeddings the least."""
-    lr_by_pattern: dict[str, float] | None = None
+    lr_by_pattern: Numbers | None = None
     """Highest learning rate of parameters by their names, such as {"*.embed_in.*" = 1e-4}; the first pattern that
     matches counts, in place of `lr` and `layer_decay`; 0 trains them not at all."""
 
@@ -116,13 +146,13 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
     kind: Literal["constant", "linear", "cosine", "polynomial", "exponential", "wsd"] = "cosine"
     """What follows the warmup: the highest rate to the end, or one of five ways down to `min_lr`. "wsd" (warmup,
     stable, decay) stays at the highest rate and goes down in a straight line over its last steps."""
-    warmup: int = 0
+    warmup: FromZero = 0
     """Steps in which the rate rises in equal parts to the highest."""
-    min_lr: float = 0.0
+    min_lr: NotNegative = 0.0
     """The rate at the end; absolute, not a share of the highest."""
-    power: float = 2.0
+    power: Positive = 2.0
     """Of "polynomial": 1 is a straight line; the higher, the sooner the rate is low."""
-    decay_share: float = 0.2
+    decay_share: Share = 0.2
     """Of "wsd": the share of all steps in which the rate goes down."""
 
 
@@ -149,28 +179,28 @@ class PrecisionConfig(_Section, frozen=True, kw_only=True):
 
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Of the forward and backward passes; fp16 comes with a dynamic loss scale."""
-    loss_scale: float = 65536.0
+    loss_scale: Positive = 65536.0
     """Of fp16: what the loss is multiplied by at first."""
-    loss_scale_window: int = 1000
+    loss_scale_window: Count = 1000
     """Of fp16: steps without an overflow after which the scale doubles."""
-    loss_scale_hysteresis: int = 2
+    loss_scale_hysteresis: Count = 2
     """Of fp16: overflows until the scale is halved; each skips its step."""
-    loss_scale_floor: float = 1.0
+    loss_scale_floor: Positive = 1.0
     """Of fp16: the lowest scale; an overflow at it stops the run."""
 
 
 class CheckpointConfig(_Section, frozen=True, kw_only=True):
     """`[checkpoint]`: what is saved on the way, and whether a run goes on from it."""
 
-    dir: str | None = None
+    dir: Text | None = None
     """Where checkpoints are kept; left out: `checkpoints` in the run's folder."""
-    every: int = 1000
+    every: Count = 1000
     """Steps between two checkpoints; the last step is always saved."""
-    keep_last: int = 2
+    keep_last: Count = 2
     """How many of the newest are kept."""
     asynchronous: bool = True
     """Whether training goes on while a checkpoint is written."""
-    resume: str = "auto"
+    resume: Text = "auto"
     """What a run begins from: "auto" is the newest checkpoint of its folder if there is one, "never" refuses a folder
     that has something, and the path of a checkpoint (a `step-N` folder) has a new run go on from that."""
 
@@ -178,11 +208,11 @@ class CheckpointConfig(_Section, frozen=True, kw_only=True):
 class LogConfig(_Section, frozen=True, kw_only=True):
     """`[log]`: what is written down of the steps."""
 
-    every: int = 1
+    every: Count = 1
     """Steps between two lines of metrics.jsonl; the last step always has one."""
     tensorboard: bool = False
     """Whether the same figures are written for TensorBoard, into `tensorboard` in the run's folder."""
-    profile: tuple[int, int] | None = None
+    profile: Pair | None = None
     """First and last step that torch.profiler watches; left out: none."""
 
 
@@ -223,7 +253,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = get_type_hints(TrainConfig)
 
 def fields(section: str) -> dict[str, Any]:
     """The fields of a section and their types, in the order of the file."""
-    return get_type_hints(SECTIONS[section])
+    return get_type_hints(SECTIONS[section], include_extras=True)
 
 
 def values(config: TrainConfig) -> Iterator[tuple[str, Any]]:

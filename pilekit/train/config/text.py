@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from pilekit.errors import PilekitError, visible
+from pilekit.train.config.sections import Files
 
 SHOWN_CHARACTERS = 100
 
@@ -20,6 +21,8 @@ def typed(name: str, value: Any, hint: Any) -> Any:
     PilekitError, naming what the field may hold, for anything else.
     """
     try:
+        if isinstance(value, str) and hint == Files | None:
+            msgspec.convert([value], hint)
         return msgspec.convert(value, hint)
     except msgspec.ValidationError:
         raise wrong(name, value, f"it must be {described(hint)}") from None
@@ -49,21 +52,14 @@ def shown(value: Any) -> str:
 
 
 def described(hint: Any) -> str:
-    """The type of a field in words: `"constant" or "cosine"`, `a whole number`."""
+    """The type of a field in words: `"constant" or "cosine"`, `a whole number from 1 to 2^53`."""
+    if hint is bool:
+        return "true or false"
     if get_origin(hint) is Literal:
         return " or ".join(map(shown, get_args(hint)))
     if get_origin(hint) in (types.UnionType, Union):
         return " or ".join(described(part) for part in get_args(hint) if part is not type(None))
-    return {
-        bool: "true or false",
-        int: "a whole number",
-        float: "a number",
-        str: "text in quotes",
-        list[str]: 'a list of texts, such as ["a", "b"]',
-        dict[str, float]: "a table of numbers, such as {ArXiv = 2.0}",
-        tuple[int, int]: "two whole numbers, such as [8, 16]",
-        tuple[float, float]: "two numbers, such as [0.9, 0.95]",
-    }[hint]
+    return str(hint.__metadata__[0].description)
 
 
 def closest(name: str, names: Iterable[str], meant: Iterable[str] = ()) -> str:

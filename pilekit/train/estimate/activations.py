@@ -51,7 +51,7 @@ def activation_bytes(
     head = _head_bytes(model, targets, dtype)
     if recomputed == "none" or not blocks:
         return mask + trunk + head
-    width = cast("Any", model).get_output_embeddings().weight.shape[1]
+    width: int = cast("Any", model).get_output_embeddings().weight.shape[1]
     kept_of_block = width  # its input
     if recomputed == "selective":
         kept_of_block += width + sum(map(_outputs, blocks[0].modules()))  # the results of attention and of products
