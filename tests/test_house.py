@@ -97,6 +97,17 @@ def test_every_page_is_in_the_navigation() -> None:
     assert pages == set(re.findall(r": ([\w-]+\.md)$", text_of("mkdocs.yml"), re.MULTILINE))
 
 
+def test_files_that_the_pages_about_the_house_name_exist() -> None:
+    pages = text_of("docs/architecture.md", "docs/reading-order.md", "docs/testing.md")
+    named = set(re.findall(r"`((?:pilekit|tests)/[\w/]+(?:\.py|/))`", pages))
+    assert len(named) > 80
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    shown = set(re.findall(r"^ (\w+(?:/|\.py)) ", text_of("docs/architecture.md"), re.MULTILINE))
+    assert {name for name in shown if not (ROOT / "pilekit" / name).exists()} == set()
+    listed = re.findall(r"^\| \d+ \| `(.*?)`", text_of("docs/reading-order.md"), re.MULTILINE)
+    assert 4000 < sum(len(text_of(name).splitlines()) for name in listed) < 6500
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)
 def test_notebooks_are_executed_small_and_free_of_this_machines_paths(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
