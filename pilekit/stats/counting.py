@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.stats.histogram import BINS, bin_of
 from pilekit.tokenize import Tokenizer
@@ -104,3 +105,11 @@ def count_batch(
     if tokenizer is not None:
         _, offsets = tokenizer.encode_batch(batch.texts)
         np.add.at(counts.tokens, rows, np.diff(offsets))
+
+
+def count_rows(rows: DocumentRows, counts: Counts) -> None:
+    """Count documents of which only label and size are known into `counts`."""
+    row_of = np.zeros(len(rows.labels), dtype=np.intp)
+    occur = np.flatnonzero(np.bincount(rows.codes, minlength=len(row_of)))
+    row_of[occur] = counts.rows([rows.labels[code] for code in occur.tolist()])
+    counts.add(row_of[rows.codes], rows.text_bytes)

@@ -22,13 +22,14 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.engine import Advance, imap_shards
+from pilekit.shards.index.document_rows import document_rows
 from pilekit.shards.index.format import IndexDamage, ShardIndex, find_index
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError, read
 from pilekit.stats.copies import CopyCounter
-from pilekit.stats.counting import Counts, TextHashes, count_batch
+from pilekit.stats.counting import Counts, TextHashes, count_batch, count_rows
 from pilekit.stats.histogram import quantile
 from pilekit.stats.indexed import count_indexed, tells_all
 from pilekit.tokenize import Tokenizer, load_tokenizer
@@ -208,9 +209,11 @@ def count_shard(
             advance(index.header.size)
             return counts, texts
     if scan and not is_parquet(shard.path):
-        from pilekit.stats.scanned import count_by_scanning  # numba: too slow in starting for a short corpus
-
-        count_by_scanning(shard, counts, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead)
+        skipped = counts.skipped if on_error == "skip" else None
+        for rows in document_rows(
+            shard, manifest=manifest, skipped=skipped, advance=advance, ahead=ahead, hashed=False
+        ):
+            count_rows(rows, counts)
         return counts, texts
     with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
         for batch in reader:

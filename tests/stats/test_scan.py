@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
+from pilekit.shards.index.document_rows import document_rows
 from pilekit.shards.index.json_line_kernel import CAREFUL, KNOWN_LABELS, LINES, known_labels, line_form, scan_lines
 from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.stats import corpus_stats, summary
-from pilekit.stats.counting import Counts
-from pilekit.stats.scanned import count_by_scanning
+from pilekit.stats.counting import Counts, count_rows
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
 KNOWN = {label: row + 5 for row, label in enumerate([*LABELS, 'a "quoted" label', "back\\slash", "", "\x00"])}
@@ -167,9 +167,10 @@ def test_a_shard_of_another_form_is_read_as_usual(tmp_path: Path, monkeypatch: p
         calls.append(1)
         return scan_lines(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("pilekit.stats.scanned.scan_lines", counting)
+    monkeypatch.setattr("pilekit.shards.index.json_line_kernel.scan_lines", counting)
     counts = Counts()
-    count_by_scanning(shard_of(str(path)), counts, manifest=None, on_error="raise", advance=None, ahead=False)
+    for rows in document_rows(shard_of(str(path)), ahead=False, hashed=False):
+        count_rows(rows, counts)
     assert int(counts.bytes.sum()) == 2000 * 3000
     assert len(calls) == 2, "the first piece teaches the label, the second shows that it was not the label"
 

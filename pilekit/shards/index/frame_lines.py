@@ -32,7 +32,7 @@ class FrameLines:
         # 32 bytes a frame, where lists of Python's integers would take four times as much.
         self._offsets, self._text_offsets = array("q"), array("q")
         self._lines, self._begins = array("q"), array("q")
-        self._line = self._at = 0  # number and place, in the decompressed text, of the next block's first line
+        self._at = 0  # where, in the decompressed text, the next block begins
 
     def begin_frame(self, offset: int, text_offset: int) -> None:
         """A frame begins at this stored byte, with this much text before it."""
@@ -44,9 +44,9 @@ class FrameLines:
         self._offsets.append(offset)
         self._text_offsets.append(text_offset)
 
-    def pass_lines(self, block: LineBlock, lines: int) -> None:
-        """Take the next block, of so many lines; all frames that begin in its text have been announced."""
-        line, at = self._line, self._at
+    def pass_lines(self, block: LineBlock, line: int) -> None:
+        """Take the next block, whose first line has this number; all frames in its text have been announced."""
+        at = self._at
         if block.head is not None:
             self._resolve(at, line, at)
             line, at = line + 1, at + len(block.head) + 1
@@ -61,16 +61,16 @@ class FrameLines:
                     line, here = line + int(np.count_nonzero(between == ord("\n"))), begin  # 4 times .count's speed
                 self._resolve(wanted, line, origin + here)
             at = origin + block.end
-        self._line, self._at = self._line + lines, at
+        self._at = at
 
     def frame_of(self, line: int) -> int:
         """In which frame (or behind which mark) a line begins that has passed."""
         return bisect_right(self._lines, line) - 1
 
-    def frames(self, content_bytes: int) -> Frames:
+    def frames(self, content_bytes: int, lines: int) -> Frames:
         """The frames, when all lines have passed."""
         if not self.marks:  # A mark is nothing where no line begins.
-            self._resolve(content_bytes, self._line, content_bytes)
+            self._resolve(content_bytes, lines, content_bytes)
         count = len(self._lines)
         offset, text_offset, line, begin = (
             np.array(column[:count], dtype=np.int64)

@@ -21,7 +21,7 @@ from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError
-from pilekit.shards.index.decoded_lines import DocumentRows, LineDecoder, rows_of
+from pilekit.shards.index.document_rows import DocumentRows, LineRows, rows_of
 from pilekit.shards.index.format import Frames, index_schema
 from pilekit.shards.index.frame_lines import FrameLines
 from pilekit.shards.read.damage import BadLine, SkippedLines
@@ -33,7 +33,6 @@ from pilekit.shards.read.unchanged import open_unchanged
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pilekit.shards.index.scanned_lines import LineScanner
     from pilekit.shards.read.parquet import RowBlocks, RowGroup
 
 READ_BYTES = 1 << 20
@@ -125,24 +124,16 @@ class IndexScan(Iterator["pa.RecordBatch"]):
             on_frame=lambda number, offset: frame_lines.begin_frame(offset, self.content_bytes),
             on_text=hear,
         )
-        documents = self._documents()
+        documents = LineRows(self._parser, scan=(self._shard.size or 0) >= SCANNED_FROM_BYTES)
         try:
             with located_errors(path, lambda: self.lines), listening as blocks:
                 for block in blocks:
-                    count = documents.pass_block(block)
-                    frame_lines.pass_lines(block, count)
+                    frame_lines.pass_lines(block, self.lines)
+                    rows, count = documents.rows(block, self.lines)
                     self.lines += count
-                    yield from _record_batch(documents.rows(self.lines - count))
+                    yield from _record_batch(rows)
         finally:
-            self.frames = frame_lines.frames(self.content_bytes)
-
-    def _documents(self) -> LineDecoder | LineScanner:
-        """What reads the documents of the lines."""
-        if (self._shard.size or 0) < SCANNED_FROM_BYTES:
-            return LineDecoder(self._parser)
-        from pilekit.shards.index.scanned_lines import LineScanner
-
-        return LineScanner(self._parser)
+            self.frames = frame_lines.frames(self.content_bytes, self.lines)
 
     def _rows_of_parquet(self, advance: Advance | None) -> Generator[pa.RecordBatch, None, None]:
         from pilekit.shards.read.parquet import parquet_batches, row_groups
@@ -179,7 +170,8 @@ def _record_batch(rows: DocumentRows) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     if len(rows.numbers):
-        subsets = pa.array(rows.subsets, pa.string()).dictionary_encode()
+        codes = pa.array(rows.codes, pa.int32())
+        subsets = pa.DictionaryArray.from_arrays(codes, pa.array(rows.labels, pa.string()))
         columns = [rows.numbers, subsets, rows.text_bytes, rows.text_hashes]
         yield pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=index_schema())
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
 from pilekit.shards.index import json_line_kernel as line_scan
-from pilekit.shards.index.decoded_lines import LineDecoder
-from pilekit.shards.index.scanned_lines import LineScanner
+from pilekit.shards.index.document_rows import LineRows
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LineBlock, whole_lines
@@ -32,24 +31,24 @@ def blocks_of(text: bytes, cuts: list[int]) -> list[LineBlock]:
     return list(whole_lines(iter([text[a:b] for a, b in pairwise(borders)]), 1 << 30))
 
 
-def rows(numbers: object, subsets: object, sizes: object, hashes: object) -> Found:
-    return list(zip(numbers.tolist(), subsets, sizes.tolist(), hashes.tolist(), strict=True))  # type: ignore[attr-defined]
-
-
-def told(by: LineDecoder | LineScanner, blocks: list[LineBlock]) -> Found:
+def told(by: LineRows, blocks: list[LineBlock]) -> Found:
     number, found = 0, []
     for block in blocks:
-        count = by.pass_block(block)
-        found += rows(*by.rows(number))
+        rows, count = by.rows(block, number)
+        labels = [rows.labels[code] for code in rows.codes.tolist()]
+        hashes = rows.text_hashes.tolist() if by.hashed else [0] * len(labels)
+        found += list(zip(rows.numbers.tolist(), labels, rows.text_bytes.tolist(), hashes, strict=True))
         number += count
     return found
 
 
 def check(text: bytes, cuts: list[int]) -> None:
     blocks = blocks_of(text, cuts)
-    one, other = parser(), parser()
-    assert told(LineScanner(one), blocks) == told(LineDecoder(other), blocks)
-    assert one.skipped == other.skipped
+    for hashed in (True, False):
+        one, other = parser(), parser()
+        scanned = told(LineRows(one, scan=True, hashed=hashed), blocks)
+        assert scanned == told(LineRows(other, scan=False, hashed=hashed), blocks)
+        assert one.skipped == other.skipped
 
 
 characters = st.one_of(
@@ -88,13 +87,13 @@ def test_what_is_scanned_is_what_is_decoded(some: list[bytes], ends: bool, cuts:
 
 
 def test_more_lines_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.shards.index.scanned_lines.LINES", 7)
+    monkeypatch.setattr("pilekit.shards.index.json_line_kernel.LINES", 7)
     text = b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200))
     check(text, [100, 5000])
 
 
 def test_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.shards.index.scanned_lines.KNOWN_LABELS", 5)
+    monkeypatch.setattr("pilekit.shards.index.json_line_kernel.KNOWN_LABELS", 5)
     text = b"".join(record(f"{number}", f"label {number % 9}") + b"\n" for number in range(300))
     check(text, list(range(0, len(text), 1000)))
 
@@ -102,19 +101,18 @@ def test_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_first_bad_line_is_the_one_that_is_told() -> None:
     text = b"".join(line + b"\n" for line in [record("a"), record("b"), b"bad", record("c"), b"worse"])
     with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is not JSON"):
-        told(LineScanner(parser(skip=False)), blocks_of(text, [20]))
+        told(LineRows(parser(skip=False), scan=True), blocks_of(text, [20]))
 
 
 def test_scanning_goes_on_only_where_lines_are_of_its_form() -> None:
     of_form = [record("a", f"label {number}") for number in range(10)]
     odd = [json.dumps({"meta": {"pile_set_name": "ArXiv"}, "text": "b"}).encode()] * 10
     for some, worthwhile in ((of_form, True), (odd, False)):
-        scanner = LineScanner(parser())
+        scanner = LineRows(parser(), scan=True)
         for number in range(3):
             (block,) = whole_lines(iter([b"".join(line + b"\n" for line in some)]), 1 << 30)
-            scanner.pass_block(block)
-            scanner.rows(10 * number)
-        assert scanner.worthwhile is worthwhile
+            scanner.rows(block, 10 * number)
+        assert scanner.scan is worthwhile
 
 
 def test_texts_are_written_where_they_are_asked_for_and_nowhere_else() -> None:
