@@ -12,11 +12,13 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 
 PARTIAL = ".partial"
@@ -24,15 +26,17 @@ _PARTIAL_SUFFIX = r"\.[0-9a-f]{8}" + re.escape(PARTIAL)
 
 
 @contextmanager
-def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
+def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterator[BinaryIO]:
     """Yield a binary file that becomes `path` when the block ends well, and vanishes when it does not.
 
-    The folder is made if it is missing; of a symbolic link, the file it leads to is replaced. Raises `PilekitError` for
-    a target that is no regular file, before anything is written, and where it cannot be written, a full disk included.
+    follow_links   for a path that the user named: of a symbolic link, the file it leads to is replaced, not the link
+
+    The folder is made if it is missing. Raises `PilekitError` for a target that is no regular file, before anything is
+    written, and where it cannot be written, a full disk included.
     """
-    check_target(path)
+    check_target(path, follow_links=follow_links)
     try:
-        final = Path(path).resolve()
+        final = Path(path).resolve() if follow_links else Path(path)
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(final)
         partial, file = _create(final)
@@ -56,11 +60,15 @@ def final_name(name: str) -> str:
     return re.sub(rf"{_PARTIAL_SUFFIX}\Z", "", name)
 
 
-def check_target(path: str | Path) -> None:
+def check_target(path: str | Path, *, follow_links: bool = False) -> None:
     """Raise `PilekitError` if `path` is something that a new file must not replace: a folder, a device, a pipe."""
-    if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises where a folder on the way may not be read)
+    try:
+        mode = Path(path).stat(follow_symlinks=follow_links).st_mode
+    except (OSError, ValueError):  # nothing is there, or writing will tell why it cannot be
+        return
+    if stat.S_ISDIR(mode):
         raise PilekitError(f"{visible(str(path))}: is a folder; name a file in it")
-    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113
+    if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
         raise PilekitError(f"{visible(str(path))}: is a device or a pipe, which no file can replace; name another")
 
 
@@ -86,7 +94,7 @@ def _remove_abandoned(final: Path) -> None:
     ours = re.compile(re.escape(final.name) + _PARTIAL_SUFFIX).fullmatch
     for name in os.listdir(final.parent):  # noqa: PTH208 (a Path for each of many files takes most of the time)
         if ours(name):
-            with suppress(OSError), (final.parent / name).open("rb+") as file:
+            with suppress(OSError), os.fdopen(open_own(final.parent / name, os.O_RDWR), "rb+") as file:
                 if _lock(file, wait=False):
                     (final.parent / name).unlink()
 

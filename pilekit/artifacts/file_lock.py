@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 
 POLL_SECONDS = 0.05
@@ -45,7 +46,7 @@ def _hold(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = open_own(path)
         except OSError as error:
             why = visible(error.strerror or str(error), 200)
             raise PilekitError(f"{visible(str(path))}: cannot be made: {why}") from error
@@ -70,6 +71,6 @@ def _hold(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
 
 def _leads_to(path: Path, file: int) -> bool:
     try:
-        return os.path.samestat(path.stat(), os.fstat(file))
+        return os.path.samestat(path.lstat(), os.fstat(file))
     except FileNotFoundError:
         return False

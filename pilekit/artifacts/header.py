@@ -6,15 +6,15 @@ search for shards above it does not take output for input.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pilekit import __version__
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.own_file import read_own
 from pilekit.errors import PilekitError, visible
 
 HEADER_FILE = "pilekit.json"
@@ -64,19 +64,8 @@ def write_header(
         finished=finished,
         results=dict(results or {}),
     )
-    final = Path(folder) / HEADER_FILE
-    partial = final.with_name(f"{HEADER_FILE}.{os.getpid()}.partial")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(final)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise PilekitError(f"{visible(str(final))}: cannot be written: {error.strerror}") from error
+    with write_atomically(Path(folder) / HEADER_FILE) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
     return header
 
 
@@ -85,7 +74,7 @@ def read_header(folder: str | Path, kind: str | None = None) -> Header:
     path = Path(folder) / HEADER_FILE
     shown = visible(str(path))
     try:
-        header = msgspec.json.decode(path.read_bytes(), type=Header)
+        header = msgspec.json.decode(read_own(path), type=Header)
     except FileNotFoundError:
         raise PilekitError(f"{visible(str(folder))}: was not written by pilekit (it has no {HEADER_FILE})") from None
     except OSError as error:

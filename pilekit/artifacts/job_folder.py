@@ -31,6 +31,7 @@ import xxhash
 from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
+from pilekit.artifacts.own_file import read_own
 from pilekit.errors import PilekitError, visible
 
 LOCK_FILE = ".lock"
@@ -107,7 +108,7 @@ class Output:
     def _read_note(self, file: Path) -> _Note | None:
         """The note in `file`, if there is one and it is true."""
         try:
-            note = msgspec.json.decode(file.read_bytes(), type=_Note)
+            note = msgspec.json.decode(read_own(file), type=_Note)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return note if self.is_true(note) else None
@@ -154,6 +155,7 @@ def output_folder(
             if _is_finished(output, header):
                 yield replace(output, finished=True)
                 return
+            _refuse_links(folder)
             _remove_partials(folder)
             if header is None or header.finished:
                 for note in _header_notes(header) if header else []:  # some files are gone; the others need no redoing
@@ -204,6 +206,14 @@ def _header(folder: Path, kind: str, parameters: dict[str, Any], inputs: dict[st
             how = how if name in header.inputs else "was not among them"
             raise PilekitError(f"{shown}: was made from other shards: {visible(name)} {how}; {_REMEDY}")
     return header
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise PilekitError for a link to a folder below the job's: what is written through it lands elsewhere."""
+    for inner, names, _ in os.walk(folder):
+        for path in (Path(inner, name) for name in names):
+            if path.is_symlink():
+                raise PilekitError(f"{visible(str(path))}: is a link, and nothing is written through it; remove it")
 
 
 def _shown(parameters: Mapping[str, Any], name: str) -> str:

@@ -283,7 +283,7 @@ def _check_targets(models: Sequence[str], out: Path | None, plot: str | None) ->
 
     if plot is not None:
         figure_format(plot)
-        check_target(plot)
+        check_target(plot, follow_links=True)
         _check_folder(Path(plot).parent)
     if out is not None and models:
         check_target(out / RESULT_FILE)

@@ -54,7 +54,7 @@ def command(
 
     if plot is not None:  # What is wrong with it is told now, not after the counting.
         figure_format(plot)
-        check_target(plot)
+        check_target(plot, follow_links=True)
     corpus = open_corpus(paths, manifest)
     names = exact_subsets(subsets, corpus)
     with byte_progress("counting", corpus.size) as advance:

@@ -230,7 +230,7 @@ def select_shard(
 
 
 def _writer(path: Path, format: RecordFormat) -> AbstractContextManager[ShardWriter | RowGroups]:
-    return parquet_writer(path, format) if is_parquet(str(path)) else ShardWriter(path)
+    return parquet_writer(path, format) if is_parquet(str(path)) else ShardWriter(path, follow_links=False)
 
 
 class _Counts:

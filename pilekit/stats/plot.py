@@ -43,7 +43,7 @@ def write_figure(stats: CorpusStats, path: Path) -> None:
 def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib `Figure` into the file `path`, whole or not at all, in the format of its suffix."""
     file_format = figure_format(path)
-    with warnings.catch_warnings(), write_atomically(path) as file:
+    with warnings.catch_warnings(), write_atomically(path, follow_links=True) as file:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # A label may be in any script.
         figure.savefig(file, format=file_format, dpi=150)
 

@@ -79,7 +79,7 @@ def train_tokenizer(
         )
     if sample_bytes < 1:
         raise PilekitError(f"the sample must have at least one byte, not {sample_bytes}")
-    check_target(out)
+    check_target(out, follow_links=True)
     show = progress or (lambda what, total: nullcontext(lambda amount: None))
     corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).without_held_out()
     subsets = None if subsets is None else resolve_subsets(subsets, manifest=corpus.manifest)
@@ -90,7 +90,7 @@ def train_tokenizer(
         raise PilekitError(f"no text to train on in {visible(str(corpus.root))}{visible(chosen)}")
     with show("training", sum(len(document.text) for document in sample)) as advance:
         content = _train(sample, vocab_size, advance)
-    with write_atomically(out) as file:
+    with write_atomically(out, follow_links=True) as file:
         file.write(content.encode())
     tokenizer = load_tokenizer(out)
     return TrainedTokenizer(tokenizer.path, tokenizer.vocab_size, _by_subset(sample, tokenizer))

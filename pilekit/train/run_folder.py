@@ -38,6 +38,7 @@ import msgspec
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
+from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 from pilekit.train.config import TrainConfig, differences, load_config, shown, to_toml
 
@@ -154,7 +155,7 @@ def open_run(path: str | Path, config: TrainConfig) -> Iterator[RunFolder]:
 def _locked(folder: Path, name: str, field: str) -> Iterator[None]:
     """Make `folder` and hold its lock; an error speaks of `name`, and of `field` as what names another folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+    lock = open_own(folder / LOCK_FILE, alone=True)
     try:
         _hold(lock, name, field)
         yield

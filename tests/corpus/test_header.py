@@ -37,7 +37,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match=r"file/pilekit\.json: cannot be written"):
         write_header(tmp_path / "file", kind="a", parameters={}, inputs={})
     (tmp_path / "folder" / HEADER_FILE).mkdir(parents=True)
-    with pytest.raises(PilekitError, match="cannot be written"):
+    with pytest.raises(PilekitError, match="is a folder"):
         write_header(tmp_path / "folder", kind="a", parameters={}, inputs={})
     assert [path.name for path in (tmp_path / "folder").iterdir()] == [HEADER_FILE]
 

@@ -30,6 +30,7 @@ import xxhash
 
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
+from pilekit.artifacts.own_file import open_own
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.records import Records, ScoredDocument
@@ -84,7 +85,7 @@ def record_file(path: Path) -> Iterator[Callable[[ScoredDocument], None]]:
     """Lock the file of a rank, cut off a torn last line, and yield the function that appends a document."""
     with locked(path.with_name(f".{path.name}.lock"), wait=False):
         with _writing(path):
-            file = path.open("ab", buffering=0)
+            file = os.fdopen(open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, alone=True), "ab", buffering=0)
         with file:
             with _writing(path):
                 file.truncate(path.read_bytes().rfind(b"\n") + 1)

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import xxhash
 
+from pilekit.artifacts.own_file import open_own, read_own
 from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class FrameCache:
         """The frame of that key, of `size` bytes; None if it is not there."""
         path = self._path(key)
         try:
-            stored = path.read_bytes()
+            stored = read_own(path)
         except OSError:
             return None
         frame = stored[_SUM_BYTES:]
@@ -96,7 +97,8 @@ class FrameCache:
                 if counted is not None:
                     self._make_room(counted, size)
                     partial = self.folder / "partial"
-                    with partial.open("wb") as file:
+                    partial.unlink(missing_ok=True)  # of a killed writer
+                    with partial.open("xb") as file:
                         file.write(xxhash.xxh3_128_digest(frame))
                         file.write(frame)
                     partial.replace(path)
@@ -140,7 +142,7 @@ class FrameCache:
     @contextmanager
     def _locked(self) -> Iterator[int | None]:
         """The descriptor of the file `size`, locked; None if another process holds its lock for long."""
-        file = os.open(self.folder / "size", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = open_own(self.folder / "size", alone=True)
         try:
             until = time.monotonic() + _LOCK_SECONDS
             while True:

@@ -27,18 +27,20 @@ class ShardWriter:
     path         ends in .jsonl.zst, .jsonl.gz or .jsonl, which decides how it is stored
     level        zstd compression level; 3 as in the released Pile
     frame_bytes  text in a frame, at least; a frame ends with the line that reaches it
+    follow_links of a symbolic link, replace the file that it leads to; False: the link itself
 
     The file appears under its name only when the block ends without an exception; else nothing is left.
     `documents` and `text_bytes` (line bytes, newlines included) tell what was written.
     """
 
-    def __init__(self, path: str | Path, *, level: int = 3, frame_bytes: int = FRAME_BYTES):
+    def __init__(self, path: str | Path, *, level: int = 3, frame_bytes: int = FRAME_BYTES, follow_links: bool = True):
         self.path = Path(path)
         self.storage = storage_of(str(path))
         if self.storage == "parquet":
             raise PilekitError(f"{visible(str(path))}: shards are written as .jsonl.zst, .jsonl.gz or .jsonl")
         self.level = level
         self.frame_bytes = frame_bytes
+        self.follow_links = follow_links
         self.documents = 0
         self.text_bytes = 0
         self._held: list[bytes] = []
@@ -46,7 +48,7 @@ class ShardWriter:
         self._atomic: AbstractContextManager[BinaryIO] | None = None
 
     def __enter__(self) -> Self:
-        self._atomic = write_atomically(self.path)
+        self._atomic = write_atomically(self.path, follow_links=self.follow_links)
         self._file = self._atomic.__enter__()
         self._frames = FrameWriter(self._file, self.level) if self.storage == "zstd" else None
         # No name and no time in the header: the same lines must give the same bytes.

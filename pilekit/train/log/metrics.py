@@ -27,6 +27,7 @@ import msgspec
 import torch
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
+from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.result import BitsPerByte
 
@@ -102,7 +103,7 @@ class MetricsLog:
         _drop_later(path, resume_step)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = FileIO(path, "a")
+            self._file = FileIO(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, alone=True), "a")
         except OSError as error:
             raise _not_written(path, error) from error
 

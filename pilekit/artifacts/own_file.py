@@ -1,0 +1,44 @@
+"""Opening the files that pilekit keeps beside data it was given, where anything may lie in their place.
+
+An archive may hold a link, a pipe or a second name of another file called like a lock, a note or a cache. Nothing is
+followed to another place, nothing is waited for, and no other file is written into.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool = False) -> int:
+    """Open the file `path`; returns its descriptor.
+
+    A symbolic link in its place is removed first. OSError for a pipe or a device, and for whatever `os.open` refuses.
+
+    alone   for a file that is written in place: OSError if it has another name too (a hard link)
+    """
+    while True:
+        try:
+            file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            break
+        except OSError as error:
+            if error.errno != errno.ELOOP or not Path(path).is_symlink():
+                raise
+            Path(path).unlink(missing_ok=True)
+    about = os.fstat(file)
+    if stat.S_ISREG(about.st_mode) and not (alone and about.st_nlink > 1):
+        return file
+    os.close(file)
+    what = "has another name too (a hard link)" if stat.S_ISREG(about.st_mode) else "is a device or a pipe"
+    raise OSError(errno.EINVAL, f"{what}, remove it", str(path))
+
+
+def read_own(path: str | Path) -> bytes:
+    """All bytes of the file `path`; OSError for a pipe or a device, which would be waited for."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "is a device or a pipe, remove it", str(path))
+        return opened.read()
