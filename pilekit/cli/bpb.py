@@ -192,7 +192,6 @@ def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: P
 
 def _show_result(result: BitsPerByte, as_json: bool, plot: str | None, out: Path | None) -> None:
     from pilekit.evaluate.results.result import result_text
-    from pilekit.evaluate.show.plot import write_figure
     from pilekit.evaluate.show.table import result_table
 
     if as_json:
@@ -201,9 +200,7 @@ def _show_result(result: BitsPerByte, as_json: bool, plot: str | None, out: Path
         width = shutil.get_terminal_size((_ALL_COLUMNS, 24)).columns
         _print(result_table(result, width), width)
     _say_written(out)
-    if plot is not None:
-        write_figure(result, plot)
-        click.echo(f"drawn: {visible(plot)}", err=True)
+    _draw(result, plot)
 
 
 def _say_written(out: Path | None) -> None:
@@ -215,22 +212,30 @@ def _say_written(out: Path | None) -> None:
 
 def _show_comparison(comparison: Comparison, as_json: bool, plot: str | None) -> None:
     from pilekit.evaluate.show.comparison_table import comparison_table
-    from pilekit.evaluate.show.plot import write_figure
 
     if as_json:
         click.echo(json.dumps(comparison.to_dict(), indent=2, allow_nan=False))
     else:
         width = shutil.get_terminal_size().columns
         _print(comparison_table(comparison, width), width)
+    _draw(comparison, plot)
+
+
+def _draw(result: BitsPerByte | Comparison, plot: str | None) -> None:
+    from pilekit.evaluate.show.plot import write_figure
+
     if plot is not None:
-        write_figure(comparison, plot)
+        write_figure(result, plot)
         click.echo(f"drawn: {visible(plot)}", err=True)
 
 
 def _print(table: RenderableType, width: int) -> None:
     from rich.console import Console
 
-    Console(file=sys.stdout, width=width, highlight=False).print(table)
+    console = Console(file=sys.stdout, width=width, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

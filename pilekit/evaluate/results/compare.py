@@ -110,6 +110,13 @@ class Comparison:
         pairs = [self._pair(number) for number in range(len(self.against))]
         return pairs[0] if len(pairs) == 1 else {"comparisons": pairs}
 
+    def _repr_html_(self) -> str:
+        from pilekit.evaluate.show.comparison_table import differences_table
+
+        return "".join(
+            differences_table(one, letter)._repr_html_() for letter, one in zip(LETTERS[1:], self.against, strict=False)
+        )
+
     def _pair(self, number: int) -> dict[str, Any]:
         one = self.against[number]
         return {

@@ -153,6 +153,16 @@ class BitsPerByte:
         """What the figure is called in JSON: "bpb", or "pseudo_bpb" for a masked model."""
         return "pseudo_bpb" if self.is_masked else "bpb"
 
+    def __repr__(self) -> str:
+        of = self.overall
+        figures = f"documents={of.documents:,}, {self.key}={of.bpb}, interval={of.interval}"
+        return f"BitsPerByte({figures}, subsets={len(self.subsets)})"
+
+    def _repr_html_(self) -> str:
+        from pilekit.evaluate.show.table import figures_table
+
+        return figures_table(self)._repr_html_()
+
     def to_dict(self) -> dict[str, Any]:
         """`{"overall": {...}, "weighted": {...}, "subsets": {name: {...}}, "published", ..., "protocol"}`."""
         return {

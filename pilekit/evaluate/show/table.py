@@ -1,23 +1,17 @@
-"""The table of `pilekit bpb`: a row per subset, all together last, and below it how the figures came about.
+"""The table of `pilekit bpb`: a row per subset, the overall figures last, and below them the protocol.
 
-An 80-column terminal holds documents, bytes, tokens, the figure with its interval and one published column: where the
-columns do not fit as they are, numbers are rounded to three digits, and where that does not suffice, columns go, the
-least telling first. Labels come from the corpus, which may be hostile: they are shown as rich `Text`, so markup in them
-is just text, with control characters made visible; so is what comes from a model's folder. A masked model's figures
-are of another kind, and stand under a title that says so.
+An 80-column terminal holds documents, bytes, tokens, the figure with its interval and one published column; a narrower
+one rounds numbers, then loses columns. Labels and model folders may be hostile: what comes from them is shown as rich
+`Text`, with control characters made visible. A title says that a masked model's figures are of another kind.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.segment import Segment
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,146 +19,97 @@ from pilekit.errors import visible
 from pilekit.evaluate.results.published import PublishedColumn
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
 from pilekit.evaluate.score.windows import cost_factor
-from pilekit.fitted_table import DASH, LONGEST_NAME, MOST_ROWS, SHORTEST_NAME, rounded_bytes, rounded_count
+from pilekit.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
 
 APPROXIMATE = "~"
 PSEUDO_TITLE = "Pseudo-BPB of a masked model: no code length, and not comparable with bits per byte of causal models"
 POOLED, MIXTURE, PILE_MIXTURE = "Overall (pooled)", "Overall (mixture)", "Overall (Pile mixture)"
-USUAL_NAME = len(PILE_MIXTURE)
 NOTES_INDENT, NOTES_WIDTH = 11, 100
-"""Notes are no wider than this or the table, whichever is more: on a page without an edge they would be long lines."""
 
 
 class _Row(NamedTuple):
     """A row: of a subset, of all pooled, or (`score` None) of all weighted."""
 
-    name: str | None
+    name: str
     score: Score | None
     weighted: Weighted | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Trimmed:
-    """Without the blanks at the ends of lines, which whoever pastes the text would have."""
-
-    of: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in console.render_lines(self.of, options, pad=False):
-            while line and not line[-1].text.rstrip(" "):
-                line.pop()
-            if line:
-                last = line.pop()
-                yield from line
-                yield Segment(last.text.rstrip(" "), last.style)
-            yield Segment.line()
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column in one of its two forms; the one with the highest `expendable` goes first, one with 0 never."""
-
-    title: str
-    cell: Callable[[_Row], str]
-    expendable: float = 0
-
-    def width(self, rows: list[_Row]) -> int:
-        return max(map(cell_len, (*self.title.split("\n"), *map(self.cell, rows))))
+    is_overall: bool = False
 
 
 def result_table(result: BitsPerByte, width: int) -> RenderableType:
     """What `pilekit bpb` prints; `width` in terminal cells."""
-    rows = [_Row(name, score) for name, score in list(result.subsets.items())[:MOST_ROWS]]
-    overall = [_Row(None, result.overall)]
-    names = [POOLED]
-    if result.weighted is not None:
-        overall.append(_Row(None, None, result.weighted))
-        names.append(PILE_MIXTURE if result.protocol.get("manifest") == "pile" else MIXTURE)
-    labels = [visible(row.name or "", LONGEST_NAME) for row in rows]
-    name_width = max(map(cell_len, ["Subset", *names, *labels]))
-    every = [*rows, *overall]
-    columns = _fitting(result, every, width, min(name_width, USUAL_NAME))
-    name_width = min(name_width, max(width - _width(columns, every), SHORTEST_NAME))
-
-    table = Table(box=box.SIMPLE, padding=0, show_edge=False, show_footer=True, header_style="bold")
-    footer = Text("\n".join(names), overflow="ellipsis")
-    table.add_column(Text("Subset"), footer, width=name_width, no_wrap=True, overflow="ellipsis", vertical="bottom")
-    for column in columns:
-        cells = Text("\n".join(map(column.cell, overall)))
-        table.add_column(
-            Text(column.title), cells, justify="right", no_wrap=True, min_width=column.width(every), vertical="bottom"
-        )
-    for label, row in zip(labels, rows, strict=True):
-        table.add_row(Text(label), *(Text(column.cell(row)) for column in columns))
+    table = figures_table(result)
     title = [Text(PSEUDO_TITLE, style="bold"), Text()] if result.is_masked else []
-    notes = _notes(result, _approximate(every), {column.title for column in columns})
-    notes.columns[1].max_width = max(NOTES_WIDTH, name_width + _width(columns, every)) - NOTES_INDENT
-    return _Trimmed(Group(*title, table, Text(), notes))
+    fitted = table.fit(width)
+    shown = {str(column.header) for column in fitted.columns}
+    approximate = any(_interval(row, 1).startswith(APPROXIMATE) for row in (*table.rows, *table.totals))
+    return Group(*title, fitted, Text(), notes_table(_notes(result, approximate, shown)))
 
 
-def _fitting(result: BitsPerByte, rows: list[_Row], width: int, name_width: int) -> list[_Column]:
-    """The columns that fit beside names: in full, else in short, else without the most expendable.
-
-    Published columns but the first go before numbers are shortened, and names are cut before the interval goes.
-    """
-    columns = _without_some(_columns(result, short=False), rows, width - name_width, at_least=9)
-    if _width(columns, rows) > width - name_width:
-        columns = _without_some(_columns(result, short=True), rows, width - name_width, at_least=1)
-    return _without_some(columns, rows, width - SHORTEST_NAME, at_least=0)
-
-
-def _without_some(columns: list[_Column], rows: list[_Row], width: int, *, at_least: float) -> list[_Column]:
-    columns = list(columns)
-    while _width(columns, rows) > width:
-        goes = max(columns, key=lambda column: column.expendable)
-        if goes.expendable <= at_least:
-            break
-        columns.remove(goes)
-    return columns
-
-
-def _width(columns: list[_Column], rows: list[_Row]) -> int:
-    """The width of all columns but the names', a space before each."""
-    return sum(1 + column.width(rows) for column in columns)
-
-
-def _columns(result: BitsPerByte, *, short: bool) -> list[_Column]:
-    measure = "pseudo-BPB" if result.is_masked else "BPB"
-    digits = 3 if short else 4
+def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
+    """The figures alone, which notebooks show."""
+    totals = [_Row(POOLED, result.overall, is_overall=True)]
+    if result.weighted is not None:
+        name = PILE_MIXTURE if result.protocol.get("manifest") == "pile" else MIXTURE
+        totals.append(_Row(name, None, result.weighted, is_overall=True))
     columns = [
-        _Column("Docs" if short else "Documents", _of(lambda score: _count(score.documents, short)), 2),
-        _Column("Bytes", _of(lambda score: rounded_bytes(score.bytes, "" if short else "iB")), 4),
-        _Column("Tokens", _of(lambda score: _count(score.tokens, short)), 5),
-        _Column("Tok/B", _of(lambda score: _figure(score.tokens_per_byte, digits)), 6),
-        _Column(measure, lambda row: _figure(_bpb(row), 4)),
-        _Column("95 % interval", lambda row: _interval(row, digits), 1),
-        _Column("Byte\nppl." if short else "Byte\nperplexity", lambda row: _figure(_perplexity(row), 4), 7),
-        _Column("Nats/\ntoken", _of(lambda score: _figure(score.nats_per_token, 4)), 8),
+        Column[_Row]("Subset", lambda row: row.name),
+        _column("Documents", "Docs", lambda score, short: _count(score.documents, short)),
+        _column("Bytes", "Bytes", lambda score, short: rounded_bytes(score.bytes, "" if short else "iB")),
+        _column("Tokens", "Tokens", lambda score, short: _count(score.tokens, short)),
+        _column("Tok/B", "Tok/B", lambda score, short: _figure(score.tokens_per_byte, 3 if short else 4)),
+        Column("pseudo-BPB" if result.is_masked else "BPB", lambda row: _figure(_bpb(row), 4)),
+        Column(INTERVAL, lambda row: _interval(row, 4), Column(INTERVAL, lambda row: _interval(row, 3))),
+        Column(
+            "Byte\nperplexity",
+            lambda row: _figure(_perplexity(row), 4),
+            Column("Byte\nppl.", lambda row: _figure(_perplexity(row), 4)),
+        ),
+        _column("Nats/\ntoken", "Nats/\ntoken", lambda score, _: _figure(score.nats_per_token, 4)),
     ]
-    copies = result.training_copies
-    if copies is not None:
+    if (copies := result.training_copies) is not None:
 
         def copied(row: _Row) -> str:
             if row.score is None:
                 return DASH
-            return f"{copies.overall if row.name is None else copies.subsets.get(row.name, 0):,}"
+            return f"{copies.overall if row.is_overall else copies.subsets.get(row.name, 0):,}"
 
-        columns.append(_Column("In\ntrain", copied, 1.5))
-    if result.published is not None:
-        for place, column in enumerate(result.published.columns):
-            columns.append(_Column(_model_title(column.model), _published(column), 3 if not place else 9 + place / 100))
-    return columns
+        columns.append(Column("In\ntrain", copied))
+    published = [] if result.published is None else result.published.columns
+    titles = [_model_title(column.model) for column in published]
+    columns += [Column(title, _published(column)) for title, column in zip(titles, published, strict=True)]
+    priority = [*titles[:0:-1], SHORTEN, "Nats/\ntoken", "Byte\nperplexity", "Tok/B", "Tokens", "Bytes", *titles[:1]]
+    priority += ["Documents", "In\ntrain", INTERVAL]
+    return FittedTable([_Row(*item) for item in result.subsets.items()], columns, totals, priority)
 
 
-def _of(cell: Callable[[Score], str]) -> Callable[[_Row], str]:
-    return lambda row: DASH if row.score is None else cell(row.score)
+def notes_table(lines: Sequence[tuple[str, str]]) -> Table:
+    """Lines of `what  how` below a table."""
+    table = Table(box=None, padding=0, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, min_width=NOTES_INDENT, style="dim")
+    table.add_column(overflow="fold", max_width=NOTES_WIDTH)
+    for what, how in lines:
+        table.add_row(Text(what), Text(visible(how, 1000)))
+    return table
+
+
+INTERVAL = "95 % interval"
+
+
+def _column(title: str, short_title: str, cell: Callable[[Score, bool], str]) -> Column[_Row]:
+    """A column of a score's numbers; `cell` makes them in full or short. The weighted row has none."""
+
+    def of(*, short: bool) -> Callable[[_Row], str]:
+        return lambda row: DASH if row.score is None else cell(row.score, short)
+
+    return Column(title, of(short=False), Column(short_title, of(short=True)))
 
 
 def _published(column: PublishedColumn) -> Callable[[_Row], str]:
     """The paper weights its overall figures by the sizes of the subsets: they stand beside the mixture's."""
 
     def cell(row: _Row) -> str:
-        if row.name is not None:
+        if not row.is_overall:
             return _figure(column.subsets.get(row.name), 4)
         return _figure(None if row.weighted is None else column.overall, 4)
 
@@ -197,10 +142,6 @@ def _is_approximate(row: _Row) -> bool:
     return row.weighted is not None and row.weighted.approximate
 
 
-def _approximate(rows: list[_Row]) -> bool:
-    return any(_interval(row, 1).startswith(APPROXIMATE) for row in rows)
-
-
 def _count(number: int, short: bool) -> str:
     return rounded_count(number) if short else f"{number:,}"
 
@@ -218,8 +159,8 @@ def _model_title(model: str) -> str:
     return "\n".join(textwrap.wrap(name, 12))
 
 
-def _notes(result: BitsPerByte, any_approximate: bool, titles: set[str]) -> Table:
-    """What stands below the columns of these titles: what the figures are, then the protocol; lines of `what  how`."""
+def _notes(result: BitsPerByte, any_approximate: bool, titles: set[str]) -> list[tuple[str, str]]:
+    """What stands below the columns of these titles: what the figures are, then the protocol."""
     lines: list[tuple[str, str | None]] = []
     if len(result.subsets) > MOST_ROWS:
         more = len(result.subsets) - MOST_ROWS
@@ -231,13 +172,7 @@ def _notes(result: BitsPerByte, any_approximate: bool, titles: set[str]) -> Tabl
     lines += [("warning", warning) for warning in result.warnings]
     lines += [("mixture", _mixture(result.weighted)), ("published", _published_note(result, titles))]
     lines += [("in train", _copies(result)), *_protocol(result.protocol, result.is_masked)]
-    table = Table(box=None, padding=0, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, min_width=NOTES_INDENT, style="dim")
-    table.add_column(overflow="fold")
-    for what, how in lines:
-        if how is not None:
-            table.add_row(Text(what), Text(visible(how, 1000)))
-    return table
+    return [(what, how) for what, how in lines if how is not None]
 
 
 def _mixture(weighted: Weighted | None) -> str | None:
