@@ -60,8 +60,13 @@ class _Sender:
         self.unsent, self.last = 0, time.monotonic()
 
 
-def work(pipe: Connection) -> None:
-    """The worker's main function: ends when the parent closes its end of the pipe."""
+def work(pipe: Connection, environment: dict[str, str]) -> None:
+    """The worker's main function: ends when the parent closes its end of the pipe.
+
+    environment   the parent's of today; the server that forked this process has the environment of its own start
+    """
+    os.environ.clear()
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends Ctrl-C to all; stopping is the parent's to do.
     signal.signal(signal.SIGTERM, _leave)
     try:

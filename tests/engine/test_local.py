@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.engine import Advance, imap_shards, map_shards, usable_cpus
+from pilekit.engine.local import START_METHOD
 from pilekit.errors import PilekitError
 
 pytestmark = pytest.mark.timeout(60)
@@ -125,6 +127,56 @@ def test_several_jobs_are_several_other_processes(tmp_path: Path) -> None:
     ids = set(map_shards(process_id_beside_another, [str(tmp_path)] * 8, jobs=2))
     assert len(ids) == 2
     assert os.getpid() not in ids
+
+
+def server_and_setting(item: int, advance: Advance) -> tuple[int, str | None]:
+    return os.getppid(), os.environ.get("PILEKIT_TEST")
+
+
+@pytest.mark.skipif(START_METHOD != "forkserver", reason="workers are spawned")
+def test_the_workers_of_all_calls_are_forked_from_one_server_and_have_todays_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers, settings = set(), []
+    for setting in ("one", "other"):
+        monkeypatch.setenv("PILEKIT_TEST", setting)
+        for server, found in map_shards(server_and_setting, [1, 2], jobs=2):
+            servers.add(server)
+            settings.append(found)
+    assert len(servers) == 1
+    assert os.getpid() not in servers
+    assert settings == ["one", "one", "other", "other"]
+
+
+COUNTING = """
+from tests.engine.test_local import compute
+from pilekit.engine import map_shards
+print(*map_shards(compute, [1, 2], jobs=2))
+"""
+
+
+def compute(item: int, advance: Advance) -> int:
+    while time.process_time() < 1:
+        pass
+    return os.getppid()
+
+
+def test_the_cpu_time_of_workers_is_that_of_children_and_no_server_is_left() -> None:
+    def cpu_seconds() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = cpu_seconds()
+    result = subprocess.run(
+        [sys.executable, "-c", COUNTING],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert result.returncode == 0, result.stderr
+    assert not any(alive(int(server)) for server in result.stdout.split())
+    assert cpu_seconds() - before >= 1
 
 
 def test_the_usable_cpus_are_those_this_process_may_use() -> None:

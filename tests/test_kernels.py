@@ -1,0 +1,72 @@
+"""How kernels are loaded: machine code from the cache without the compiler, and compiled where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+KERNEL = """
+import sys
+import numpy as np
+from pilekit.kernels import compiled
+
+@compiled({signature})
+def total(values):
+    sums = np.zeros(len(values) + 1, np.int64)
+    for i in range(len(values)):
+        sums[i + 1] = sums[i] + values[i]
+    return sums[-1]
+
+print(total(np.arange(5)), "scipy.linalg" in sys.modules)
+"""
+
+
+def run(*arguments: str, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("signature", ["", "'int64(int64[::1])'"])
+def test_cached_machine_code_loads_without_the_compiler(tmp_path: Path, signature: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KERNEL.format(signature=signature))
+    # The compiler imports SciPy where there is one; the first run compiles, the second has only to load.
+    assert run(str(script)).split()[0] == "10"
+    assert run(str(script)).split() == ["10", "False"]
+
+
+def test_without_a_place_for_the_cache_kernels_are_compiled_in_memory(tmp_path: Path) -> None:
+    script = KERNEL.format(signature="")  # code without a file has no place
+    assert run("-c", script).split()[0] == "10"
+
+
+TEN_DOCUMENTS = """
+import sys
+from pilekit.dedup.deduplicate import deduplicate
+deduplicate(sys.argv[1], out=sys.argv[2], write=False)
+print(*(name for name in ("scipy.linalg", "pyarrow.compute", "torch", "transformers") if name in sys.modules))
+"""
+
+
+def test_ten_documents_are_deduplicated_without_compiler_and_needless_imports(tmp_path: Path) -> None:
+    shard = tmp_path / "ten.jsonl"
+    texts = [f"{'the same words for all of them ' * 9}{number // 2}" for number in range(10)]
+    shard.write_bytes(b"".join(orjson.dumps({"text": t, "meta": {"pile_set_name": "Pile-CC"}}) + b"\n" for t in texts))
+    run("-c", TEN_DOCUMENTS, str(shard), str(tmp_path / "first"))
+    shutil.rmtree(tmp_path / "first")
+    assert run("-c", TEN_DOCUMENTS, str(shard), str(tmp_path / "second")).split() == []
