@@ -110,6 +110,7 @@ def test_documents_that_share_text_share_a_group(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_this_python_has_enough_of_everything() -> None:
     # Half of what CPython 3.11 has: the demo needs 10 MB in all, whatever a distribution leaves out.
     sizes: dict[str, int] = {}

@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "pile"
 
 
-@pytest.fixture(params=["http", "memory"])
+@pytest.fixture(params=["http", pytest.param("memory", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     """The URL of the same folder."""
     if request.param == "http":

@@ -367,7 +367,7 @@ def whole(large: Path, tmp_path: Path, format: str = "zst") -> dict[str, bytes]:
     return tree(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("jobs", "format"), [(1, "zst"), (2, "parquet")])
+@pytest.mark.parametrize(("jobs", "format"), [(1, "zst"), pytest.param(2, "parquet", marks=pytest.mark.slow)])
 def test_killed_and_run_again_it_ends_as_if_nothing_had_happened(
     tmp_path: Path, large: Path, jobs: int, format: str
 ) -> None:
@@ -423,6 +423,7 @@ def test_interrupted_it_leaves_no_half_files_and_goes_on(tmp_path: Path, large: 
     assert tree(out) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["zst", "parquet"])
 def test_on_a_full_disk_it_says_so_in_a_line_and_goes_on_when_there_is_room(
     tmp_path: Path, large: Path, format: str

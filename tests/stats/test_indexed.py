@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, shard_of
@@ -27,11 +27,12 @@ from pilekit.stats import corpus_stats, summary
 from tests.shards.index_reference import BAD_LINES
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
-OPTIONS = [
-    {"copies": copies, "subsets": subsets, "on_error": on_error}
-    for copies in (False, True)
-    for subsets in (None, ["ArXiv"], ["Github", "Gutenberg (PG-19)", "(none)"])
-    for on_error in ("raise", "skip")
+SOME = ["Github", "Gutenberg (PG-19)", "(none)"]
+OPTIONS: list[dict[str, object]] = [
+    {"copies": False, "subsets": None, "on_error": "raise"},
+    {"copies": True, "subsets": None, "on_error": "skip"},
+    {"copies": True, "subsets": ["ArXiv"], "on_error": "raise"},
+    {"copies": False, "subsets": SOME, "on_error": "skip"},
 ]
 
 
@@ -49,7 +50,6 @@ def never(*arguments: object, **options: object) -> object:
     raise AssertionError("a shard was read, or a process started, although an index tells all")
 
 
-@settings(max_examples=25)
 @given(st.lists(st.lists(st.one_of(lines(), lines(), lines()), min_size=1, max_size=20), min_size=1, max_size=3))
 def test_counts_of_good_shards(tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]]) -> None:
     folder = tmp_path_factory.mktemp("counted")
@@ -64,7 +64,6 @@ def test_counts_of_good_shards(tmp_path_factory: pytest.TempPathFactory, shards:
         assert [told(corpus, jobs=2, **options) for options in OPTIONS] == before
 
 
-@settings(max_examples=25)
 @given(st.lists(st.one_of(lines(), st.sampled_from([*BAD_LINES, b""])), min_size=1, max_size=20))
 def test_counts_of_bad_ones(tmp_path_factory: pytest.TempPathFactory, some: list[bytes]) -> None:
     folder = tmp_path_factory.mktemp("counted")
@@ -88,6 +87,7 @@ def test_more_bad_lines_than_are_listed(tmp_path: Path, monkeypatch: pytest.Monk
     assert json.loads(before)[0]["skipped"] == 250
 
 
+@pytest.mark.slow
 def test_many_labels_and_many_groups_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl.zst"
     text = b"".join(record(str(i % 40_000), f"label {i * i % 257}") + b"\n" for i in range(130_000))
@@ -149,7 +149,9 @@ def test_the_index_of_a_shard_from_the_future_is_not_made_again_and_again(tmp_pa
     assert not index_of(shard_of(str(path))).built
 
 
-@pytest.mark.parametrize("column", ["subset", "text_bytes", "text_hash"])
+@pytest.mark.parametrize(
+    "column", ["subset", *(pytest.param(name, marks=pytest.mark.slow) for name in ("text_bytes", "text_hash"))]
+)
 def test_a_damaged_index_is_not_counted_and_made_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, column: str
 ) -> None:

@@ -19,8 +19,13 @@ def stats_of(tmp_path: Path, *records: tuple[str, str]) -> CorpusStats:
     return corpus_stats(path)
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
-def test_the_suffix_chooses_the_format(tmp_path: Path, suffix: str, magic: bytes) -> None:
+def test_the_suffix_chooses_the_format(tmp_path: Path) -> None:
+    for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")):
+        check_format(tmp_path / magic.hex(), suffix, magic)
+
+
+def check_format(tmp_path: Path, suffix: str, magic: bytes) -> None:
+    tmp_path.mkdir()
     path = tmp_path / "new folder" / f"figure{suffix}"
     write_figure(stats_of(tmp_path, ("abc", "Github"), ("abcdef", "ArXiv"), ("", "New")), path)
     assert path.read_bytes().startswith(magic)
