@@ -73,10 +73,8 @@ def resume(run: Path, *, width: int = 8) -> Progress | None:
     assert (run / "latest").read_text() == f"checkpoints/{folder.name}\n"
     leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "__0_", "__1_"))]
     assert sorted(set(leftovers)) == [".metadata", "checkpoints", "latest", "state.json"], leftovers
-    for path in (run / "checkpoints").iterdir():
-        if path.suffix != ".damaged":
-            assert path.suffix == "", path
-            verify(path)
+    assert all(path.suffix == "" for path in (run / "checkpoints").iterdir())
+    verify(folder)
     return progress
 
 

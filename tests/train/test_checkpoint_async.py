@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -269,19 +270,18 @@ def test_an_older_one_that_cannot_be_removed_is_told_and_the_new_one_counts(
     checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=1)
     filled(checkpoints, nn.Linear(2, 3), 1)
     checkpoints.finish()
-    rename = Path.rename
 
-    def refused(path: Path, target: Path) -> Path:
-        if path.name == "step-1":
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        return rename(path, target)
+    def refused(path: Path) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
-    with monkeypatch.context() as patch:  # who runs the tests as root may rename everything
-        patch.setattr(Path, "rename", refused)
+    with monkeypatch.context() as patch:  # who runs the tests as root may remove everything
+        patch.setattr(shutil, "rmtree", refused)
         filled(checkpoints, nn.Linear(2, 3), 2)
         checkpoints.finish()
     [record] = warnings_in(caplog)
-    assert record.getMessage() == f"{tmp_path}/checkpoints/step-1 cannot be renamed: Permission denied"
+    assert record.getMessage() == (
+        f"{tmp_path}/checkpoints/step-1 cannot be removed: Permission denied; remove it yourself"
+    )
     assert checkpoints.saved == [1, 2]
     assert steps_in(tmp_path) == {"step-1", "step-2"}
     assert newest(tmp_path) == "step-2"

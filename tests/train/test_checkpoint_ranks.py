@@ -286,8 +286,8 @@ def test_all_ranks_go_on_from_the_newest_good_one(
     assert one == other == 1
     assert silent == []
     [line] = warned
-    assert re.search(rf"step-2 is damaged \([^)]*{re.escape(file)}.*going on from step-1", line)
-    assert steps_in(tmp_path) == {"step-1", "step-2.damaged"}
+    assert re.search(rf"step-2 is damaged \([^)]*{re.escape(file)}.*resuming from step-1", line)
+    assert steps_in(tmp_path) == {"step-1", "step-2"}
 
 
 def test_if_none_is_good_all_ranks_say_so(tmp_path: Path, process_group: ProcessGroups) -> None:

@@ -3,17 +3,13 @@
     RUN/checkpoints/step-N/     the state between two steps (files.py)
     RUN/latest                  a text file: `checkpoints/step-N`; for people and scripts, nothing here relies on it
 
-A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes what is older. From the renaming
-on the checkpoint is there, so what fails later is a warning that says what. Other names beside `step-N` are what was
-going on when a process was killed, and the next call settles it:
-
-    step-N.partial    a save; finished if all of it is there, else removed
-    step-N.removed    a removal; finished
-    step-N.damaged    did not verify when a run was resumed; kept until the next save succeeds, for who wants to look
+A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes older checkpoints. From the
+renaming on the checkpoint is there, so a failure after it is a warning. A process that was killed may leave a
+`step-N.partial`: the next call finishes it if all of it is there, else removes it. A checkpoint that does not verify is
+named and passed over, and the next save removes it. An older one whose removal was interrupted does not verify either.
 
 So at any moment the newest good checkpoint is found, even where only one is kept and the same step is saved again. Only
-rank 0 changes anything here, and a run has one job that writes (its folder is locked), which is why leftovers can be
-told from work in progress.
+rank 0 changes anything here, and a run has one job that writes (its folder is locked), so a `.partial` is a leftover.
 """
 
 from __future__ import annotations
@@ -22,10 +18,9 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.errors import PilekitError, visible
@@ -33,40 +28,32 @@ from pilekit.train.checkpoint.files import Damaged, State, verify
 
 logger = logging.getLogger(__name__)
 
-PARTIAL, REMOVED, DAMAGED = ".partial", ".removed", ".damaged"
-_NAME = re.compile(r"step-(0|[1-9][0-9]*)(\.partial|\.removed|\.damaged)?")
+PARTIAL = ".partial"
+_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 
-class Entry(NamedTuple):
-    """A name in the folder that is ours: `step-<step><ending>`."""
-
-    step: int
-    ending: str
-
-
-def entries(checkpoints: Path) -> list[Entry]:
-    """All that is ours in the folder, which need not exist; what people put beside it is left alone."""
+def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
+    """The steps of all folders `step-N<ending>`, increasing; `checkpoints` need not exist, other names are ignored."""
     try:
         names = os.listdir(checkpoints)  # noqa: PTH208
     except FileNotFoundError:
         return []
     except OSError as error:
         raise PilekitError(f"{visible(str(checkpoints))}: cannot be read: {error.strerror}") from error
-    matches = filter(None, map(_NAME.fullmatch, names))
-    return [Entry(int(match[1]), match[2] or "") for match in matches]
+    matches = (_NAME.fullmatch(name.removesuffix(ending)) for name in names if name.endswith(ending))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def find_checkpoint(
-    checkpoints: Path, check: Callable[[Path], State] = verify, found: Sequence[Entry] | None = None
+    checkpoints: Path, check: Callable[[Path], State] = verify, steps: Sequence[int] | None = None
 ) -> tuple[Path | None, dict[Path, str]]:
     """The newest checkpoint that verifies, and the damaged ones that are newer with the reasons; changes nothing.
 
-    None if there is none at all. `check` proves a folder or raises `Damaged`, and `found` is what `entries` said, where
+    None if there is none at all. `check` proves a folder or raises `Damaged`. `steps` are those of `steps_in`, where
     ranks must go through the same folders together. PilekitError if there are checkpoints and none is good.
     """
-    found = entries(checkpoints) if found is None else found
     damaged: dict[Path, str] = {}
-    for step in sorted((step for step, ending in found if not ending), reverse=True):
+    for step in reversed(steps_in(checkpoints) if steps is None else steps):
         folder = checkpoints / f"step-{step}"
         try:
             state = check(folder)
@@ -76,7 +63,6 @@ def find_checkpoint(
             damaged[folder] = str(damage)
         else:
             return folder, damaged
-    damaged |= {checkpoints / f"step-{step}{ending}": "set aside" for step, ending in found if ending == DAMAGED}
     if damaged:
         newest, reason = next(iter(damaged.items()))
         raise PilekitError(
@@ -86,30 +72,16 @@ def find_checkpoint(
     return None, {}
 
 
-def set_aside(damaged: dict[Path, str], found: Path) -> None:
-    """Name the damaged ones in one warning and rename them, since `found` is gone on from."""
-    if damaged:
-        told = "; ".join(f"{visible(str(folder))} is damaged ({reason})" for folder, reason in damaged.items())
-        logger.warning("%s; going on from %s, set aside as *%s until the next save", told, found.name, DAMAGED)
-        for folder in damaged:
-            _rename(folder, folder.with_name(folder.name + DAMAGED))
-
-
 def settle(checkpoints: Path) -> None:
-    """Finish or remove what a killed process left; raises OSError."""
-    names = entries(checkpoints)
-    for step, ending in names:
-        folder = checkpoints / f"step-{step}{ending}"
-        if ending == PARTIAL:
-            try:
-                verify(folder)
-            except Damaged:
-                remove(folder)
-            else:
-                put_in_place(folder, checkpoints / f"step-{step}")
-    for step, ending in names:
-        if ending == REMOVED:
-            remove(checkpoints / f"step-{step}{ending}")
+    """Finish or remove a save that was killed; raises OSError."""
+    for step in steps_in(checkpoints, PARTIAL):
+        partial = checkpoints / f"step-{step}{PARTIAL}"
+        try:
+            verify(partial)
+        except Damaged:
+            remove(partial)
+        else:
+            put_in_place(partial, checkpoints / f"step-{step}")
 
 
 def put_in_place(partial: Path, final: Path) -> None:
@@ -139,36 +111,22 @@ def point_to(latest: Path, folder: Path) -> None:
         logger.warning("%s; it should name %s, which is whole and is found without it", error, visible(str(folder)))
 
 
-def prune(checkpoints: Path, saved: int, keep_last: int) -> None:
-    """Remove all but the `keep_last` newest and the one of step `saved`, and those that were set aside.
+def prune(checkpoints: Path, saved: int, keep_last: int, damaged: Iterable[Path]) -> None:
+    """Remove the `damaged` ones, and all others but the `keep_last` newest and the one of step `saved`.
 
-    A warning for what cannot be removed.
+    A warning for a folder that cannot be removed.
     """
+    for folder in damaged:
+        if folder.name != f"step-{saved}":
+            remove(folder)
     try:
-        names = entries(checkpoints)
+        steps = steps_in(checkpoints)
     except PilekitError as error:
         logger.warning("%s; older checkpoints are not removed", error)
         return
-    steps = sorted(step for step, ending in names if not ending)
     for step in steps[:-keep_last]:
-        folder = checkpoints / f"step-{step}"
-        if step != saved and _rename(folder, removed := folder.with_name(folder.name + REMOVED)):
-            remove(removed)
-    for step, ending in names:
-        if ending == DAMAGED:
-            remove(checkpoints / f"step-{step}{ending}")
-
-
-def _rename(path: Path, target: Path) -> bool:
-    """Move `path` in place of `target`; a warning, since no state is lost, where that cannot be done."""
-    try:
-        if os.path.lexists(target):
-            remove(target)
-        path.rename(target)
-    except OSError as error:
-        logger.warning("%s cannot be renamed: %s", visible(str(path)), error.strerror)
-        return False
-    return True
+        if step != saved:
+            remove(checkpoints / f"step-{step}")
 
 
 def remove(path: Path) -> None:

@@ -33,16 +33,14 @@ from pilekit.errors import PilekitError, visible
 from pilekit.train.checkpoint.files import Damaged, FileSum, Progress, own_sums, verify_together, write_state
 from pilekit.train.checkpoint.folders import (
     PARTIAL,
-    Entry,
-    entries,
     find_checkpoint,
     flush,
     point_to,
     prune,
     put_in_place,
     remove,
-    set_aside,
     settle,
+    steps_in,
 )
 from pilekit.train.checkpoint.tensors import load_tensors, state_tensors, write_tensors
 from pilekit.train.step.sharding import own_part
@@ -77,32 +75,36 @@ class Checkpoints:
         self._under_way: tuple[_Save, Future[None]] | None = None
         self._unwritten: Unwritten | None = None
         self._verified: Path | None = None
+        self._damaged: list[Path] = []
 
     def newest(self) -> Path | None:
         """The newest checkpoint that verifies, whatever `latest` says; None if there has been none.
 
-        Settles what a killed process left. Damaged checkpoints that are newer are named in one warning and set aside.
+        Settles what a killed process left. Damaged checkpoints that are newer are named in one warning and passed over.
         PilekitError if there are checkpoints and none is good.
         """
         self._wait()
         ranks = self._ranks
 
-        def tidy() -> list[Entry]:
+        def tidy() -> list[int]:
             try:
                 settle(self._folder)
             except OSError as error:
                 raise PilekitError(f"{visible(str(self._folder))}: cannot be written: {error.strerror}") from error
-            return entries(self._folder)
+            return steps_in(self._folder)
 
         there = ranks.first(tidy)
         found, damaged = find_checkpoint(self._folder, lambda folder: verify_together(folder, ranks), there)
         if found is not None:
 
             def take() -> None:
-                set_aside(damaged, found)
+                told = "; ".join(f"{visible(str(folder))} is damaged ({reason})" for folder, reason in damaged.items())
+                if told:
+                    logger.warning("%s; resuming from %s, and the next save removes what is damaged", told, found.name)
                 point_to(self._latest, found)
 
             ranks.first(take)
+        self._damaged = list(damaged)
         self._verified = found
         return found
 
@@ -235,7 +237,8 @@ class Checkpoints:
                 flush(partial)
                 put_in_place(partial, final)
                 point_to(self._latest, final)
-                prune(self._folder, save.progress.step, self._keep_last)
+                prune(self._folder, save.progress.step, self._keep_last, self._damaged)
+                self._damaged = []
 
         if self._ranks.device.type == "cuda":
             torch.cuda.set_device(self._ranks.device)
