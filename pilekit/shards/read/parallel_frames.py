@@ -1,7 +1,7 @@
 """Decompress the frames of a multi-frame file in several threads, in order.
 
 zstd releases the GIL, and no frame depends on another, so a shard of frames of 1 MiB decodes as fast as there are
-cores. Frames are walked block by block (frames.py), which needs no decoding: one that ends within 8 MiB of text is
+cores. Frames are walked block by block (zstd_frames.py), which needs no decoding: one that ends within 8 MiB of text is
 handed whole to a thread, together with its neighbours until they are worth the handing over; a longer one (a released
 shard is a single frame of 43 GB) is decoded where it is met. Either way zstd is given the same portions as by
 `decompress_frames`, so the text, and what is told of damage, are the same.

@@ -144,12 +144,13 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert index_places(shard_of("a.jsonl"))[-1] == index_places(shard_of(str(tmp_path / "a.jsonl")))[-1]
 
 
-def test_every_flipped_bit_is_found_or_changes_nothing(shard: Path) -> None:
+@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_found_or_changes_nothing(shard: Path, step: int) -> None:
     path = index_path(shard)
     data = path.read_bytes()
     expected = everything(load_index(path))
     found = 0
-    for place in range(len(data)):
+    for place in range(0, len(data), step):
         flipped = bytearray(data)
         flipped[place] ^= 1 << (place % 8)
         path.write_bytes(bytes(flipped))
@@ -159,13 +160,13 @@ def test_every_flipped_bit_is_found_or_changes_nothing(shard: Path) -> None:
             assert str(error).startswith(f"{path}: ")
             assert "\n" not in str(error)
             found += 1
-    assert found > len(data) // 2
+    assert found > len(data) // step // 2
 
 
 def test_every_shorter_file_is_an_error(shard: Path) -> None:
     path = index_path(shard)
     data = path.read_bytes()
-    for size in range(0, len(data), 7):
+    for size in range(0, len(data), 43):
         path.write_bytes(data[:size])
         with pytest.raises(PilekitError, match="is not an index"):
             load_index(path)
@@ -223,65 +224,67 @@ def test_a_forged_one_that_says_the_same_is_the_same(shard: Path) -> None:
     assert everything(load_index(index_path(shard))) == before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"header": lambda header: header.update(documents=37)},
-        {"header": lambda header: header.update(documents=-1)},
-        {"header": lambda header: header.update(lines=39)},
-        {"header": lambda header: header.update(lines=2**70)},
-        {"header": lambda header: header.update(size="12")},
-        {"header": lambda header: header.update(storage="tar")},
-        {"header": lambda header: header.update(skipped=0)},
-        {"header": lambda header: header.update(examples=[])},
-        {"header": lambda header: header.update(size=10)},
-        {"header": lambda header: header.update(content_bytes=10)},
-        {"header": lambda header: header.pop("sample")},
-        {"frames": set_to(0, 0, -1)},
-        {"frames": set_to(0, 1, 0)},
-        {"frames": set_to(0, 1, HUGE)},
-        {"frames": overflowing},
-        {"frames": set_to(1, 0, 1)},
-        {"frames": set_to(1, 1, -5)},
-        {"frames": set_to(1, -1, HUGE)},
-        {"frames": set_to(2, 0, 3)},
-        {"frames": set_to(2, 1, HUGE)},
-        {"frames": set_to(2, 2, 0)},
-        {"frames": set_to(3, 1, -1)},
-        {"frames": set_to(3, 1, 10_000)},
-        {"frames": lambda frames: frames[:, :0]},
-        {"frames": lambda frames: frames[:, :-1].reshape(-1)[:-1].reshape(1, -1)},
-        {"metadata": lambda made: made.pop(b"pilekit")},
-        {"metadata": lambda made: made.pop(b"pilekit.frames")},
-        {"metadata": lambda made: made.update({b"pilekit.sum": b"0" * 16})},
-        {"metadata": lambda made: made.update({b"pilekit.frames": b"!!!!"})},
-        {"metadata": lambda made: made.update({b"pilekit.frames": base64.b64encode(b"garbage")})},
-        {"metadata": lambda made: made.update({b"pilekit": b"[1]"})},
-        {"metadata": lambda made: made.update({b"pilekit": b"\xff"})},
-        {"table": lambda table: table.slice(1)},
-        {"table": lambda table: table.drop(["text_hash"])},
-        {"table": lambda table: table.append_column("more", table["number"])},
-        {"table": lambda table: table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))},
-        {"table": lambda table: table.set_column(0, "number", table["number"].cast("int32"))},
-        {"table": lambda table: table.set_column(1, "subset", table["subset"].cast("string"))},
-        {"table": lambda table: table.take(pa.array(range(37, -1, -1)))},
-        {"table": lambda table: replaced(table, "number", [40, *range(2, 39)])},
-        {"table": lambda table: replaced(table, "number", [*range(1, 38), 40])},
-        {"table": lambda table: replaced(table, "number", [-1, *range(2, 39)])},
-        {"table": lambda table: replaced(table, "number", [1, -HUGE - 1, -1, *range(4, 39)])},
-        {"table": lambda table: replaced(table, "text_bytes", [-1] * 38)},
-        {"table": lambda table: replaced(table, "number", [5, *range(1, 38)]), "row_group_size": 1},
-    ],
-)
-def test_a_forged_one_is_an_error(shard: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+FORGERIES: list[dict[str, Any]] = [
+    {"header": lambda header: header.update(documents=37)},
+    {"header": lambda header: header.update(documents=-1)},
+    {"header": lambda header: header.update(lines=39)},
+    {"header": lambda header: header.update(lines=2**70)},
+    {"header": lambda header: header.update(size="12")},
+    {"header": lambda header: header.update(storage="tar")},
+    {"header": lambda header: header.update(skipped=0)},
+    {"header": lambda header: header.update(examples=[])},
+    {"header": lambda header: header.update(size=10)},
+    {"header": lambda header: header.update(content_bytes=10)},
+    {"header": lambda header: header.pop("sample")},
+    {"frames": set_to(0, 0, -1)},
+    {"frames": set_to(0, 1, 0)},
+    {"frames": set_to(0, 1, HUGE)},
+    {"frames": overflowing},
+    {"frames": set_to(1, 0, 1)},
+    {"frames": set_to(1, 1, -5)},
+    {"frames": set_to(1, -1, HUGE)},
+    {"frames": set_to(2, 0, 3)},
+    {"frames": set_to(2, 1, HUGE)},
+    {"frames": set_to(2, 2, 0)},
+    {"frames": set_to(3, 1, -1)},
+    {"frames": set_to(3, 1, 10_000)},
+    {"frames": lambda frames: frames[:, :0]},
+    {"frames": lambda frames: frames[:, :-1].reshape(-1)[:-1].reshape(1, -1)},
+    {"metadata": lambda made: made.pop(b"pilekit")},
+    {"metadata": lambda made: made.pop(b"pilekit.frames")},
+    {"metadata": lambda made: made.update({b"pilekit.sum": b"0" * 16})},
+    {"metadata": lambda made: made.update({b"pilekit.frames": b"!!!!"})},
+    {"metadata": lambda made: made.update({b"pilekit.frames": base64.b64encode(b"garbage")})},
+    {"metadata": lambda made: made.update({b"pilekit": b"[1]"})},
+    {"metadata": lambda made: made.update({b"pilekit": b"\xff"})},
+    {"table": lambda table: table.slice(1)},
+    {"table": lambda table: table.drop(["text_hash"])},
+    {"table": lambda table: table.append_column("more", table["number"])},
+    {"table": lambda table: table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))},
+    {"table": lambda table: table.set_column(0, "number", table["number"].cast("int32"))},
+    {"table": lambda table: table.set_column(1, "subset", table["subset"].cast("string"))},
+    {"table": lambda table: table.take(pa.array(range(37, -1, -1)))},
+    {"table": lambda table: replaced(table, "number", [40, *range(2, 39)])},
+    {"table": lambda table: replaced(table, "number", [*range(1, 38), 40])},
+    {"table": lambda table: replaced(table, "number", [-1, *range(2, 39)])},
+    {"table": lambda table: replaced(table, "number", [1, -HUGE - 1, -1, *range(4, 39)])},
+    {"table": lambda table: replaced(table, "text_bytes", [-1] * 38)},
+    {"table": lambda table: replaced(table, "number", [5, *range(1, 38)]), "row_group_size": 1},
+]
+
+
+def test_a_forged_one_is_an_error(shard: Path) -> None:
     path = index_path(shard)
-    forge(path, **change)
-    with pytest.raises(PilekitError) as raised:
-        everything(load_index(path))
-    message = str(raised.value)
-    assert message.startswith(f"{path}: is ")
-    assert "\n" not in message
-    assert "`pilekit index`" in message
+    whole = path.read_bytes()
+    for place, change in enumerate(FORGERIES):
+        path.write_bytes(whole)
+        forge(path, **change)
+        with pytest.raises(PilekitError) as raised:
+            everything(load_index(path))
+        message = str(raised.value)
+        assert message.startswith(f"{path}: is "), place
+        assert "\n" not in message
+        assert "`pilekit index`" in message
 
 
 def replaced(table: pa.Table, name: str, values: list[int]) -> pa.Table:

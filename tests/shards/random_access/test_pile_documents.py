@@ -144,10 +144,11 @@ def test_an_index_made_anew_meanwhile_is_noticed(tmp_path: Path) -> None:
         documents[0]
 
 
-def test_a_stock_data_loader(corpus: Path) -> None:
+@pytest.mark.parametrize("starts", [["fork"], pytest.param(["spawn"], marks=pytest.mark.slow)])
+def test_a_stock_data_loader(corpus: Path, starts: list[str]) -> None:
     documents, every = PileDocuments(corpus), slow_corpus(corpus)
     documents[17]  # A file is open, and a frame is held, when the workers start.
-    for start in ("fork", "spawn"):
+    for start in starts:
         loader = DataLoader(documents, batch_size=8, num_workers=2, multiprocessing_context=start)
         batches = list(loader)
         assert isinstance(batches[0], StoredDocument)
@@ -163,8 +164,7 @@ def test_a_stock_data_loader(corpus: Path) -> None:
     assert Counter(identities(list(shuffled))) == Counter(row[:2] for row in every)
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("shuffle", "drop_last"), [(False, False), (True, True)])
 def test_a_distributed_sampler_with_three_replicas(corpus: Path, shuffle: bool, drop_last: bool) -> None:
     documents, every = PileDocuments(corpus), [row[:2] for row in slow_corpus(corpus)]
     assert len(every) % 3, "so that the replicas must be padded or cut"
