@@ -49,7 +49,7 @@ def test_every_frame_of_any_kind_is_read(parts: list[tuple[bytes, int, bool, boo
     assert decoded(stored) == expected
 
 
-@pytest.mark.parametrize("level", [1, 3, 9, 19])
+@pytest.mark.parametrize("level", [1, 3, pytest.param(19, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("checksum", [False, True])
 def test_large_frames(level: int, checksum: bool) -> None:
     frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum, threads=2).compress(TEXT)
