@@ -38,7 +38,7 @@ from pilekit.dedup.scratch_space import (
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
-from pilekit.dedup.sketch.sketch_shard import sketch_shard
+from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.pipeline.selecting import stem
 from pilekit.shards.fingerprint import Inputs
@@ -100,7 +100,10 @@ class Steps:
         check_free_disk(self.output.folder, self._clean_bytes(), "writing clean shards")
 
     def sketch(self) -> list[ShardSketch]:
-        """A sketch of every shard."""
+        """A sketch of every shard; what was made of sketches that are missing or older than their shards goes."""
+        folder = self.output.folder / SKETCHES
+        if not all(is_fresh(folder / f"{shard.name}{SKETCH_SUFFIX}", shard) for shard in self.corpus.shards):
+            shutil.rmtree(self.scratch, ignore_errors=True)
         work = functools.partial(
             sketch_shard,
             bands=self.bands,
@@ -108,7 +111,7 @@ class Steps:
             subsets=self.parameters["subsets"],
             manifest=self.corpus.manifest,
             on_error=self.on_error,
-            folder=self.output.folder / SKETCHES,
+            folder=folder,
             inputs=self.inputs,
             threads=self._threads(self.corpus.shards),
         )

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pilekit import Corpus, PilekitError, PileStream, Pipeline, Write, read, read_corpus
+from pilekit.dedup import steps
 from pilekit.dedup.deduplicate import deduplicate
 from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.fingerprint import fingerprint
@@ -178,6 +179,26 @@ def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(
     texts = [text for batch in read(shard) for text in batch.texts]
     assert not any(text.startswith("damaged") for text in texts)
     assert len(texts) > 2000
+
+
+def test_a_shard_that_is_mended_after_a_stopped_dedup_is_compared_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    place = sum(map(len, LINES[:1450]))
+    damaged = b"".join(LINES).replace(b"document 1450 ", b"damaged! 1450 ")
+    (data / "00.jsonl").write_bytes(damaged)
+    (data / "01.jsonl").write_bytes(LINES[1450])
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(steps, "choose", lambda *arguments: 1 // 0)
+        dedup(str(data), out)
+    with (data / "00.jsonl").open("rb+") as file:
+        file.seek(place)
+        file.write(LINES[1450])
+    dedup(str(data), out)
+    dedup(str(data), tmp_path / "expected")
+    assert files(out) == files(tmp_path / "expected")
 
 
 def test_parquet_that_changes(tmp_path: Path, when_read: Callable[[Callable[[], None]], None]) -> None:

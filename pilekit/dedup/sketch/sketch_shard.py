@@ -95,7 +95,7 @@ def sketch_shard(
     place = folder / f"{shard.name}{SUFFIX}"
     if place.exists():
         taken = _taken(load_sketch(place), made_of, shard, on_error)
-        if changed_at(shard.path) <= changed_at(str(place)):
+        if is_fresh(place, shard):
             advance(now.size)
             return taken
 
@@ -123,6 +123,11 @@ def sketch_shard(
         )
         writer.add_key_value_metadata(header_metadata(header))
     return ShardSketch(str(place), header)
+
+
+def is_fresh(place: Path, shard: Shard) -> bool:
+    """Whether there is a sketch at `place` that is not older than its shard."""
+    return place.exists() and changed_at(shard.path) <= changed_at(str(place))
 
 
 def _taken(sketch: ShardSketch, made_of: dict[str, Any], shard: Shard, on_error: OnError) -> ShardSketch:
