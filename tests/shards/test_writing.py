@@ -17,10 +17,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.corpus.shard import looks_like_shard
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.shards.read.reader import read
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, lines, some_lines, texts, unzstd
@@ -177,67 +175,6 @@ def test_a_disk_that_is_found_full_at_the_end(tmp_path: Path, monkeypatch: pytes
     ):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_writers_of_one_path_do_not_mix(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with write_atomically(path) as first:
-        first.write(b"first ")
-        with write_atomically(path) as second:
-            second.write(b"second")
-        assert path.read_bytes() == b"second"
-        first.write(b"too")
-        assert len(list(tmp_path.iterdir())) == 2, "the living writer's file is not removed"
-    assert path.read_bytes() == b"first too"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_partial_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
-    others = [
-        tmp_path / name for name in ("b.jsonl.0123abcd.partial", "a.jsonl.mine.partial", "xa.jsonl.0123abcd.partial")
-    ]
-    for other in others:
-        other.touch()
-    abandoned = tmp_path / "a.jsonl.0123abcd.partial"
-    abandoned.touch()
-    with write_atomically(tmp_path / "a.jsonl"):
-        assert not abandoned.exists()
-        assert not [path for path in tmp_path.iterdir() if looks_like_shard(path.name)]
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.jsonl", *others])
-
-
-def test_what_a_file_must_not_replace(tmp_path: Path) -> None:
-    (tmp_path / "folder.jsonl").mkdir()
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    (tmp_path / "link.jsonl").symlink_to("/dev/full")
-    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
-    for name, why in [
-        ("folder.jsonl", "is a folder"),
-        ("pipe.jsonl", "is a device or a pipe"),
-        ("link.jsonl", "is a device or a pipe"),
-        ("loop.jsonl", "cannot be written"),
-        ("x" * 250 + ".jsonl", "cannot be written: File name too long"),
-        ("nul\0.jsonl", "cannot be written"),
-    ]:
-        with (
-            pytest.raises(PilekitError, match=why) as raised,
-            write_atomically(tmp_path / name, follow_links=True),
-        ):
-            pytest.fail("no work is done")
-        assert visible(name) in str(raised.value)
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_of_a_link_the_target_is_replaced(tmp_path: Path) -> None:
-    target, link = tmp_path / "store" / "a.jsonl", tmp_path / "link.jsonl"
-    target.parent.mkdir()
-    link.symlink_to(target)
-    for content in (b"{}", b"[]"):
-        with write_atomically(link, follow_links=True) as file:
-            file.write(content)
-        assert link.is_symlink()
-        assert target.read_bytes() == content
-    assert list(target.parent.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl", "a.jsonl.gz"])

@@ -322,6 +322,7 @@ def killed_at(moment: int, folder: Path) -> bool:
     return os.WIFSIGNALED(status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repair", [False, True])
 def test_killed_at_any_moment_it_ends_as_if_nothing_had_happened(
     tmp_path: Path, whole: dict[str, bytes], repair: bool
