@@ -125,17 +125,17 @@ def test_every_option_reaches_the_figures(model_dir: Path, corpus: Path) -> None
         assert json.loads(result.stdout) == bits_per_byte(model_dir, corpus, limit=3, **arguments).to_dict(), name
 
 
-def test_documents_that_were_trained_on_are_counted(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
+def test_documents_that_were_trained_on_are_counted(
+    model_dir: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     train = tmp_path / "train"
     train.mkdir()
     shutil.copy(corpus / "00.jsonl.zst", train)
-    done = subprocess.run(
-        run(model_dir, corpus, "--train", train, "--json"), capture_output=True, text=True, check=True
-    )
+    done = bpb(model_dir, corpus, "--train", train, "--json")
     copies = json.loads(done.stdout)["training_copies"]
     assert copies["overall"] >= 12
     assert copies["overall"] == sum(copies["subsets"].values())
-    assert f"{copies['overall']} of 24 evaluation documents occur word for word in the training shards" in done.stderr
+    assert f"{copies['overall']} of 24 evaluation documents occur word for word in the training shards" in caplog.text
     assert list(train.glob("*.index.parquet"))
 
 
@@ -254,6 +254,7 @@ def test_bad_lines(model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFix
     shard.write_text('{"text": "one"}\nthis is no document\n')
     assert "--on-error skip" in error_of(bpb(model_dir, shard))
     done = bpb(model_dir, shard, "--on-error", "skip")
+    assert done.exit_code == 0
     assert "skipped    1 bad line" in map(str.rstrip, done.stdout.splitlines())
     assert "skipped 1 bad line, the first: " in caplog.text
 

@@ -95,15 +95,18 @@ def test_a_loaded_model_is_the_saved_one(family: Family, tmp_path: Path) -> None
         assert torch.equal(lm.head(hidden).cpu(), logits(saved))
 
 
-@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("asked", [torch.float32, torch.float64, torch.bfloat16])
-def test_weights_come_in_the_dtype_asked_for(stored: torch.dtype, asked: torch.dtype, tmp_path: Path) -> None:
-    tiny_model("llama").to(stored).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(stored).removeprefix("torch.")
-    parameters = dict(load_causal_lm(tmp_path, dtype=asked).model.named_parameters())
-    for name, tensor in load_file(tmp_path / "model.safetensors").items():
-        assert parameters[name].dtype == asked
-        assert torch.equal(parameters[name].cpu(), tensor.to(asked))
+def test_weights_come_in_the_dtype_asked_for(tmp_path: Path) -> None:
+    for stored, asked in (
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float64),
+        (torch.float32, torch.bfloat16),
+    ):
+        tiny_model("llama").to(stored).save_pretrained(tmp_path)
+        assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(stored).removeprefix("torch.")
+        parameters = dict(load_causal_lm(tmp_path, dtype=asked).model.named_parameters())
+        for name, tensor in load_file(tmp_path / "model.safetensors").items():
+            assert parameters[name].dtype == asked
+            assert torch.equal(parameters[name].cpu(), tensor.to(asked))
 
 
 def test_sharded_weights_are_the_same_model(tmp_path: Path) -> None:
@@ -159,7 +162,13 @@ def test_an_encoder_decoder_model_is_refused(config: Any, tmp_path: Path) -> Non
     assert "not a causal language model" in refused(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        *(pytest.param(of, marks=pytest.mark.slow) for of in (torch.float64, torch.bfloat16, torch.float16)),
+    ],
+)
 @pytest.mark.parametrize(
     ("config", "finish"),
     [
@@ -411,19 +420,16 @@ def test_a_configuration_that_makes_no_model_of_this_size_is_refused(changes: di
     refused(edit_config(tiny_model_dir(tmp_path), **changes))
 
 
-@pytest.mark.parametrize("number", [0, -1])
-@pytest.mark.parametrize(
-    ("family", "field", "what"),
-    [
-        ("gpt_neox", "num_hidden_layers", "layers"),
-        ("gpt2", "n_layer", "layers"),
-        ("llama", "max_position_embeddings", "positions"),
-        ("gpt2", "n_positions", "positions"),
-    ],
-)
-def test_a_model_has_layers_and_positions(family: Family, field: str, what: str, number: int, tmp_path: Path) -> None:
-    message = refused(edit_config(tiny_model_dir(tmp_path, family), **{field: number}))
-    assert f"config.json: names {number} {what}, and a model has at least one" in message
+def test_a_model_has_layers_and_positions(tmp_path: Path) -> None:
+    cases: list[tuple[Family, str, str, int]] = [
+        ("gpt_neox", "num_hidden_layers", "layers", 0),
+        ("gpt2", "n_layer", "layers", -1),
+        ("llama", "max_position_embeddings", "positions", -1),
+        ("gpt2", "n_positions", "positions", 0),
+    ]
+    for family, field, what, number in cases:
+        message = refused(edit_config(tiny_model_dir(tmp_path / f"{family} {field}", family), **{field: number}))
+        assert f"config.json: names {number} {what}, and a model has at least one" in message
 
 
 def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:

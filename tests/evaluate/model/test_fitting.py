@@ -177,6 +177,7 @@ print(json.dumps([expected, total(documents, batch_tokens=1 << 16)]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits address space")
 def test_under_a_real_limit_of_memory() -> None:
     """65,536 inputs at once take 8 MiB for each thing of width 32, and several such and the logits do not fit in 64."""

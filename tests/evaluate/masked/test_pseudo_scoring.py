@@ -101,8 +101,14 @@ def test_a_window_may_fill_all_positions_of_roberta() -> None:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("dtype", "rel"), [(torch.float32, 1e-7), (torch.float64, 1e-12)])
+@pytest.mark.parametrize(
+    ("family", "dtype", "rel"),
+    [
+        ("roberta", torch.float32, 1e-7),
+        pytest.param("bert", torch.float64, 1e-12, marks=pytest.mark.slow),
+        pytest.param("distilbert", torch.float32, 1e-7, marks=pytest.mark.slow),
+    ],
+)
 def test_batches_change_nothing(family: str, dtype: torch.dtype, rel: float) -> None:
     lm = tiny(family, dtype=dtype)
     given = documents([*LENGTHS, *range(3, 60, 7)])
@@ -179,10 +185,10 @@ def test_a_sample_is_what_was_chosen_times_the_share_of_it() -> None:
         assert one.tokens == len(of.ids)
 
 
-@pytest.mark.parametrize("sample", [ROOM, ROOM + 1, 10**9])
-def test_a_sample_of_all_is_all(sample: int) -> None:
+def test_a_sample_of_all_is_all() -> None:
     lm = LMS["bert"]
-    assert scored(lm, documents(LENGTHS), sample=sample) == scored(lm, documents(LENGTHS))
+    for sample in (ROOM, 10**9):
+        assert scored(lm, documents(LENGTHS), sample=sample) == scored(lm, documents(LENGTHS))
 
 
 @pytest.mark.parametrize(("tokens", "sample"), [(5, 1), (5, 2), (6, 3), (5, 4)])

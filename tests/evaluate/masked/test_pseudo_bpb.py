@@ -113,6 +113,7 @@ def test_a_run_that_was_complete_needs_no_model(made: Path, tmp_path: Path, monk
         figures(str(made), mlm_sample=4, out=tmp_path)  # another protocol has records of its own
 
 
+@pytest.mark.slow
 def test_two_ranks_choose_what_one_chooses(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
     alone = figures(str(made), mlm_sample=3)
     for result in process_group(2).run(sampled_figures, str(made), str(tmp_path)):
