@@ -1,25 +1,22 @@
-"""Count one shard: documents, bytes, sizes and tokens per subset, and hashes of its texts where copies are asked for.
+"""`Counts`: documents, bytes, sizes and tokens per subset, and hashes of texts where copies are asked for.
 
-Counting must cost little beside reading, so a batch is counted with a handful of numpy calls; the only work per
-document is one dictionary lookup for its label and one length. An ASCII text's UTF-8 length is its length, known at
-once; any other is encoded to learn it.
+Counting must cost little beside reading, so the documents of a block are counted with a handful of numpy calls.
 
 Nothing here grows with the shard but `TextHashes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.stats.histogram import BINS, bin_of
-from pilekit.tokenize import Tokenizer
 
 
 class _Groups(dict[str, int]):
@@ -88,28 +85,21 @@ class TextHashes:
             yield self.hashes.pop(), self.rows.pop()
 
 
-def count_batch(
-    batch: DocumentBatch, counts: Counts, tokenizer: Tokenizer | None = None, texts: TextHashes | None = None
-) -> None:
-    """Count the documents of one batch into `counts`, and their texts' hashes into `texts` where given."""
-    if not len(batch):
-        return
-    rows = counts.rows(batch.subsets)
-    if texts is None:
-        sizes = batch.text_bytes()
-    else:
-        sizes, hashes = batch.text_hashes()
-        texts.hashes.append(hashes)
-        texts.rows.append(rows.astype(np.int16))
-    counts.add(rows, sizes)
-    if tokenizer is not None:
-        _, offsets = tokenizer.encode_batch(batch.texts)
-        np.add.at(counts.tokens, rows, np.diff(offsets))
+def count_rows(
+    rows: DocumentRows, counts: Counts, texts: TextHashes | None = None, subsets: Collection[str] | None = None
+) -> npt.NDArray[np.intp]:
+    """Count documents into `counts`, and their hashes into `texts` where given; only those of `subsets` if given.
 
-
-def count_rows(rows: DocumentRows, counts: Counts) -> None:
-    """Count documents of which only label and size are known into `counts`."""
-    row_of = np.zeros(len(rows.labels), dtype=np.intp)
-    occur = np.flatnonzero(np.bincount(rows.codes, minlength=len(row_of)))
-    row_of[occur] = counts.rows([rows.labels[code] for code in occur.tolist()])
-    counts.add(row_of[rows.codes], rows.text_bytes)
+    Returns the row of each document in `counts`, -1 for documents of other subsets.
+    """
+    occur = np.flatnonzero(np.bincount(rows.codes, minlength=len(rows.labels)))
+    wanted = [code for code in occur.tolist() if subsets is None or rows.labels[code] in subsets]
+    row_of = np.full(len(rows.labels), -1)
+    row_of[wanted] = counts.rows([rows.labels[code] for code in wanted])
+    found = row_of[rows.codes]
+    chosen = np.flatnonzero(found >= 0)
+    counts.add(found[chosen], rows.text_bytes[chosen])
+    if texts is not None:
+        texts.hashes.append(rows.text_hashes[chosen])
+        texts.rows.append(found[chosen].astype(np.int16))
+    return found

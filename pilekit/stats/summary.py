@@ -4,14 +4,12 @@ Every shard is counted on its own, several at a time, and the counts are added u
 result is the same whatever the number of processes. Hashes of texts, needed to find copies, are only compared here, in
 the order of the corpus: which of two equal documents is the copy must not depend on which process was faster.
 
-A shard with an index that fits is counted from that (indexed.py), with the same result, unless tokens are asked for.
-If the index turns out to be damaged, the shard is read.
+How a shard is counted is told in count_shard.py.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,21 +18,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
+from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.engine import Advance, imap_shards
-from pilekit.shards.index.document_rows import document_rows
-from pilekit.shards.index.format import IndexDamage, ShardIndex, find_index
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
-from pilekit.stats.counting import Counts, TextHashes, count_batch, count_rows
+from pilekit.stats.count_shard import count_shard, index_for
+from pilekit.stats.counting import Counts
 from pilekit.stats.histogram import quantile
-from pilekit.stats.indexed import count_indexed, tells_all
 from pilekit.tokenize import Tokenizer, load_tokenizer
-
-logger = logging.getLogger(__name__)
 
 SCANNED_FROM_BYTES = 16 << 20
 """From so many compressed bytes a process on, the compiled scan counts. It takes half a second and 130 MB to load: a
@@ -148,9 +141,7 @@ def corpus_stats(
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer)
-    indexes = [
-        None if tokenizer is not None else _index_for(shard, corpus.manifest, subsets) for shard in corpus.shards
-    ]
+    indexes = [None if tokenizer is not None else index_for(shard, corpus.manifest, subsets) for shard in corpus.shards]
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
     processes = processes_for(to_read, jobs)
     only_counts = subsets is None and tokenizer is None and not copies
@@ -174,52 +165,6 @@ def corpus_stats(
             copy_counter.add(hashes, rows[local_rows])
     copied = copy_counter.copies(len(counts.groups)) if copies else None
     return _summary(counts, copied, tokenizer is not None, corpus.manifest)
-
-
-def _index_for(shard: Shard, manifest: Manifest, subsets: Sequence[str] | None) -> ShardIndex | None:
-    """The shard's index, if there is one that tells all that reading would."""
-    index = find_index(shard, manifest)
-    return index if index is not None and tells_all(index, subsets) else None
-
-
-def count_shard(
-    item: tuple[Shard, ShardIndex | None],
-    advance: Advance,
-    *,
-    manifest: Manifest,
-    subsets: Sequence[str] | None,
-    tokenizer: Tokenizer | None,
-    copies: bool,
-    on_error: OnError,
-    ahead: bool,
-    scan: bool,
-) -> tuple[Counts, TextHashes]:
-    """Count one shard, from its index if one is given; the second result is empty unless `copies`.
-
-    `ahead`: decompress in a thread. `scan`, for counts alone, is faster and counts the same.
-    """
-    (shard, index), counts, texts = item, Counts(), TextHashes()
-    if index is not None:
-        try:
-            count_indexed(shard, index, counts, texts if copies else None, subsets=subsets, on_error=on_error)
-        except IndexDamage as damage:
-            logger.warning("index not used: %s", damage)
-            counts, texts = Counts(), TextHashes()
-        else:
-            advance(index.header.size)
-            return counts, texts
-    if scan and not is_parquet(shard.path):
-        skipped = counts.skipped if on_error == "skip" else None
-        for rows in document_rows(
-            shard, manifest=manifest, skipped=skipped, advance=advance, ahead=ahead, hashed=False
-        ):
-            count_rows(rows, counts)
-        return counts, texts
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
-        for batch in reader:
-            count_batch(batch, counts, tokenizer, texts if copies else None)
-    counts.skipped = reader.skipped
-    return counts, texts
 
 
 def _summary(

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, load_tokenizer
 from pilekit.documents import DocumentBatch
+from pilekit.shards.index.document_rows import rows_of
 from pilekit.stats import CorpusStats, corpus_stats, counting
-from pilekit.stats.counting import Counts, count_batch
+from pilekit.stats.counting import Counts, count_rows
 from tests.shards import making
 
 
@@ -171,10 +172,10 @@ def test_labels_that_are_no_subsets_are_an_error_with_the_remedy(monkeypatch: py
     monkeypatch.setattr(counting, "MAX_SUBSETS", 100)
     labels = [f"https://{i}" for i in range(101)]
     counts = Counts()
-    count_batch(DocumentBatch(["x"] * 100, labels[:100], "a", np.arange(100)), counts)
+    count_rows(rows_of(DocumentBatch(["x"] * 100, labels[:100], "a", np.arange(100))), counts)
     assert counts.bytes.sum() == 100
     with pytest.raises(PilekitError, match="label_path"):
-        count_batch(DocumentBatch(["x"], labels[100:], "a", np.arange(1)), counts)
+        count_rows(rows_of(DocumentBatch(["x"], labels[100:], "a", np.arange(1))), counts)
 
 
 def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:

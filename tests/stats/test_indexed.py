@@ -23,7 +23,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.build import build_index, index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, index_places
-from pilekit.stats import corpus_stats, summary
+from pilekit.stats import corpus_stats, count_shard
 from tests.shards.index_reference import BAD_LINES
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
@@ -59,7 +59,7 @@ def test_counts_of_good_shards(tmp_path_factory: pytest.TempPathFactory, shards:
     before = [told(corpus, **options) for options in OPTIONS]
     index_corpus(corpus, jobs=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary, "read", never)
+        patch.setattr(count_shard, "read", never)
         patch.setattr(local, "_in_processes", never)
         assert [told(corpus, jobs=2, **options) for options in OPTIONS] == before
 
@@ -82,7 +82,7 @@ def test_more_bad_lines_than_are_listed(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_bytes(b"bad\n" * 250 + record("good"))
     before = told(Corpus(path), on_error="skip")
     build_index(shard_of(str(path)), on_error="skip")
-    monkeypatch.setattr(summary, "read", never)
+    monkeypatch.setattr(count_shard, "read", never)
     assert told(Corpus(path), on_error="skip") == before
     assert json.loads(before)[0]["skipped"] == 250
 
@@ -98,7 +98,7 @@ def test_many_labels_and_many_groups_of_rows(tmp_path: Path, monkeypatch: pytest
     corpus = Corpus(path, manifest)
     before = [told(corpus, **one) for one in options]
     build_index(shard_of(str(path)))
-    monkeypatch.setattr(summary, "read", never)
+    monkeypatch.setattr(count_shard, "read", never)
     assert [told(corpus, **one) for one in options] == before
 
 
@@ -108,7 +108,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
     before = [told(Corpus(path), **options) for options in OPTIONS]
     build_index(shard_of(str(path)))
-    monkeypatch.setattr(summary, "read", never)
+    monkeypatch.setattr(count_shard, "read", never)
     assert [told(Corpus(path), **options) for options in OPTIONS] == before
 
 
@@ -199,5 +199,5 @@ def test_real_text(real_corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     before = [told(corpus, **options) for options in OPTIONS]
     for shard in corpus.shards:
         build_index(shard, place=index_places(shard)[-1])  # The last place is in the cache.
-    monkeypatch.setattr(summary, "read", never)
+    monkeypatch.setattr(count_shard, "read", never)
     assert [told(corpus, **options) for options in OPTIONS] == before
