@@ -1,13 +1,13 @@
 """PileStream: raw shards to packed batches.
 
 pile_stream.py      PileStream, made of arguments.py, order/topology.py (which rank), resume.py and explanation.py
-recorded_stream.py  iterating, and the record of the batches handed out; loader.py, a DataLoader that keeps the record
+recorded_stream.py  iterating, which keeps a record.py; loader.py, a DataLoader that does so for any number of workers
 state.py            the record as JSON, and which stream a state fits; worker_part.py, a worker's own state
 finite_pass.py      the batches of a pass that ends; sharded_twice.py refuses frameworks that would lose data
 order/              which documents, in which order: selection, units, repeats, and the lane grid that ranks share
 read/               the documents of a lane from any place on, under one of two plans
 pack/               a lane's documents to windows, and windows to rows
-batch/              rows to a `Batch`, masks, and documents as they are
+batch/              rows to a `Batch`, masks, documents as they are, and `peek`
 
 Public names are imported on first use: what only lays out rows or draws an order needs no torch.
 """

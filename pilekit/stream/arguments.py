@@ -8,7 +8,10 @@ from pathlib import Path
 
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
+from pilekit.progress import byte_progress
+from pilekit.shards.read.reader import OnError
 from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.read.plan import Plan, choose_plan
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,14 @@ def corpus_of(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
         names = ", ".join(visible(shard.name) for shard in data.held_out)
         logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
     return data
+
+
+def plan_of(corpus: Corpus, on_error: OnError, tell: bool) -> Plan:
+    """The corpus's plan; `tell`: with a progress line while indexes are made."""
+    if not tell:
+        return choose_plan(corpus, on_error=on_error)
+    with byte_progress("indexing", corpus.size) as advance:
+        return choose_plan(corpus, on_error=on_error, advance=advance)
 
 
 def subsets_of(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:

@@ -1,11 +1,11 @@
 """`PileStream`: raw shards in, packed batches out, in one order on any number of ranks and workers.
 
-No stage of the way knows the topology: documents stand in one shared sequence of units (sequence.py), which is dealt to
-lanes; each lane tokenizes and packs by itself (lane.py); and an optimizer step takes rows from fixed lanes (grid.py).
-Ranks, micro-batches and DataLoader workers only decide who makes which part of a step. So a step's content is the same
-for every valid world size, accumulation and number of workers, and a run can be continued on another one.
+No stage of the way knows the topology: documents stand in one shared sequence of units (unit_sequence.py), which is
+dealt to lanes; each lane tokenizes and packs by itself (lane.py); and an optimizer step takes rows from fixed lanes
+(lane_grid.py). Ranks, micro-batches and DataLoader workers only decide who makes which part of a step. So a step's
+content is the same for every valid world size, accumulation and number of workers, and a run can be resumed on another.
 
-What a stream is at is a `Record` (state.py): where each lane stands after the batches that were handed out. It comes
+What a stream is at is a `Record` (record.py): where each lane stands after the batches that were handed out. It comes
 with the batches, so reading ahead does not count. In one process, iterating the stream records each batch by itself;
 `stream.loader()` does for any number of workers, and with a stock DataLoader `stream.advance(batch)` does.
 """
@@ -25,7 +25,7 @@ from torch.utils.data import get_worker_info
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Stage
-from pilekit.progress import Reached, byte_progress
+from pilekit.progress import Reached
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError
 from pilekit.stream import state as states
@@ -38,11 +38,13 @@ from pilekit.stream.arguments import (
     corpus_of,
     eos_id_of,
     masking_of,
+    plan_of,
     subsets_of,
     tokenizer_of,
 )
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, BatchWriter, checked_outputs
-from pilekit.stream.batch.build_batches import PackedBatches, given_to_step
+from pilekit.stream.batch.build_batches import PackedBatches
+from pilekit.stream.batch.peek import before_step, given_to_step
 from pilekit.stream.batch.raw_documents import RawBatches
 from pilekit.stream.explanation import Explanation, explain
 from pilekit.stream.finite_pass import Passes, check_epochs
@@ -51,14 +53,12 @@ from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.topology import rank_of_world, refuse_differing_backends
-from pilekit.stream.pack.lane import Place
 from pilekit.stream.pack.tokenized_lane import Encoding
 from pilekit.stream.pack.window import PACKINGS, Packing
 from pilekit.stream.read.lane_sources import OTHER, DocumentSelection, checked_filters
-from pilekit.stream.read.plan import Plan, choose_plan
+from pilekit.stream.record import Record
 from pilekit.stream.recorded_stream import RecordedStream
 from pilekit.stream.resume import accumulation_for, changed_fields, grid_for, loaded_state
-from pilekit.stream.state import Record
 from pilekit.tokenize import Tokenizer
 
 _WINDOW = 256
@@ -109,13 +109,10 @@ class PileStream(RecordedStream):
     given; else a list of batch_size of them. Of Parquet shards, `meta` has the label alone. A finite pass ends with its
     first documents once more where ranks would not be equally long, as DistributedSampler's does.
 
-    From a URL, indexed shards are read by ranges. A lane's window is a request for each unit in it, of which there is
-    one in a large corpus: the unit's frames are neighbours. Lanes read one after another, so each of the first
-    `columns` steps waits for its lanes (R divided by the world size) times the latency, later ones for a lane now and
-    then, which workers do ahead. A request that fails is made again, three times; a web server may be silent for 30
-    seconds. Frames are fetched whole: of a large corpus in frames of 1 MiB that is about 1.7 times its size in an
-    epoch, and more the smaller its units are, unless a `cache` can hold it. What is read through, not at random, is
-    never cached: that is an error, and Parquet a warning.
+    From a URL, indexed shards are read by ranges, whole frames at a time: a lane's window is a request for each unit in
+    it. A request that fails is made again, three times; a web server may be silent for 30 seconds. Frames of 1 MiB are
+    fetched about 1.7 times in an epoch of a large corpus, unless a `cache` can hold it. Shards that are read through,
+    not at random, are never cached: that is an error, and Parquet a warning.
 
     PilekitError for wrong arguments, for a selection without documents, and for a world size, accumulation or batch
     that does not fit the grid, with those that do.
@@ -184,7 +181,7 @@ class PileStream(RecordedStream):
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
         self._selected = DocumentSelection(
             corpus=self.corpus,
-            plan=self._chosen_plan(on_error),
+            plan=plan_of(self.corpus, on_error, tell=self.rank == 0),
             subsets=self.subsets,
             repeats=self.repeats,
             filters=checked_filters(filters),
@@ -228,13 +225,6 @@ class PileStream(RecordedStream):
         none = np.zeros(len(ids), np.int64)
         self._changes: list[dict[str, Any]] = []
         self._start(Record(self._first(), 0, none, none.copy()))
-
-    def _chosen_plan(self, on_error: OnError) -> Plan:
-        """With a progress line while indexes are made, of one rank, as others wait for the same."""
-        if self.rank:
-            return choose_plan(self.corpus, on_error=on_error)
-        with byte_progress("indexing", self.corpus.size) as advance:
-            return choose_plan(self.corpus, on_error=on_error, advance=advance)
 
     def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
         """Take this grid: what follows from it, and whether it can serve this rank."""
@@ -329,7 +319,7 @@ class PileStream(RecordedStream):
         return states.merge(parts)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
-        """Go on exactly behind the last batch that was handed out when `state` was taken.
+        """Resume exactly behind the last batch that was handed out when `state` was taken.
 
         state    of this rank of as many ranks, a merged one, or a list with those of all ranks. World size, workers
                  and, between optimizer steps, accumulation may be others
@@ -363,17 +353,10 @@ class PileStream(RecordedStream):
         if was:
             places = self._selected.moved(places, loaded.plan["per_epoch"], self._unit)
             self._changes.append({"until_step": loaded.step, "was": was})
-        documents, tokens = self._counted(counts["subsets"])
         done = loaded.step * accumulation + loaded.batch
-        self._start(Record(places.copy(), done, documents, tokens, counts["rows"], counts["skipped"]))
+        self._start(Record.of(places.copy(), done, counts, self._subset_ids, self._subset_ids[OTHER]))
         self._loaded_part = part
         self._loaded = True
-
-    def _counted(self, subsets: Mapping[str, list[int]]) -> tuple[Any, Any]:
-        counted = np.zeros((2, len(self.subset_names)), np.int64)
-        for name, pair in subsets.items():
-            counted[:, self._subset_ids.get(name, self._subset_ids[OTHER])] += pair
-        return counted[0].copy(), counted[1].copy()
 
     def stats(self) -> dict[str, Any]:
         """What this rank was handed so far, by the record: since the run's start, those of earlier parts of it counted.
@@ -382,20 +365,8 @@ class PileStream(RecordedStream):
         whole corpus where indexes tell), and `subsets`: {name: {"documents", "tokens"}}. After a state of all ranks was
         loaded on another world size, rank 0 has what was before.
         """
-        record = self._current()
-        tokens, known = int(record.tokens.sum()), self._selected.selection
-        used = np.flatnonzero(record.documents | record.tokens).tolist()
-        return {
-            "rows": record.rows,
-            "documents": int(record.documents.sum()),
-            "tokens": tokens,
-            "fill": tokens / (record.rows * self.seq_len) if record.rows else 0.0,
-            "skipped": record.skipped if known is None else known.skipped,
-            "subsets": {
-                self.subset_names[i]: {"documents": int(record.documents[i]), "tokens": int(record.tokens[i])}
-                for i in used
-            },
-        }
+        stats, known = self._current().stats(self.subset_names, self.seq_len), self._selected.selection
+        return stats if known is None else {**stats, "skipped": known.skipped}
 
     def peek(self, step: int, reached: Reached | None = None) -> list[list[tuple[str, int]]]:
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
@@ -415,26 +386,11 @@ class PileStream(RecordedStream):
         return self._builder.batch(Share(self.grid, 0, 1, 1), step, self._given_to(step, reached), *everything)
 
     def _given_to(self, step: int, reached: Reached | None) -> list[Any]:
-        if type(step) is not int or step < 0:
-            raise PilekitError(f"step is a whole number from 0 on, not {visible(repr(step), 80)}")
-        record, grid = self._current(), self.grid
-        own = set(self.share.lanes().tolist())
+        check_number("step", step, 0)
         known = [] if self._changes else [(0, self._first())]
         known += [] if self._known is None else [self._known]
-        here = [] if record.batch % self.grad_accum else [(record.batch // self.grad_accum, record.places)]
-        column = step % grid.columns
-        begun = {}
-        for lane in range(column, grid.lanes, grid.columns):
-            usable = [(at, places) for at, places in known + (here if lane in own else []) if at <= step]
-            if not usable:
-                raise PilekitError(
-                    f"step {step} was made with other subsets or repeats, or lies before what is known of it; load a "
-                    "state from before it"
-                )
-            at, places = max(usable, key=lambda pair: pair[0])
-            visits = len(range(column, step, grid.columns)) - len(range(column, at, grid.columns))
-            begun[lane] = (Place(*places[lane].tolist()), visits * grid.per_visit)
-        return given_to_step(self._source, self._builder, grid, step, begun, reached)
+        begun = before_step(self.share, step, known, self._current())
+        return given_to_step(self._source, self._builder, self.grid, step, begun, reached)
 
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""

@@ -21,8 +21,8 @@ from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Place
 from pilekit.stream.read.lane_documents import LaneSource
+from pilekit.stream.record import Record, state_of, taken_state
 from pilekit.stream.sharded_twice import refuse_second_sharding
-from pilekit.stream.state import Record, state_of, taken_state
 from pilekit.stream.worker_part import WorkerPart, work_in_background
 
 logger = logging.getLogger(__name__)

@@ -1,13 +1,11 @@
 """Where a stream stands: the places of its lanes, and the fingerprint that says which stream they are places of.
 
-A lane's place is three int64, (position, document, third): which unit of the shared sequence; how many documents of
-that unit's order are behind it; and how many rows of the window that begins there were given, or, with "concat", how
-many tokens of the document there. No token is stored, and nothing grows with the run. All lanes of a grid are one int64
-array, because handling nested dicts would cost more than making small batches does.
+A lane's place is three int64, (position, document, offset in window): the unit of the shared sequence; how many
+documents of that unit's order are behind it; and how many rows of the window that begins there were given, or, with
+"concat", how many tokens of the document there. No token is stored, and nothing grows with the run. All lanes of a grid
+are one int64 array, because handling nested dicts would cost more than making small batches does.
 
-The state travels with the batch: `stream_state` holds what the batch changed, and a `Record` takes it in when the batch
-is handed to the training loop. So it is a function of the batches handed out and of nothing else, whatever workers have
-read ahead. A rank's record holds all lanes, of which those of its own rows are current; states of all ranks merge into
+A rank's record (record.py) holds all lanes, of which those of its own rows are current; states of all ranks merge into
 one by taking from each its own.
 """
 
@@ -19,107 +17,19 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import orjson
-import torch
 import xxhash
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.order.lane_grid import MOST_SAMPLES, Grid, Plan, Share
+from pilekit.stream.order.shuffle import Int64
+from pilekit.stream.record import Record
 from pilekit.stream.worker_part import refuse_worker_state
-
-Int64 = npt.NDArray[np.int64]
 
 STATE_VERSION = 4
 
 MAY_CHANGE = ("subsets", "repeats")
 """Fields of the fingerprint that `strict=False` lets differ."""
-
-HEAD = 4  # of a batch's state: its number, lanes, rows, bad lines; then 4 for each lane, 3 for each subset
-
-
-def batch_state(
-    number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, documents: Int64, tokens: Int64
-) -> Int64:
-    """What a batch changes, as one int64 array: to be its `stream_state`.
-
-    number          of the batch among those of its rank, from 0
-    lanes, places   int64 [k], [k, 3]: the lanes it read, and where they stand after it
-    rows, skipped   rows made, and bad lines passed over for them
-    subsets, documents, tokens   int64 [n]: how many documents begin in it and how many tokens it has, by subset id
-    """
-    changed = np.concatenate((lanes[:, None], places), axis=1)
-    counted = np.stack((subsets, documents, tokens), axis=1)
-    return np.concatenate(([number, len(lanes), rows, skipped], changed.ravel(), counted.ravel())).astype(np.int64)
-
-
-def state_of(item: Any) -> Int64:
-    """The state that an item of a stream carries, a dict of tensors or documents; PilekitError where it lacks one."""
-    state = item.get("stream_state") if isinstance(item, Mapping) else getattr(item, "stream_state", None)
-    if isinstance(state, torch.Tensor):
-        state = state.cpu().numpy()
-    if not isinstance(state, np.ndarray) or state.dtype != np.int64 or state.ndim != 1 or len(state) < HEAD:
-        raise PilekitError(
-            "advance() needs a batch as the loader gave it, with its stream_state; call it once for each batch, before "
-            "converting it. Of single documents a stock DataLoader loses it, unless it is given collate_fn=lambda "
-            "document: document; stream.loader() keeps it"
-        )
-    return state
-
-
-def taken_state(item: Any) -> Int64:
-    """The same, taken out of the item."""
-    state = state_of(item)
-    if isinstance(item, dict):
-        del item["stream_state"]
-    else:
-        item.stream_state = None
-    return state
-
-
-@dataclass
-class Record:
-    """What a rank has been handed: the lanes' places, its number of batches, and counts for `stats`.
-
-    places      int64 [L, 3]
-    batch       batches handed out since the start of the run; the number of the next one
-    documents, tokens   int64 [subsets]: of this rank, by subset id
-    rows, skipped       of this rank
-    """
-
-    places: Int64
-    batch: int
-    documents: Int64
-    tokens: Int64
-    rows: int = 0
-    skipped: int = 0
-
-    def copy(self) -> Record:
-        """A record that shares nothing with this one."""
-        return Record(
-            *(self.places.copy(), self.batch, self.documents.copy(), self.tokens.copy(), self.rows, self.skipped)
-        )
-
-    def add(self, state: Int64) -> None:
-        """Take in a batch's state; PilekitError if it is not the next batch's."""
-        if (number := int(state[0])) != self.batch:
-            raise PilekitError(
-                f"advance() was given batch {number} of this run, but batch {self.batch} is the next one to record; "
-                "give it every batch once, in the order in which the loader gives them"
-            )
-        self.take(state)
-        self.batch += 1
-
-    def take(self, state: Int64) -> None:
-        """Take in what a batch changed, without counting it."""
-        lanes, rows, skipped = state[1:HEAD].tolist()
-        changed = state[HEAD : HEAD + 4 * lanes].reshape(-1, 4)
-        counted = state[HEAD + 4 * lanes :].reshape(-1, 3)
-        self.places[changed[:, 0]] = changed[:, 1:]
-        self.documents[counted[:, 0]] += counted[:, 1]
-        self.tokens[counted[:, 0]] += counted[:, 2]
-        self.rows += rows
-        self.skipped += skipped
 
 
 def to_json(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.stream.corpora import Made, few, mixed, uneven, with_bad_lines
 from tests.stream.reference import Encoder, Plan, Row, lane_documents, optimizer_steps
@@ -20,6 +21,14 @@ PACKINGS = ["best_fit", "concat", "none"]
 Corpora = dict[str, Made]
 Settings = dict[str, Any]
 Expected = Callable[..., list[list[Row]]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers_end_at_once() -> Iterator[None]:
+    """torch waits up to five seconds for each DataLoader worker that has batches left to send."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
 from pilekit.stream.order.lane_grid import Grid
-from pilekit.stream.state import Record, batch_state, differing, merge, misfit, read_state, to_json, with_checksum
+from pilekit.stream.record import Record, batch_state
+from pilekit.stream.state import differing, merge, misfit, read_state, to_json, with_checksum
 
 NAMES = ("A", "B", "C")
 FINGERPRINT: dict[str, Any] = {"seed": 0, "subsets": None}

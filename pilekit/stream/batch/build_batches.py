@@ -7,23 +7,22 @@ and makes a batch of them: rows of tokens here, documents as they are in raw_doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from pilekit.progress import Reached
 from pilekit.stream.batch.batch import Batch, BatchWriter
 from pilekit.stream.batch.raw_documents import RawLane
-from pilekit.stream.order.lane_grid import Grid, Share
+from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Lane, Place, counts
 from pilekit.stream.pack.tokenized_lane import Encoding, TokenizedLane
 from pilekit.stream.pack.window import RowRange, padding
 from pilekit.stream.read.lane_documents import LaneSource
-from pilekit.stream.state import batch_state
+from pilekit.stream.record import batch_state
 
 
 class BatchBuilder(Protocol):
@@ -108,39 +107,6 @@ def build_batches(
     finally:
         for open_lane in lanes.values():
             open_lane.close()
-
-
-def given_to_step(
-    source: LaneSource,
-    builder: BatchBuilder,
-    grid: Grid,
-    step: int,
-    begun: Mapping[int, tuple[Place, int]],
-    reached: Reached | None = None,
-) -> list[Any]:
-    """What the lanes give to optimizer step `step`, for all ranks.
-
-    begun     for each lane of the step's column where to begin to count, and how many samples it gives before the step
-    reached   called now and then with how many of those samples are behind
-    """
-    found: list[Any] = []
-    done, total = 0, sum(before for _, before in begun.values())
-
-    def passed(count: int) -> None:
-        nonlocal done
-        done += count
-        if reached is not None:
-            reached(done, total)
-
-    for lane in range(step % grid.columns, grid.lanes, grid.columns):
-        place, before = begun[lane]
-        reading = builder.lane(source, lane, place)
-        try:
-            passed_over(reading, before, passed)
-            found += reading.give(grid.per_visit)
-        finally:
-            reading.close()
-    return found
 
 
 def passed_over(lane: Lane | RawLane, count: int, passed: Callable[[int], None] = lambda count: None) -> int:

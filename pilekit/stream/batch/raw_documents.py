@@ -17,7 +17,7 @@ from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Place
 from pilekit.stream.read.lane_documents import LaneDocuments, LaneSource
-from pilekit.stream.state import batch_state
+from pilekit.stream.record import batch_state
 
 
 class RawDocument(StoredDocument):

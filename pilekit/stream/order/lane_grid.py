@@ -41,7 +41,7 @@ Plan = Literal["random", "sequential"]
 class Grid:
     """R `rows` x M `columns` of lanes, serving steps of `global_batch_size` samples.
 
-    finite  a pass that ends: all ranks and workers read the one lane, each keeps its own samples (finite.py)
+    finite  a pass that ends: all ranks and workers read the one lane, each keeps its own samples (finite_pass.py)
     """
 
     rows: int
