@@ -1,44 +1,38 @@
-"""A folder with frames of remote shards: what was fetched once is read from there, by any number of processes.
+"""A folder with frames of remote shards: fetched once, read from there by any number of processes.
 
     <folder>/<key>.frame    16 bytes: xxh3_128 of the rest; the stored bytes of one frame
-    <folder>/size           8 bytes: an upper bound of what the frames take; who holds its lock may add and remove
-    <folder>/partial        a frame that is being written
+    <folder>/size           an upper bound of the bytes that the frames take, as decimal digits
+    <folder>/partial        a frame that is being written; renamed when complete
+    <folder>/lock           held by the process that adds and removes
 
-A key is a hash of the shard's fingerprint and the frame's place, so a shard that was replaced has other keys, and one
-that is mirrored the same. Reading takes no lock: a frame that was removed meanwhile, is cut off or damaged is fetched.
-
-Adding holds the lock: first the frame's size is counted, then it is written beside its name and renamed. Where the
-bound would be passed, the frames used longest ago go first, until a tenth of the bound is free, as finding them means
-looking at all. Killed at any moment, what is left is a count that is too high or a partial frame: the next look at all
-frames mends the one, the next writer the other. No file but these is touched. The cache never stops who reads: where
-its lock is not free, or its disk is full, a frame is left out.
+A key is a hash of the shard's fingerprint and the frame's place, so a replaced shard has other keys. Readers take no
+lock: a frame that is missing, cut off or damaged is fetched. Where the bound would be passed, the frames used longest
+ago go first, until a tenth of the bound is free, as finding them means looking at all. A killed process leaves a count
+that is too high or a partial frame, which the next look at all frames and the next writer mend. No other file is
+touched, and no symbolic link is followed. A frame is left out where another process holds the lock or the disk is full.
 
 fsspec's caches (`blockcache::`, `filecache::`, `simplecache::`) have no bound.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from pilekit.artifacts.own_file import open_own, read_own
+from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)
 
-_SUFFIX = ".frame"
 _IS_FRAME = re.compile(r"[0-9a-f]{32}\.frame").fullmatch
 _SUM_BYTES = 16
-_LOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,22 +50,23 @@ class FrameCache:
         cache = cls(Path(folder).absolute(), most)
         try:
             cache.folder.mkdir(parents=True, exist_ok=True)
-            with cache._locked() as size:
-                if size is not None:
-                    os.ftruncate(size, 0)  # The machine may have gone down before a count was on disk.
-                    cache._make_room(size, 0)
-        except OSError as error:
-            raise PilekitError(
-                f"{visible(str(folder))}: cannot be a cache: {visible(error.strerror or str(error), 200)}; name a "
-                "folder that can be written"
-            ) from error
+            with locked(cache.folder / "lock", wait=False):
+                (cache.folder / "size").unlink(missing_ok=True)  # The machine may have gone down before it was on disk.
+                cache._make_room(0)
+        except (OSError, PilekitError) as error:
+            why = _reason(error)
+            if why is not None:
+                raise PilekitError(
+                    f"{visible(str(folder))}: cannot be a cache: {why}; name a folder that can be written"
+                ) from error
         return cache
 
     def get(self, key: str, size: int) -> bytes | None:
         """The frame of that key, of `size` bytes; None if it is not there."""
         path = self._path(key)
         try:
-            stored = read_own(path)
+            with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+                stored = file.read(_SUM_BYTES + size + 1)
         except OSError:
             return None
         frame = stored[_SUM_BYTES:]
@@ -83,77 +78,55 @@ class FrameCache:
 
     def used(self, key: str, frame: bytes | memoryview) -> None:
         """This frame was used, and is whole: it is added, or is now the one used last."""
-        path = self._path(key)
-        try:
-            os.utime(path)
+        path, size = self._path(key), _SUM_BYTES + len(frame)
+        with suppress(OSError):
+            os.utime(path, follow_symlinks=False)
             return
-        except OSError:
-            pass
-        size = _SUM_BYTES + len(frame)
         if size > self.most:
             return
         try:
-            with self._locked() as counted:
-                if counted is not None:
-                    self._make_room(counted, size)
-                    partial = self.folder / "partial"
-                    partial.unlink(missing_ok=True)  # of a killed writer
-                    with partial.open("xb") as file:
-                        file.write(xxhash.xxh3_128_digest(frame))
-                        file.write(frame)
-                    partial.replace(path)
-        except OSError as error:
-            with suppress(OSError):
-                (self.folder / "partial").unlink()
-            why = visible(error.strerror or str(error), 200)
-            logger.warning("%s: a frame cannot be kept: %s", visible(str(self.folder)), why)
+            with locked(self.folder / "lock", wait=False):
+                self._make_room(size)
+                self._write("partial", xxhash.xxh3_128_digest(frame), frame)
+                (self.folder / "partial").replace(path)
+        except (OSError, PilekitError) as error:
+            why = _reason(error)
+            if why is not None:
+                logger.warning("%s: a frame cannot be kept: %s", visible(str(self.folder)), why)
+                with suppress(OSError):
+                    (self.folder / "partial").unlink()
 
     def _path(self, key: str) -> Path:
-        return self.folder / (xxhash.xxh3_128_hexdigest(key.encode()) + _SUFFIX)
+        return self.folder / f"{xxhash.xxh3_128_hexdigest(key.encode())}.frame"
 
-    def _make_room(self, count: int, size: int) -> None:
-        """Count `size` more bytes, and remove what was used longest ago where that is too much; under the lock.
+    def _write(self, name: str, *parts: bytes | memoryview) -> None:
+        (self.folder / name).unlink(missing_ok=True)  # of a killed writer, or a link to another file
+        with (self.folder / name).open("xb") as file:
+            file.writelines(parts)
 
-        count   descriptor of the file `size`
-        """
-        told = os.pread(count, 9, 0)
-        total = int.from_bytes(told, "little") if len(told) == 8 else None
-        if total is None or total + size > self.most:
-            total = 0
-            frames = []
-            with os.scandir(self.folder) as entries:
-                for entry in entries:
-                    if _IS_FRAME(entry.name):
-                        with suppress(FileNotFoundError):
-                            about = entry.stat(follow_symlinks=False)
-                            frames.append((about.st_mtime_ns, entry.name, about.st_size))
-                            total += about.st_size
-            if total + size > self.most:
-                room = min(self.most - size, self.most - self.most // 10)
-                for _, name, freed in sorted(frames):
-                    if total <= room:
-                        break
-                    with suppress(FileNotFoundError):
-                        (self.folder / name).unlink()
-                    total -= freed
-        os.ftruncate(count, 8)
-        os.pwrite(count, (total + size).to_bytes(8, "little"), 0)
-
-    @contextmanager
-    def _locked(self) -> Iterator[int | None]:
-        """The descriptor of the file `size`, locked; None if another process holds its lock for long."""
-        file = open_own(self.folder / "size", alone=True)
+    def _make_room(self, size: int) -> None:
+        """Count `size` more bytes, and remove what was used longest ago where that is too much; under the lock."""
         try:
-            until = time.monotonic() + _LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with os.fdopen(open_own(self.folder / "size", os.O_RDONLY), "rb") as file:
+                total = int(file.read(30))
+        except (FileNotFoundError, ValueError):
+            total = -1
+        if not 0 <= total <= self.most - size:
+            with os.scandir(self.folder) as entries:
+                found = [(entry, entry.stat(follow_symlinks=False)) for entry in entries if _IS_FRAME(entry.name)]
+            total = sum(about.st_size for _, about in found)
+            room = min(self.most - size, self.most - self.most // 10) if total + size > self.most else total
+            for entry, about in sorted(found, key=lambda frame: frame[1].st_mtime_ns):
+                if total <= room:
                     break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        yield None
-                        return
-                    time.sleep(0.002)
-            yield file
-        finally:
-            os.close(file)
+                Path(entry).unlink(missing_ok=True)
+                total -= about.st_size
+        self._write("size", b"%d" % (total + size))
+
+
+def _reason(error: Exception) -> str | None:
+    """Why a frame cannot be kept; None where another process holds the lock."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(cause, BlockingIOError):
+        return None
+    return visible(getattr(cause, "strerror", None) or str(error), 200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import random
@@ -11,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import xxhash
 
+from pilekit.artifacts.file_lock import locked
 from pilekit.errors import PilekitError
-from pilekit.shards.random_access import frame_cache
 from pilekit.shards.random_access.frame_cache import FrameCache
 
 SUM = 16
@@ -106,23 +106,39 @@ def test_no_other_file_is_touched(tmp_path: Path) -> None:
     assert sum(cache.get(str(number), 984) is not None for number in range(20)) >= 2
 
 
-@pytest.mark.parametrize("told", [b"", b"abc", (1 << 60).to_bytes(8, "little"), b"123456789"])
-def test_a_wrong_count_is_mended(tmp_path: Path, told: bytes) -> None:
-    cache = FrameCache.at(tmp_path, 10_000)
-    for number in range(5):
-        cache.used(str(number), frame(number))
-    (tmp_path / "size").write_bytes(told)
-    cache.used("5", frame(5))
-    assert all(cache.get(str(number), 984) == frame(number) for number in range(6))
-    assert int.from_bytes((tmp_path / "size").read_bytes(), "little") == held(tmp_path) == 6000
+def test_a_wrong_count_is_mended(tmp_path: Path) -> None:
+    for told in (b"", b"abc", b"1" * 20, b"-5", b"999999", b"\xff" * 40):
+        cache = FrameCache.at(tmp_path, 10_000)
+        for number in range(5):
+            cache.used(str(number), frame(number))
+        (tmp_path / "size").write_bytes(told)
+        cache.used(repr(told), frame(5))
+        assert all(cache.get(str(number), 984) == frame(number) for number in range(5))
+        assert int((tmp_path / "size").read_bytes()) == held(tmp_path) == 6000
+        cache._path(repr(told)).unlink()
 
 
-def test_who_holds_the_lock_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_cache, "_LOCK_SECONDS", 0.05)
+def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(xxhash.xxh3_128_digest(frame(1)) + frame(1))
+    before = victim.read_bytes(), victim.stat().st_mtime_ns
+    folder = tmp_path / "cache"
+    cache = FrameCache.at(folder, 10_000)
+    cache._path("a").symlink_to(victim)
+    assert cache.get("a", 984) is None
+    for name in ("partial", "size"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(victim)
+        cache.used(name, frame(2))
+        cache.used("a", frame(1))
+        (folder / name).unlink(missing_ok=True)
+    assert (victim.read_bytes(), victim.stat().st_mtime_ns) == before
+
+
+def test_a_held_lock_stops_no_reader(tmp_path: Path) -> None:
     cache = FrameCache.at(tmp_path, 10_000)
     cache.used("a", frame(1))
-    with (tmp_path / "size").open("rb+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(tmp_path / "lock"):
         assert cache.get("a", 984) == frame(1)
         cache.used("a", frame(1))
         cache.used("b", frame(2))
@@ -133,11 +149,10 @@ def test_who_holds_the_lock_stops_nobody(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_disk_that_cannot_be_written_is_told_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = FrameCache.at(tmp_path / "cache", 10_000)
-    (tmp_path / "cache" / "size").unlink()
-    (tmp_path / "cache").rmdir()
+    (tmp_path / "cache" / "partial").mkdir()
     cache.used("a", frame(1))
     assert cache.get("a", 984) is None
-    assert "a frame cannot be kept: No such file" in caplog.text
+    assert "a frame cannot be kept: " in caplog.text
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(PilekitError, match=r"file: cannot be a cache: .*; name a folder that can be written"):
         FrameCache.at(tmp_path / "file", 10_000)
@@ -182,4 +197,4 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     found = [cache.get(str(number), 9000) for number in range(100)]
     assert sum(one is not None for one in found) > 5
     assert all(one in (None, frame(number, 9000)) for number, one in enumerate(found))
-    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".frame"} <= {"size", "partial"}
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".frame"} <= {"size", "partial", "lock"}
