@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     type=Similarity(above_zero=True),
     default=0.8,
     show_default=True,
-    help="Near-duplicates are at least so similar.",
+    help="Least similarity of near-duplicates.",
 )
 @click.option("--ngram", type=click.IntRange(1, 100), default=5, show_default=True, help="Words in an n-gram.")
 @click.option(
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     "--against",
     type=Folder(),
     metavar="DIR",
-    help="An earlier run: remove what is in there too, with its documents first.",
+    help="An earlier run: remove documents that it holds too; its documents come first.",
 )
 @click.option(
     "--out",
@@ -98,9 +98,10 @@ def command(
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.
 
     Two documents are near-duplicates if the sets of their word n-grams are similar (Jaccard) to the threshold or more.
-    One is removed only if a document that stays is so similar to it, which is computed exactly; removed.parquet in DIR
-    names both. DIR/clean holds the lines that stay, byte for byte, DIR/masks a bit for each document. Documents of
-    subsets that are not named pass through. Memory does not grow with the corpus. Killed, it goes on when run again.
+    A document is removed only if a document that stays is so similar to it. The similarity is computed exactly;
+    removed.parquet in DIR names both. DIR/clean holds the lines that stay, byte for byte, DIR/masks a bit for each
+    document. Documents of other subsets pass through. Memory does not grow with the corpus. A killed run resumes when
+    run again.
 
     \b
     Example:

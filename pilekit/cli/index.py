@@ -32,7 +32,7 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
     An index is a Parquet file, SHARD.index.parquet beside the shard (beside a Parquet shard .SHARD.index, hidden), with
     number, subset, text bytes and text hash of each document. Where the folder is read-only, or the shard a URL, it is
     kept in $PILEKIT_CACHE (~/.cache/pilekit). Indexes that are whole, fit and are newer than their shard are kept; a
-    killed run goes on when run again.
+    killed run resumes when run again.
 
     \b
     Example:

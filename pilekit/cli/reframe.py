@@ -45,8 +45,8 @@ def command(
     """Write the same lines as .zst that can be read from anywhere, with checksums and an index.
 
     The text stays as it is, byte for byte. It is cut at line ends into frames, each with a checksum; every zstd tool
-    reads the files. Each is read back from disk and compared before it gets its name. Killed, it goes on when run
-    again.
+    reads the files. Each is read back from disk and compared before it gets its name. A killed run
+    resumes when run again.
 
     \b
     Example:

@@ -61,7 +61,7 @@ def command(
 
     Documents that pass all conditions are written to DIR, one shard for each that was read, of the same name. Lines are
     copied byte for byte, so every label stays; Parquet holds text and label alone, and opens in datasets and polars.
-    A sample is the same whenever and wherever it is taken with one seed. Killed, it goes on when run again.
+    A sample is the same whenever and wherever it is taken with one seed. A killed run resumes when run again.
 
     \b
     Example:
