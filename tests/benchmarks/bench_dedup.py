@@ -79,6 +79,8 @@ class Result:
     kept: int = 0
     recall: float | None = None
     precision: float | None = None
+    cpu_seconds: list[float] = field(default_factory=list)
+    """Of all processes of a round, with their start."""
 
     @property
     def speeds(self) -> list[float]:
@@ -88,9 +90,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Kept:
-    """What one run gave: how long it took, which documents it kept; of pilekit, peak memory and bytes of text too."""
+    """What one run gave: wall and CPU seconds, the documents it kept; of pilekit, peak memory and bytes of text too."""
 
     seconds: float
+    cpu_seconds: float
     numbers: list[int]
     memory: int = 0
     text: int = 0
@@ -160,7 +163,9 @@ def compare(
     for number in range(rounds):
         for name, python in installed.items():
             print(f"round {number + 1} of {rounds}: {name}", file=sys.stderr)
-            results[name].seconds.append(deduplicated(name, python, inputs[name]).seconds)
+            run = deduplicated(name, python, inputs[name])
+            results[name].seconds.append(run.seconds)
+            results[name].cpu_seconds.append(run.cpu_seconds)
     return results
 
 
@@ -180,14 +185,14 @@ def deduplicated(name: str, python: Path, shard: Path) -> Kept:
     tiny = generated_file("tiny", 0.1)
     if name not in PILEKIT:
         answer = run_peer(python, PEERS[name].script, tiny, shard, environment={"TQDM_DISABLE": "1"})
-        return Kept(answer["seconds"], answer["kept"])
+        return Kept(answer["seconds"], answer["cpu_seconds"], answer["kept"])
     out = DATA / "out"
     shutil.rmtree(out, ignore_errors=True)
     source = DATA / "deduplicate.py"
     source.write_text(DEDUPLICATE)  # a file, because worker processes are started by it
     answer = run_peer(python, source, out, str(name == PILEKIT[1]), tiny, shard, environment={"PYTHONPATH": str(ROOT)})
     shutil.rmtree(out)
-    return Kept(answer["seconds"], answer["kept"], answer["memory"], answer["text"])
+    return Kept(answer["seconds"], answer["cpu_seconds"], answer["kept"], answer["memory"], answer["text"])
 
 
 def generated(megabytes: float) -> Path:
@@ -243,14 +248,15 @@ def growth_table(grown: Sequence[dict[str, float]]) -> str:
 def table(results: dict[str, Result]) -> str:
     """Speed of each contender, also of pilekit's without clean shards; what it kept, and how right that is."""
     lines = [
-        f"{'':28} {'MB':>6} {'seconds':>8} {'MB/s':>7} {'median':>7} {'× pilekit':>10} "
+        f"{'':28} {'MB':>6} {'seconds':>8} {'CPU s':>7} {'MB/s':>7} {'median':>7} {'× pilekit':>10} "
         f"{'kept':>14} {'recall':>8} {'precision':>10}"
     ]
     ours = max(results[PILEKIT[0]].speeds) if PILEKIT[0] in results else None
     for name, result in results.items():
         best = max(result.speeds)
         lines.append(
-            f"{name:28} {result.megabytes:6,.0f} {min(result.seconds):8,.2f} {best:7,.1f} "
+            f"{name:28} {result.megabytes:6,.0f} {min(result.seconds):8,.2f} "
+            f"{statistics.median(result.cpu_seconds):7,.1f} {best:7,.1f} "
             f"{statistics.median(result.speeds):7,.1f} {f'{best / ours:.3f}' if ours else '':>10} "
             f"{f'{result.kept:,} of {result.documents:,}':>14} {share(result.recall):>8} {share(result.precision):>10}"
         )

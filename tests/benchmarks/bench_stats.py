@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,8 @@ class Result:
     megabytes_per_second: list[float]
     memory: int
     """Peak resident bytes, of the process or of its largest child."""
+    cpu_seconds: list[float] = field(default_factory=list)
+    """Of all processes of a measurement, with their start and the tiny shards."""
 
 
 def main() -> None:
@@ -141,7 +143,12 @@ def main() -> None:
     if arguments.json:
         figures: dict[str, Any] = {
             title: [
-                {"name": result.contender, "MB/s": result.megabytes_per_second, "memory": result.memory}
+                {
+                    "name": result.contender,
+                    "MB/s": result.megabytes_per_second,
+                    "CPU seconds": result.cpu_seconds,
+                    "memory": result.memory,
+                }
                 for result in measured
             ]
             for title, measured in results.items()
@@ -205,6 +212,7 @@ def compare(paths: Sequence[Path], tiny: Sequence[Path], rounds: int, pilekit: s
             seconds = measured["seconds"] - measured["starting"]
             text = sum(size for _, size in measured["totals"].values())
             results[contender.name].megabytes_per_second.append(text / seconds / 1e6)
+            results[contender.name].cpu_seconds.append(measured["cpu_seconds"])
             results[contender.name].memory = max(
                 results[contender.name].memory, measured["memory"], measured["memory_of_child"]
             )
@@ -237,7 +245,9 @@ def memory_by_size(large: Sequence[Path], small: Sequence[Path]) -> dict[str, in
 def table(title: str, results: Sequence[Result]) -> str:
     """Best and median speed of each contender, their ratio to polars on the same files, and the peak memory."""
     by_name = {result.contender: result for result in results}
-    lines = [f"{title:28} {'best MB/s':>10} {'median':>8} {'× polars':>9} {'(median)':>9} {'memory MB':>10}"]
+    lines = [
+        f"{title:28} {'best MB/s':>10} {'median':>8} {'× polars':>9} {'(median)':>9} {'CPU s':>7} {'memory MB':>10}"
+    ]
     for result in results:
         polars = by_name["polars, decompressed files" if result.contender.endswith("files") else "polars"]
         best, middle = (
@@ -245,7 +255,7 @@ def table(title: str, results: Sequence[Result]) -> str:
         )
         lines.append(
             f"{result.contender:28} {best[0]:10,.0f} {middle[0]:8,.0f} {best[0] / best[1]:9.2f} "
-            f"{middle[0] / middle[1]:9.2f} {result.memory / 1e6:10,.0f}"
+            f"{middle[0] / middle[1]:9.2f} {statistics.median(result.cpu_seconds):7.1f} {result.memory / 1e6:10,.0f}"
         )
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -52,10 +53,12 @@ def run_peer(
 ) -> Any:
     """Run a script with `python` and return its last line of standard output, decoded from JSON.
 
-    `script` is the path of a file, or the source itself as a str. What it writes to stderr is shown. Raises
-    `CalledProcessError` where the script fails.
+    `script` is the path of a file, or the source itself as a str. What it writes to stderr is shown. An object gets
+    `cpu_seconds` if it has none: of the script and of all its processes, with their start. Raises `CalledProcessError`
+    where the script fails.
     """
     command = [str(python), str(script)] if isinstance(script, Path) else [str(python), "-c", script]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [*command, *map(str, arguments)],
         check=True,
@@ -63,4 +66,8 @@ def run_peer(
         env={**os.environ, **(environment or {})},
         timeout=timeout,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = json.loads(done.stdout.splitlines()[-1])
+    if isinstance(result, dict):
+        result.setdefault("cpu_seconds", after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return result
