@@ -28,7 +28,7 @@ from pilekit.evaluate.masked.model import load_masked_lm
 from pilekit.evaluate.masked.pseudo_scoring import Template, pseudo_score_documents
 from pilekit.evaluate.model.causal import CausalLM, check_vocabulary, load_causal_lm
 from pilekit.evaluate.model.device import device_of
-from pilekit.evaluate.progress import Credit
+from pilekit.evaluate.progress import ScoringProgress
 from pilekit.evaluate.protocol import MLM_SEED, Data, Prepared, check_counts, corpus_of, prepare, protocol, rules_of
 from pilekit.evaluate.ranks import apart, ranks_of_job
 from pilekit.evaluate.results.records import Records
@@ -259,19 +259,19 @@ def _score(
     rank, world_size = (0, 1) if ranks is None else (ranks.rank, ranks.world_size)
     names = [shard.name for shard in of.corpus.shards]
     manifest = of.corpus.manifest
-    credit = Credit(advance, world_size)
+    progress = ScoringProgress(advance, world_size)
     skipped = SkippedLines()
 
     def own(check: Callable[[], None]) -> Records:
         def scored(tokens: int) -> None:
-            credit.scored(tokens)
+            progress.scored(tokens)
             check()
 
         with ExitStack() as opened:
             batches = opened.enter_context(
-                closing(selected(of.corpus, of.rules, on_error, skipped, credit.read, labels))
+                closing(selected(of.corpus, of.rules, on_error, skipped, progress.read, labels))
             )
-            left = map(recorded.left_of, credit.passing(batches))
+            left = map(recorded.left_of, progress.passing(batches))
             documents = tokenized(dealt(left, rank, world_size), of.tokenizer)
             found = _scored(load, documents, of, batch_tokens, scored, share)
             if out is not None:
@@ -280,7 +280,7 @@ def _score(
             return Records.of(found, names, manifest)
 
     parts = [own(lambda: None)] if ranks is None else ranks.gather(apart(ranks, own))
-    credit.all()
+    progress.all()
 
     def all_of_them() -> Records:
         records = Records.joined([recorded.all_met(), *parts], manifest)

@@ -1,4 +1,4 @@
-"""How far an evaluation has come, in stored bytes: read and scored, where reading is far ahead of scoring."""
+"""The progress of an evaluation in stored bytes, read and scored."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Credit:
-    """Tells how many stored bytes have been dealt with: read and scored, where reading is far ahead of scoring.
+class ScoringProgress:
+    """Reports stored bytes as done when they are read and scored; reading is far ahead of scoring.
 
-    A small shard is read whole before its first token is scored. So a scored token counts for as many stored bytes as
-    one usually takes, on each rank, and what was read long ago for scored, whatever became of it.
+    A small shard is read whole before its first token is scored. So a scored token counts as the stored bytes that a
+    token usually takes, on each rank, and bytes that were read long ago count as scored.
     """
 
     BYTES_PER_TOKEN = 1.3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.evaluate.bits_per_byte import bits_per_byte
-from pilekit.evaluate.progress import Credit
+from pilekit.evaluate.progress import ScoringProgress
 from tests.evaluate.documents import write
 
 
@@ -23,10 +23,10 @@ def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
 
 def test_progress_is_never_far_behind_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    credit = Credit(told.append)
+    progress = ScoringProgress(told.append)
     for _ in range(100):
-        credit.read(1 << 20)
-        credit.scored(0)
-    assert sum(told) == (100 << 20) - Credit.READ_AHEAD
-    credit.all()
+        progress.read(1 << 20)
+        progress.scored(0)
+    assert sum(told) == (100 << 20) - ScoringProgress.READ_AHEAD
+    progress.all()
     assert sum(told) == 100 << 20
