@@ -42,6 +42,8 @@ EPS = 1e-3
 STEPS, ROWS = 4, 16
 STAGES: list[Literal[0, 1, 2, 3]] = [0, 1, 2, 3]
 
+SOME_STAGES = [0, 3, *(pytest.param(other, marks=pytest.mark.slow) for other in (1, 2))]
+
 
 def settings(zero: Any = 0, dtype: Any = "fp32", **scale: Any) -> TrainConfig:
     return TrainConfig(
@@ -173,9 +175,9 @@ def check_against_plain_loop(
 
 @pytest.mark.parametrize(
     ("world_size", "micro_batches"),
-    [(1, 4), (2, 1), (4, 4), *(pytest.param(*other, marks=pytest.mark.slow) for other in [(1, 1), (2, 4), (4, 1)])],
+    [(1, 4), (2, 4), *(pytest.param(*other, marks=pytest.mark.slow) for other in [(2, 1), (4, 4)])],
 )
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize("zero", SOME_STAGES)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_it_is_the_plain_loop(
     process_group: ProcessGroups, dtype: str, zero: int, micro_batches: int, world_size: int
@@ -185,13 +187,18 @@ def test_it_is_the_plain_loop(
     check_against_plain_loop(results, "gpt_neox", micro_batches, config, ROWS)
 
 
-@pytest.mark.parametrize("zero", [0, 3, *(pytest.param(other, marks=pytest.mark.slow) for other in (1, 2))])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "narrow"])
+@pytest.mark.parametrize(
+    ("family", "zero"),
+    [
+        *(("gpt2", 0), ("narrow", 3)),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("gemma2", 3), ("llama", 1), ("narrow", 2))),
+    ],
+)
 def test_models_that_are_tied_cut_unevenly_or_do_more_than_their_head(
     process_group: ProcessGroups, family: str, zero: int
 ) -> None:
     config = settings(zero)
-    results = process_group(4).run(train, family, 2, config)
+    results = process_group(2 if zero in (0, 3) else 4).run(train, family, 2, config)
     check_against_plain_loop(results, family, 2, config, ROWS)
 
 
@@ -206,7 +213,7 @@ def test_what_is_done_behind_the_head_is_known_on_all_ranks(
     check_against_plain_loop(results, family, 2, config, ROWS)
 
 
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize("zero", SOME_STAGES)
 def test_tied_weights_in_bf16(process_group: ProcessGroups, zero: int) -> None:
     config = settings(zero, "bf16")
     check_against_plain_loop(process_group(2).run(train, "gpt2", 2, config), "gpt2", 2, config, ROWS)
@@ -291,8 +298,8 @@ def figures_with_a_broken_rank(zero: int, dtype: str) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("zero", SOME_STAGES)
 def test_an_overflow_on_one_rank_skips_the_step_on_all(process_group: ProcessGroups, zero: int, dtype: str) -> None:
     results = process_group(2).run(figures_with_a_broken_rank, zero, dtype)
     for seen in results:
@@ -315,6 +322,7 @@ def shard_with_an_infinity(zero: int) -> tuple[bool, float | None]:
     return update.skipped, scale_of(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_an_infinity_in_one_shard_skips_the_step_on_all(process_group: ProcessGroups, zero: int) -> None:
     assert process_group(4).run(shard_with_an_infinity, zero) == [(True, 32.0)] * 4
@@ -334,7 +342,7 @@ def train_in_fp16(zero: int, rounds: int) -> tuple[list[float], list[bool], list
     return losses, skipped, scales
 
 
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize("zero", SOME_STAGES)
 def test_fp16_finds_its_scale_and_learns(process_group: ProcessGroups, zero: int) -> None:
     results = process_group(2).run(train_in_fp16, zero, 8)
     assert results[0] == results[1]
@@ -400,7 +408,7 @@ def evaluate_between_steps(zero: int, dtype: str, evaluates: bool) -> tuple[list
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize("zero", SOME_STAGES)
 def test_evaluation_between_steps_sees_the_weights_and_changes_nothing(
     process_group: ProcessGroups, zero: int, dtype: str
 ) -> None:

@@ -135,8 +135,7 @@ def message_of(made: str, what: str, stage: int) -> str:
 # ---- the tests
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize(("stage", "world_size"), [(0, 2), (3, 2), pytest.param(3, 4, marks=pytest.mark.slow)])
 def test_the_figures_of_one_process_on_any_ranks(
     process_group: ProcessGroups, made: Path, world_size: int, stage: int
 ) -> None:
@@ -167,7 +166,7 @@ def test_in_bf16_they_are_the_same_on_any_ranks_too(process_group: ProcessGroups
     assert all(one == found[0] for one in found)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_documents_scored_in_portions_are_the_same_bit_for_bit(process_group: ProcessGroups, world_size: int) -> None:
     lengths = [5, 0, 70, 1, 33, 32, 31, 8, 8, 8, 200, 2, 64, 3, 0, 17]
     for look_ahead, batch_tokens in ((1 << 20, 64), (60, 1), (150, 40), (1 << 20, 1 << 20)):
@@ -176,7 +175,7 @@ def test_documents_scored_in_portions_are_the_same_bit_for_bit(process_group: Pr
             assert sorted(document.number for document in shared) == list(range(16))
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_rank_makes_as_many_forward_passes(process_group: ProcessGroups, world_size: int) -> None:
     for count in (0, 1, 3, 4, 5, 9):
         found = process_group(world_size).run(forwards, count, [1, 3, 2])

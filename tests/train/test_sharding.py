@@ -102,8 +102,13 @@ def bytes_per_parameter(zero: int, dtype: str) -> dict[str, float]:
     return {"start": start, "between": between, "before update": before_update, "after update": held()}
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize(
+    ("zero", "dtype"),
+    [
+        *((0, "fp32"), (3, "bf16")),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in [(1, "fp32"), (2, "bf16"), (3, "fp32")]),
+    ],
+)
 def test_bytes_per_rank(process_group: ProcessGroups, zero: int, dtype: str) -> None:
     world_size = 2
     compute = 4 if dtype == "fp32" else 2
@@ -248,8 +253,10 @@ def steps_with(dtype: str, parallel: dict[str, Any], dropout: float = 0.0) -> tu
     return figures, peak
 
 
-@pytest.mark.parametrize(("zero", "world_size"), [(0, 1), (0, 2), (3, 2)])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("zero", "world_size", "dtype"),
+    [(0, 1, "fp32"), (3, 2, "bf16"), *(pytest.param(*other, marks=pytest.mark.slow) for other in [(0, 2, "fp32")])],
+)
 def test_activation_checkpointing_has_the_same_losses_and_less_memory(
     process_group: ProcessGroups, dtype: str, zero: int, world_size: int
 ) -> None:
@@ -263,7 +270,7 @@ def test_activation_checkpointing_has_the_same_losses_and_less_memory(
     assert less < 0.9 * most
 
 
-@pytest.mark.parametrize("zero", STAGES)
+@pytest.mark.parametrize("zero", [3, *(pytest.param(other, marks=pytest.mark.slow) for other in (0, 1, 2))])
 def test_offload_has_the_same_losses(process_group: ProcessGroups, zero: int) -> None:
     group = process_group(2)
     here, _ = group.run(steps_with, "bf16", {"zero": zero})[0]

@@ -106,8 +106,7 @@ def test_the_files_of_a_run(made: Path, tmp_path: Path) -> None:
     assert (run / "model" / "config.toml").read_bytes() == (run / "config.toml").read_bytes()
 
 
-@pytest.mark.parametrize("attention", ["document", "causal"])
-@pytest.mark.parametrize("micro_batch_size", [1, 6])
+@pytest.mark.parametrize(("attention", "micro_batch_size"), [("document", 1), ("causal", 6)])
 def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_batch_size: int) -> None:
     """Against a loop in which nothing is shared with the trainer but the stream: whole batches, Hugging Face's loss."""
     changes = (f"data.attention={attention}", f"train.micro_batch_size={micro_batch_size}")
@@ -167,8 +166,7 @@ def test_it_is_the_plain_loop(made: Path, tmp_path: Path, attention: str, micro_
         torch.testing.assert_close(tensor, model.state_dict()[name], rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("stops", [[1], [3], [2, 5, 7], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize(("dtype", "stops"), [("fp32", [2, 5, 7]), ("bf16", [1, 2, 3, 4, 5, 6, 7])])
 def test_interrupted_and_continued_is_uninterrupted(made: Path, tmp_path: Path, dtype: str, stops: list[int]) -> None:
     """Bit for bit: metrics, weights, with dropout, through the end of the corpus and past it."""
     changes = (f"precision.dtype={dtype}", "train.global_batch_size=10")
