@@ -125,7 +125,7 @@ def test_epochs_are_reordered_as_a_distributed_sampler_does(corpora: Corpora, se
     assert Counter(first[0] + first[1]) == Counter(second[0] + second[1])
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_raw_documents_are_shared_as_a_distributed_sampler_does(
     corpora: Corpora, encode: Encoder, world_size: int, drop_last: bool

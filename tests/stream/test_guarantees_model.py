@@ -17,7 +17,9 @@ from tests.tiny import tiny_model
 
 @pytest.mark.parametrize("family", ["gpt_neox", "llama", "gpt2"])
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
+@pytest.mark.parametrize(
+    "checkpointing", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "checkpointing"]
+)
 def test_a_model_sees_each_document_alone(
     corpora: Corpora, settings: Settings, family: Any, packing: Any, checkpointing: bool
 ) -> None:

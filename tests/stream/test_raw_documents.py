@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, document_map
@@ -115,20 +115,6 @@ def test_it_goes_on_after_any_document(corpora: Corpora, workers: int) -> None:
         loader = stream.loader(num_workers=workers)
         assert [identity(one) for one in itertools.islice(loader, 3)] == whole[number : number + 3]
         state = json.dumps(stream.state_dict())
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_ranks_share_a_pass_as_a_distributed_sampler_does(corpora: Corpora, world_size: int, drop_last: bool) -> None:
-    corpus = corpora["uneven"]
-    ranks = pass_of(corpus, world_size, drop_last=drop_last, seed=3)
-    (order,) = pass_of(corpus, 1, seed=3)
-    assert Counter(order) == Counter((line.shard, line.number) for line in corpus.lines)
-    samplers: list[DistributedSampler[Any]] = [
-        DistributedSampler(order, world_size, rank, shuffle=False, drop_last=drop_last)  # type: ignore[arg-type]
-        for rank in range(world_size)
-    ]
-    assert ranks == [[order[index] for index in sampler] for sampler in samplers]
 
 
 def test_fewer_documents_than_ranks(corpora: Corpora) -> None:
