@@ -238,40 +238,6 @@ def test_a_sketch_that_fits_is_taken_without_reading_the_shard(shard: Path, made
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"bands": Bands(5, 4)}, "num_perm 15, now it is 20"),
-        ({"bands": Bands(3, 5)}, "bands 5, now it is 3"),
-        ({"ngram": 5}, "ngram 3, now it is 5"),
-        ({"subsets": ["ArXiv"]}, "subsets None, now it is"),
-        ({"manifest": Manifest(name="test", text_field="body")}, "text_field text, now it is body"),
-        (
-            {"manifest": Manifest(name="test", label_path="meta.label")},
-            "label_path meta.pile_set_name, now it is meta.label",
-        ),
-    ],
-)
-def test_a_sketch_made_of_anything_else_is_refused(
-    shard: Path, made: ShardSketch, settings: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(PilekitError, match=named) as refused:
-        sketch(shard, Path(made.path).parent, **settings)
-    assert str(refused.value).startswith(made.path)
-
-
-def test_a_sketch_of_a_shard_that_was_changed_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "00.jsonl"
-    path.write_bytes(record("one"))
-    sketch(path, tmp_path)
-    path.write_bytes(record("two"))
-    with pytest.raises(PilekitError, match="was made with sample"):
-        sketch(path, tmp_path)
-    path.write_bytes(record("three"))
-    with pytest.raises(PilekitError, match="was made with size"):
-        sketch(path, tmp_path)
-
-
 def test_what_is_no_sketch_is_named(tmp_path: Path, made: ShardSketch, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PilekitError, match="there is no such sketch"):
         load_sketch(tmp_path / "missing.parquet")

@@ -68,14 +68,14 @@ def sketch_shard(
     threads: int | None = None,
     inputs: Inputs | None = None,
 ) -> ShardSketch:
-    """Read the shard once and write its sketch into `folder`; one that is there and was made of the same is taken.
+    """Read the shard once and write its sketch into `folder`, or take the sketch of an earlier run.
 
     advance    called with each further amount of stored bytes dealt with
     subsets    documents of these are sketched, in any spelling that the manifest knows, all others only counted
     threads    how many CPUs this shard may use; None: all usable ones. The sketch does not depend on it
     inputs     of the job: a shard that is not as it was when the job began is a `ShardChanged`
 
-    A sketch that is there but was made of anything else is a `PilekitError` that names what differs.
+    The folder belongs to a job (`output_folder`), so the sketch in it was made of this shard with these settings.
     """
     now = fingerprint(shard.path)
     format = record_format(manifest)
@@ -93,11 +93,13 @@ def sketch_shard(
         "rows": bands.rows,
     }
     place = folder / f"{shard.name}{SUFFIX}"
-    if place.exists():
-        taken = _taken(load_sketch(place), made_of, shard, on_error)
-        if is_fresh(place, shard):
-            advance(now.size)
-            return taken
+    if is_fresh(place, shard):
+        sketch = load_sketch(place)
+        if on_error == "raise" and sketch.header.skipped:
+            line, reason = sketch.header.examples[0]
+            raise bad_line_error(BadLine(shard.path, line, visible(reason)))
+        advance(now.size)
+        return sketch
 
     threads = usable_cpus() if threads is None else threads
     counts = Counts()
@@ -128,21 +130,6 @@ def sketch_shard(
 def is_fresh(place: Path, shard: Shard) -> bool:
     """Whether there is a sketch at `place` that is not older than its shard."""
     return place.exists() and changed_at(shard.path) <= changed_at(str(place))
-
-
-def _taken(sketch: ShardSketch, made_of: dict[str, Any], shard: Shard, on_error: OnError) -> ShardSketch:
-    """The sketch, if it was made of the same."""
-    for name, value in made_of.items():
-        was = getattr(sketch.header, name)
-        if was != value:
-            raise PilekitError(
-                f"{visible(sketch.path)}: was made with {name} {visible(str(was), 200)}, now it is "
-                f"{visible(str(value), 200)}; use another folder, or remove this one"
-            )
-    if on_error == "raise" and sketch.header.skipped:
-        line, reason = sketch.header.examples[0]
-        raise bad_line_error(BadLine(shard.path, line, visible(reason)))
-    return sketch
 
 
 class _Batch(NamedTuple):
