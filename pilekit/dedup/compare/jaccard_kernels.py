@@ -73,6 +73,16 @@ def shared_if_enough(one: UInt64, other: UInt64, enough: int) -> int:
 
 
 @compiled()
+def _note_mapped(mapped: MappedSets, address: np.uint64, size: int, counts: Int64) -> None:
+    """Count the bytes that looking at a set maps, if it was not looked at lately."""
+    window = address >> np.uint64(16)
+    place = int(window & np.uint64(len(mapped.looked_at) - 1))
+    if mapped.looked_at[place] != window:
+        mapped.looked_at[place] = window
+        counts[MAPPED] += WORD * size + _FAULT
+
+
+@compiled()
 def _similarity(mapped: MappedSets, one: UInt64, other: np.uint64, threshold: float, counts: Int64) -> float:
     """The similarity of a set and that of the document with rank `other`; 0 if it is below the threshold."""
     address, size = find_set(mapped, int(other & _LOW))
@@ -80,7 +90,7 @@ def _similarity(mapped: MappedSets, one: UInt64, other: np.uint64, threshold: fl
     if enough > min(len(one), size):
         return 0.0
     counts[COMPARED] += 1
-    counts[MAPPED] += WORD * size + _FAULT
+    _note_mapped(mapped, address, size, counts)
     shared = shared_if_enough(one, words_at(address, size), enough)
     return 0.0 if shared < 0 else shared / (len(one) + size - shared)
 
@@ -124,7 +134,7 @@ def decide(
         own = rank >> _OWN != np.uint64(0)
         address, size = find_set(mapped, int(rank & _LOW))
         values = words_at(address, size)
-        counts[MAPPED] += WORD * size + _FAULT
+        _note_mapped(mapped, address, size, counts)
         best, best_similarity = rank, 0.0
         for source in range(members_begin - 1, j if own else members_begin - 1):
             if source < members_begin:

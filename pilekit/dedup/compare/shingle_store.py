@@ -39,6 +39,7 @@ class MappedSets(NamedTuple):
     words, before    the bitmap of the candidates, and how many there are before every eighth word of it
     first            how many candidates there are before each shard; int64 [shards + 1]
     sets_at, ends_at the addresses of each shard's files in memory; uint64 [shards]
+    looked_at        where sets were looked at since the last release, for kernels to remember; uint64 [4096]
     """
 
     base: Int64
@@ -47,6 +48,7 @@ class MappedSets(NamedTuple):
     first: Int64
     sets_at: UInt64
     ends_at: UInt64
+    looked_at: UInt64
 
 
 class ShingleStore:
@@ -69,7 +71,9 @@ class ShingleStore:
             ends = self._map(ends_file(folder, place), documents + 1)
             values = self._map(sets_file(folder, place), int(ends[-1]))
             addresses[:, place] = values.ctypes.data, ends.ctypes.data
-        self.mapped = MappedSets(base, words, before, first, *addresses)
+        self.mapped = MappedSets(
+            base, words, before, first, addresses[0], addresses[1], np.zeros(1 << 12, dtype=np.uint64)
+        )
 
     def _map(self, path: Path, words: int) -> UInt64:
         try:
@@ -88,6 +92,7 @@ class ShingleStore:
         """Take what was read out of this process's memory; the system's page cache may keep it."""
         for mapped in self._maps:
             mapped.madvise(mmap.MADV_DONTNEED)
+        self.mapped.looked_at[:] = 0
 
     def get(self, id: int) -> UInt64:
         """The shingle set of a candidate, ascending."""
