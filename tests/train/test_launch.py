@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from pilekit.errors import PilekitError
-from pilekit.train.launch.launch import launch as launching
+from pilekit.train.launch import launch as launching
 from tests.process_groups import ROOT
 
 PROGRAM = """
 import sys
 from pilekit.errors import PilekitError
-from pilekit.train.launch.launch import launch
+from pilekit.train.launch import launch
 launch.MODULE = "tests.train.launched"
 try: sys.exit(launch.launch(int(sys.argv[1]), sys.argv[3:], int(sys.argv[2])))
 except PilekitError as error: sys.exit(f"error: {error}")
