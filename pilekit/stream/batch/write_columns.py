@@ -49,7 +49,7 @@ def write(
 ) -> None:
     """Write the rows `first_row` .. `first_row + count` as the batch's rows from `row` on, padding included.
 
-    ids, offsets, document_subsets   as in `Window`
+    ids, offsets, document_subsets   as in `PackedWindow`
     document, begin, length, start   as in `Rows`
     input_ids ...                    int64 [rows x seq_len], flat, or [0]
     """
