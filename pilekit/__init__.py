@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from pilekit.shards.write.reframe import Reframed as Reframed
     from pilekit.shards.write.reframe import reframe_corpus as reframe_corpus
     from pilekit.shards.write.shard_writer import ShardWriter as ShardWriter
-    from pilekit.stats import CorpusStats as CorpusStats
-    from pilekit.stats import SubsetStats as SubsetStats
-    from pilekit.stats import corpus_stats as corpus_stats
+    from pilekit.stats.summary import CorpusStats as CorpusStats
+    from pilekit.stats.summary import SubsetStats as SubsetStats
+    from pilekit.stats.summary import corpus_stats as corpus_stats
     from pilekit.stream import Batch as Batch
     from pilekit.stream import Pack as Pack
     from pilekit.stream import PileStream as PileStream
@@ -96,7 +96,7 @@ _NAMES = {
     "pilekit.shards.verify.verify": "Verification verify_corpus",
     "pilekit.shards.write.reframe": "Reframed reframe_corpus",
     "pilekit.shards.write.shard_writer": "ShardWriter",
-    "pilekit.stats": "CorpusStats SubsetStats corpus_stats",
+    "pilekit.stats.summary": "CorpusStats SubsetStats corpus_stats",
     "pilekit.stream": "Batch Pack PileStream",
     "pilekit.tokenize": "SampledSubset TokenBatch Tokenize Tokenizer TrainedTokenizer load_tokenizer train_tokenizer",
     "pilekit.train.config": "TrainConfig load_config",

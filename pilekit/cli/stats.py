@@ -49,8 +49,8 @@ def command(
       zstd -dc 00.jsonl.zst | pilekit stats --json -
     """
     from pilekit.artifacts.atomic_write import check_target
-    from pilekit.stats import corpus_stats
     from pilekit.stats.plot import figure_format, write_figure
+    from pilekit.stats.summary import corpus_stats
 
     if plot is not None:  # What is wrong with it is told now, not after the counting.
         figure_format(plot)

@@ -3,9 +3,3 @@
 Rows of documents come from an index, the compiled scan or a reader (count_shard.py). They are added up per shard
 (counting.py, histogram.py), and shards are joined in order (summary.py, copies.py).
 """
-
-from __future__ import annotations
-
-from pilekit.stats.summary import CorpusStats, SubsetStats, corpus_stats
-
-__all__ = ["CorpusStats", "SubsetStats", "corpus_stats"]

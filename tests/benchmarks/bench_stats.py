@@ -43,7 +43,8 @@ def measure(count):
 """
 
 PILEKIT = """
-from pilekit.stats import corpus_stats, summary
+from pilekit.stats import summary
+from pilekit.stats.summary import corpus_stats
 summary.SCANNED_FROM_BYTES = 0  # as for the long shards, so that loading the compiled scan is part of the start
 def count(paths):
     stats = corpus_stats(paths, jobs=None if len(paths) > 1 else 1)

@@ -157,7 +157,8 @@ def test_no_path_named_means_all_subsets() -> None:
 MEASURE = """
 import json, re, sys
 from pathlib import Path
-from pilekit.stats import corpus_stats, summary
+from pilekit.stats import summary
+from pilekit.stats.summary import corpus_stats
 summary.SCANNED_FROM_BYTES = int(sys.argv[2])
 stats = corpus_stats(sys.argv[1])
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

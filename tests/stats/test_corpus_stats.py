@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from pilekit import Corpus, PilekitError, load_tokenizer
 from pilekit.documents import DocumentBatch
 from pilekit.shards.index.document_rows import rows_of
-from pilekit.stats import CorpusStats, corpus_stats, counting
+from pilekit.stats import counting
 from pilekit.stats.counting import Counts, count_rows
+from pilekit.stats.summary import CorpusStats, corpus_stats
 from tests.shards import making
 
 

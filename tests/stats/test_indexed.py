@@ -23,7 +23,8 @@ from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.build import build_index, index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, index_places
-from pilekit.stats import corpus_stats, count_shard
+from pilekit.stats import count_shard
+from pilekit.stats.summary import corpus_stats
 from tests.shards.index_reference import BAD_LINES
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
@@ -186,9 +187,7 @@ def test_progress_reports_every_stored_byte(tmp_path: Path) -> None:
 def test_without_an_index_arrow_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(record("some words"))
-    script = (
-        "import sys; from pilekit.stats import corpus_stats; corpus_stats(sys.argv[1]); print('pyarrow' in sys.modules)"
-    )
+    script = "import sys; from pilekit import corpus_stats; corpus_stats(sys.argv[1]); print('pyarrow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
     assert result.stdout == "False\n"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pilekit import PilekitError
-from pilekit.stats import CorpusStats, corpus_stats
 from pilekit.stats.plot import MOST_ROWS, _density, draw, figure_format, write_figure
+from pilekit.stats.summary import CorpusStats, corpus_stats
 from tests.shards import making
 
 

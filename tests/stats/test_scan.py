@@ -17,8 +17,9 @@ from pilekit.errors import PilekitError
 from pilekit.shards.index.document_rows import document_rows
 from pilekit.shards.index.json_line_kernel import CAREFUL, KNOWN_LABELS, LINES, known_labels, line_form, scan_lines
 from pilekit.shards.write.shard_writer import ShardWriter
-from pilekit.stats import corpus_stats, summary
+from pilekit.stats import summary
 from pilekit.stats.counting import Counts, count_rows
+from pilekit.stats.summary import corpus_stats
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
 KNOWN = {label: row + 5 for row, label in enumerate([*LABELS, 'a "quoted" label', "back\\slash", "", "\x00"])}

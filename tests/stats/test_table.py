@@ -8,8 +8,8 @@ from rich.console import Console
 
 from pilekit.corpus import load_manifest
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.stats import CorpusStats, SubsetStats, corpus_stats
 from pilekit.stats.histogram import BINS
+from pilekit.stats.summary import CorpusStats, SubsetStats, corpus_stats
 from pilekit.stats.table import stats_table
 
 

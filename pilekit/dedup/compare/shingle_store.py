@@ -128,7 +128,13 @@ def words_at(address: np.uint64, count: int) -> UInt64:
 @compiled()
 def find_set(mapped: MappedSets, id: int) -> tuple[np.uint64, int]:
     """(address, size) of the set of a candidate; for kernels."""
-    place = np.searchsorted(mapped.base, id, side="right") - 1
+    place, end_place = 0, len(mapped.base) - 1
+    while end_place - place > 1:  # by hand: loading a kernel with np.searchsorted in it imports SciPy
+        middle = (place + end_place) // 2
+        if mapped.base[middle] <= id:
+            place = middle
+        else:
+            end_place = middle
     entry = _set_bits_before(mapped.words, mapped.before, id) - mapped.first[place]
     ends = words_at(mapped.ends_at[place], entry + 2)
     begin, end = ends[entry], ends[entry + 1]
