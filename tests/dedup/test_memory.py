@@ -1,4 +1,4 @@
-"""Twenty million documents in 256 MB, under a limit of the address space; and all of the result is right.
+"""Twenty million documents in 256 MB, under a limit of the memory of its own; and all of the result is right.
 
 From the sketches to what is removed: exact copies, 3 million candidate pairs, the comparison of their shingle sets and
 of 400,000 documents with a licence header, and the choice. In memory, one band's keys, ranks and their order alone
@@ -27,9 +27,8 @@ from tests.dedup.listed import lists_of
 
 DOCUMENTS = 20_000_000
 MEMORY = 256 << 20
-BESIDE = (32 << 20) + 900_000_000
-"""For a bit per document (three times 2.5 MB), for what is handed from step to step, for holes in the heap; and address
-space for the mapped sets."""
+BESIDE = 96 << 20
+"""For a bit per document (three times 2.5 MB), for arrays that one step hands to the next, and for holes in the heap."""
 
 RUN = """
 import json, resource, sys
@@ -39,8 +38,8 @@ from tests.dedup.generated import decide_generated
 
 folder, documents, memory, beside = Path(sys.argv[1]), *map(int, sys.argv[2:])
 decide_generated(folder / "warm", 40_000, 1)  # loads and compiles all there is
-taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (taken + memory + beside,) * 2)
+taken = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData"))
+resource.setrlimit(resource.RLIMIT_DATA, (taken + memory + beside,) * 2)  # mapped sets are not counted: they are files
 try:
     one_band = np.empty((3, documents), dtype=np.uint64)
 except MemoryError:

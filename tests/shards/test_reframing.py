@@ -398,8 +398,16 @@ def test_killed_at_random_moments(corpus: Path, whole: dict[str, bytes], tmp_pat
     for number in range(12):
         out = tmp_path / str(number)
         for _ in range(2):
-            end = time.monotonic() + rng.uniform(0.2, 1) * taken
-            stop_when(command(corpus, out, 2), lambda end=end: time.monotonic() > end, kill)
+            # From the first output file on, which is when there is something to break.
+            end = rng.uniform(0, 0.3) * taken
+            begun: list[float] = []
+
+            def late(out: Path = out, end: float = end, begun: list[float] = begun) -> bool:
+                if not begun and any(out.glob("train/*.zst")):
+                    begun.append(time.monotonic())
+                return bool(begun) and time.monotonic() >= begun[0] + end
+
+            stop_when(command(corpus, out, 2), late, kill)
             in_the_middle += is_sound(out, whole)
         subprocess.run(command(corpus, out, 2), check=True, capture_output=True)
         assert tree(out) == whole
