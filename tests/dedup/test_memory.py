@@ -28,7 +28,7 @@ from tests.dedup.listed import lists_of
 DOCUMENTS = 20_000_000
 MEMORY = 256 << 20
 BESIDE = 96 << 20
-"""For a bit per document (three times 2.5 MB), for arrays that one step hands to the next, and for holes in the heap."""
+"""For a bit per document (three times 2.5 MB), for arrays that steps hand to each other, and for holes in the heap."""
 
 RUN = """
 import json, resource, sys
