@@ -55,7 +55,7 @@ if __name__ == "__main__":
 
 # As many processes for the tiny shards as for the others, so that the time of starting them is known.
 PILEKIT_SEVERAL = PILEKIT.replace("None if len(paths) > 1 else 1", "usable_cpus()").replace(
-    "import corpus_stats, summary", "import corpus_stats, summary\nfrom pilekit.engine import usable_cpus"
+    "import corpus_stats\n", "import corpus_stats\nfrom pilekit.engine import usable_cpus\n"
 )
 
 POLARS = """
