@@ -60,7 +60,7 @@ class ProcessGroup:
         }
         for rank in range(world_size):
             ours, theirs = socket.socketpair()
-            command = [sys.executable, "-m", "tests.process_groups", str(theirs.fileno())]
+            command = [sys.executable, "-X", "faulthandler", "-m", "tests.process_groups", str(theirs.fileno())]
             command += [str(rank), str(world_size), str(Path(self._folder.name) / "store")]
             process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
