@@ -28,19 +28,6 @@ from tests.shards.verify.verified import (
 )
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("PILEKIT_CACHE", str(folder))
-    return folder
-
-
-@pytest.fixture
-def shard(tmp_path: Path) -> Path:
-    """About 100 checksummed frames."""
-    return write(tmp_path / "corpus" / "00.jsonl.zst", some_lines(1200))
-
-
 def test_an_index_of_another_shard(shard: Path) -> None:
     other = write(shard.parent / "other" / "01.jsonl.zst", some_lines(1300)[100:])
     index(other).rename(f"{shard}.index.parquet")
