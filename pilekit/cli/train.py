@@ -168,7 +168,7 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
             logging.getLogger("pilekit").setLevel(logging.ERROR)
             warnings.simplefilter("ignore")
         try:
-            config, run = ranks.together(lambda: _read(config_file, changes, out, ranks.world_size))
+            config, run = ranks.on_all_ranks(lambda: _read(config_file, changes, out, ranks.world_size))
             _train(config, run)
         except KeyboardInterrupt:  # the launcher says so
             raise SystemExit(130) from None

@@ -8,9 +8,9 @@ Numbers and messages between steps go over a process group of their own on the C
 behind the gradients of a GPU, and what the checkpoints' thread says over another: two threads that share one group
 would mix up their messages, and gloo then ends the process.
 
-What one rank finds wrong all must hear, or the others wait for it forever. `first` and `together` end alike on every
-rank: all get a value, or all raise. A rank that dies cannot tell; its connections close, and `lost_rank` puts into
-words what those that wait for it raise then. What all raise, one tells: `ToldElsewhere` marks it for the others.
+If one rank fails, all ranks must hear of it, or they wait for ever. `on_rank0` and `on_all_ranks` end alike on every
+rank: all ranks return a value, or all raise. A rank that dies closes its connections, and `lost_rank` gives the other
+ranks one clear line. All ranks raise; only rank 0 prints. The others raise `ToldElsewhere`.
 
 After a crash torchrun starts all ranks again beside the same store, in which the addresses of the dead ones still lie;
 a rank that read those would wait for a process that is gone. So each attempt keeps its addresses under its own number.
@@ -77,9 +77,9 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true on any rank."""
-        return bool(self.most(int(flag)))
+        return bool(self.all_max(int(flag)))
 
-    def most(self, number: int) -> int:
+    def all_max(self, number: int) -> int:
         """The largest number of any rank."""
         largest = torch.tensor([number])
         self._all_reduce(largest, dist.ReduceOp.MAX)
@@ -95,7 +95,7 @@ class Ranks:
         values[self.rank] = value
         return values
 
-    def first(self, work: Callable[[], T]) -> T:
+    def on_rank0(self, work: Callable[[], T]) -> T:
         """What `work` returns on rank 0, where alone it is called: a value that can be pickled.
 
         If it raises there, rank 0 raises that, and all others PilekitError: with the same message where it was one, and
@@ -125,7 +125,7 @@ class Ranks:
         received: T = pickle.loads(told[0])  # type: ignore[arg-type]
         return received
 
-    def together(self, work: Callable[[], T]) -> T:
+    def on_all_ranks(self, work: Callable[[], T]) -> T:
         """What `work` returns; it is called on every rank, and must not talk to the others.
 
         If it raises on any rank, all raise: PilekitError with the message of the lowest rank that did, or naming that

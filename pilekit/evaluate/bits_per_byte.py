@@ -102,7 +102,7 @@ def bits_per_byte(
     model, its tokenizer, the corpus or the folder, and if no document is selected.
     """
     ranks = ranks_of_job()
-    placed = ranks.together(lambda: device_of(device, ranks))
+    placed = ranks.on_all_ranks(lambda: device_of(device, ranks))
 
     def check() -> Prepared:
         check_counts(limit=limit, max_length=max_length, batch_tokens=batch_tokens, context_len=context_len)
@@ -125,7 +125,7 @@ def bits_per_byte(
             corpus_of(train)  # that it is there; it is read at the end
         return prepared
 
-    of = ranks.first(check)
+    of = ranks.on_rank0(check)
 
     def load() -> CausalLM | _Masked:
         if of.template is None:
@@ -137,7 +137,7 @@ def bits_per_byte(
     with ExitStack() as held:
         recorded = Recorded(Records.of([], [shard.name for shard in of.corpus.shards], of.corpus.manifest))
         if out is not None:
-            recorded = Recorded(ranks.first(lambda: _held(out, of, held)))
+            recorded = Recorded(ranks.on_rank0(lambda: _held(out, of, held)))
         labels: dict[str, None] = {}
         records, skipped = _score(
             load,
@@ -169,7 +169,7 @@ def bits_per_byte(
                 write_result(result, out)
             return result
 
-        return ranks.first(finish)
+        return ranks.on_rank0(finish)
 
 
 def score_corpus(
@@ -288,7 +288,7 @@ def _score(
             raise PilekitError(_nothing_selected(of.corpus, of.rules.subsets))
         return records
 
-    return all_of_them() if ranks is None else ranks.together(all_of_them), skipped
+    return all_of_them() if ranks is None else ranks.on_all_ranks(all_of_them), skipped
 
 
 def _scored(

@@ -39,14 +39,14 @@ def ranks_of_job() -> Ranks:
 
 
 def apart(ranks: Ranks, work: Callable[[Callable[[], None]], T], lost_after: float = LOST_SECONDS) -> T:
-    """`Ranks.together` for work that takes long, and longer on some ranks than on others.
+    """`Ranks.on_all_ranks` for work that takes long, and longer on some ranks than on others.
 
     work         is given a function to call now and then, which raises what another rank has failed with
     lost_after   seconds without a sign of life after which a rank that is waited for is gone
     """
     if ranks.world_size == 1:
         return work(lambda: None)
-    name = ranks.first(lambda: secrets.token_hex(8))  # one for each call
+    name = ranks.on_rank0(lambda: secrets.token_hex(8))  # one for each call
 
     def checked() -> T:
         signs = _Signs(name, ranks, lost_after)
@@ -60,7 +60,7 @@ def apart(ranks: Ranks, work: Callable[[Callable[[], None]], T], lost_after: flo
         finally:
             signs.end()
 
-    return ranks.together(checked)
+    return ranks.on_all_ranks(checked)
 
 
 class _Signs:

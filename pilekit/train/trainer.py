@@ -41,7 +41,7 @@ from pilekit.train.launch.interrupt import first_interrupt
 from pilekit.train.log.alerts import against_waiting
 from pilekit.train.log.logs import open_logs
 from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
-from pilekit.train.log.peek import peek_command
+from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.step_sums import StepSums
 from pilekit.train.log.tensorboard import check_tensorboard
@@ -89,20 +89,20 @@ class Trainer:
     def __init__(self, config: TrainConfig, out: str | Path = "runs/run") -> None:
         check(config)
         self.ranks = ranks = join()
-        ranks.together(lambda: check_device(config, ranks.device))
-        ranks.together(lambda: check_engine(config, ranks.device))
+        ranks.on_all_ranks(lambda: check_device(config, ranks.device))
+        ranks.on_all_ranks(lambda: check_engine(config, ranks.device))
         if config.log.tensorboard:
-            ranks.first(check_tensorboard)
+            ranks.on_rank0(check_tensorboard)
         self.config = config
         self.out = Path(out)
         streams: list[PileStream] = []  # rank 0's comes first: it makes the indexes that shards lack
-        ranks.first(lambda: streams.append(open_stream(config)))
-        self.stream = ranks.together(lambda: streams[0] if streams else open_stream(config))
+        ranks.on_rank0(lambda: streams.append(open_stream(config)))
+        self.stream = ranks.on_all_ranks(lambda: streams[0] if streams else open_stream(config))
         self.tokenizer = self.stream.tokenizer
-        self.held_out = ranks.together(lambda: open_held_out(config))
+        self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
         objective, seq_len = config.train.objective, config.data.seq_len
         lm = build_on(ranks, config.model, self.tokenizer, seq_len=seq_len, seed=config.train.seed, objective=objective)
-        if config.data.attention == "document" and not ranks.first(lambda: _keeps_documents_apart(lm, seq_len)):
+        if config.data.attention == "document" and not ranks.on_rank0(lambda: _keeps_documents_apart(lm, seq_len)):
             raise ranks.error(
                 f"a {visible(lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
                 f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
@@ -171,18 +171,18 @@ class Trainer:
                 if done.step > saved:
                     self._save(checkpoints, done)
                 finished = done.step >= steps  # more, where there are fewer to do than before
-                if finished and (metrics is not None or not ranks.first(run.model.exists)):
+                if finished and (metrics is not None or not ranks.on_rank0(run.model.exists)):
                     weights = dict(engine.full_parameters())
                     toml = to_toml(config)
-                    ranks.first(lambda: export_model(run.model, engine.lm, self.tokenizer, weights, config=toml))
+                    ranks.on_rank0(lambda: export_model(run.model, engine.lm, self.tokenizer, weights, config=toml))
                 checkpoints.finish()
             return Finished(done.step, done.tokens, not finished, run.model if finished else None, metrics)
 
     def _is_asked_to_stop(self, interrupted: bool, failed: PilekitError | None) -> bool:
         """Whether any rank was; all raise what any rank's step `failed` with after it had been done."""
-        asked = self.ranks.most(2 if failed else int(interrupted))
+        asked = self.ranks.all_max(2 if failed else int(interrupted))
         if asked == 2:
-            self.ranks.together(lambda: _raise(failed))
+            self.ranks.on_all_ranks(lambda: _raise(failed))
         return asked == 1
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
@@ -199,7 +199,7 @@ class Trainer:
             error, own = raised, [0, 0, 1]
         targets, tokens, failed = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
         if failed:
-            self.ranks.together(lambda: _raise(error))
+            self.ranks.on_all_ranks(lambda: _raise(error))
         self._without_targets = 0 if targets else self._without_targets + 1
         most = min(max(10, 2 * self.config.data.window), self.config.steps)
         if self._without_targets >= most:
@@ -241,7 +241,7 @@ class Trainer:
 
     def _peek(self, checkpoints: Checkpoints, step: int) -> str:
         """The command that shows the documents of a step, counted from 1."""
-        return peek_command(self.config, self.stream, step, checkpoints.before(step))
+        return inspect_step_command(self.config, self.stream, step, checkpoints.before(step))
 
     def _is_measured(self, step: int) -> bool:
         """Whether bits per byte are measured after this step: after every so many, and after the last."""
@@ -258,7 +258,7 @@ class Trainer:
         """The run's folder, which rank 0 holds, its checkpoints, and this rank's batches; until the block ends."""
         config, ranks = self.config, self.ranks
         with ExitStack() as opened:
-            ranks.first(lambda: _nothing(opened.enter_context(open_run(self.out, config))))
+            ranks.on_rank0(lambda: _nothing(opened.enter_context(open_run(self.out, config))))
             run = run_of(self.out, config)
             checkpoints = Checkpoints(
                 *(run.checkpoints, run.latest_file, ranks),
@@ -288,13 +288,13 @@ class Trainer:
         """What is done so far; weights, optimizer and stream are put where they were then."""
         config, ranks, engine = self.config, self.ranks, self.engine
         folder, name = checkpoints.newest(), visible(str(run.path))
-        ranks.first(lambda: check_start(run, config))
+        ranks.on_rank0(lambda: check_start(run, config))
         if folder is None and config.checkpoint.resume not in ("auto", "never"):
             folder = Path(config.checkpoint.resume)
         if folder is None:
             if self._has_trained:
                 raise ranks.error("this Trainer has trained already, and nothing of it was saved; make a new one")
-            ranks.first(lambda: take_config(run, config, None))
+            ranks.on_rank0(lambda: take_config(run, config, None))
             self._has_trained = True
             return Progress(0, 0, self.stream.state_dict(), torch.get_num_threads(), self._model)
         self._has_trained = True
@@ -305,7 +305,7 @@ class Trainer:
                 "begun with, or name another folder with --out"
             )
         try:
-            ranks.together(lambda: self.stream.load_state_dict(done.stream))
+            ranks.on_all_ranks(lambda: self.stream.load_state_dict(done.stream))
         except PilekitError as error:
             raise ranks.error(
                 f"{name}: cannot go on with other data ({error}); give [data] as it was, or name another folder with "
@@ -313,7 +313,7 @@ class Trainer:
             ) from error
         if engine.loss_scale is not None and done.loss_scale is not None:
             engine.loss_scale.load_state_dict(done.loss_scale)
-        ranks.first(lambda: take_config(run, config, folder))
+        ranks.on_rank0(lambda: take_config(run, config, folder))
         if done.world_size == ranks.world_size and done.threads != torch.get_num_threads():
             if ranks.is_first:
                 logger.warning("computing with %d threads, as the checkpoint was made with", done.threads)

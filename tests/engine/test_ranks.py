@@ -84,7 +84,7 @@ def first_gives(value: Any) -> tuple[Any, int]:
         calls.append(1)
         return value
 
-    return ranks.first(work), len(calls)
+    return ranks.on_rank0(work), len(calls)
 
 
 def first_raises(kind: str) -> tuple[str, Any]:
@@ -99,7 +99,7 @@ def first_raises(kind: str) -> tuple[str, Any]:
             raise KeyboardInterrupt
         return lambda: 0  # cannot be pickled
 
-    came = outcome(lambda: ranks.first(fail))
+    came = outcome(lambda: ranks.on_rank0(fail))
     return (came[0], "" if kind == "unpicklable" and ranks.is_first else came[1])
 
 
@@ -111,7 +111,7 @@ def together(failing: dict[int, str]) -> tuple[str, Any]:
             raise ValueError(why) if why.startswith("bug") else PilekitError(why)
         return ranks.rank * 10
 
-    return outcome(lambda: ranks.together(work))
+    return outcome(lambda: ranks.on_all_ranks(work))
 
 
 def still_in_step() -> float:
@@ -247,7 +247,7 @@ import torch
 ranks = join()
 assert dist.is_initialized() and join() is ranks
 def fail(): raise ValueError("as it is")
-for method in (ranks.first, ranks.together):
+for method in (ranks.on_rank0, ranks.on_all_ranks):
     assert method(lambda: 5) == 5
     unsent = object()
     assert method(lambda: unsent) is unsent
@@ -367,8 +367,8 @@ for name, work in {
     "sum": lambda: ranks.sum(torch.ones(1, dtype=torch.float64)),
     "any": lambda: ranks.any(False),
     "gather": lambda: ranks.gather(1),
-    "first": lambda: ranks.first(lambda: 1),
-    "together": lambda: ranks.together(lambda: 1),
+    "first": lambda: ranks.on_rank0(lambda: 1),
+    "together": lambda: ranks.on_all_ranks(lambda: 1),
     "gradients": lambda: torch.distributed.all_reduce(torch.ones(5)),
 }.items():
     try:

@@ -40,7 +40,7 @@ def main(folder: Path, kind: str, *more: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             ranks.gather(None)
         elif kind == "fails":
-            ranks.together(lambda: refuse(ranks))
+            ranks.on_all_ranks(lambda: refuse(ranks))
         elif kind == "loops":
             loop(ranks, folder)
         else:

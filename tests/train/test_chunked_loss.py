@@ -13,12 +13,18 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish
+from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.step.chunked_loss import chunked_cross_entropy
-from tests.finishing import finished
+from tests.logit_transforms import transformed
 
 BFLOAT16_STEP = 2.0**-8
-FINISHES = [UNCHANGED, Finish(cap=1.5), Finish(times=0.3), Finish(over=0.7), Finish(times=3.0, over=2.0, cap=2.5)]
+LOGIT_TRANSFORMS = [
+    UNCHANGED,
+    LogitTransform(cap=1.5),
+    LogitTransform(times=0.3),
+    LogitTransform(over=0.7),
+    LogitTransform(times=3.0, over=2.0, cap=2.5),
+]
 
 
 def made(
@@ -33,9 +39,9 @@ def made(
 
 
 def reference(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, finish: Finish = UNCHANGED
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform = UNCHANGED
 ) -> Tensor:
-    logits = finished(finish, functional.linear(hidden, weight, bias))
+    logits = transformed(transform, functional.linear(hidden, weight, bias))
     return functional.cross_entropy(logits, targets, reduction="none")
 
 
@@ -66,21 +72,21 @@ class Watched(TorchDispatchMode):
     vocabulary=st.integers(1, 9),
     width=st.integers(1, 5),
     bias=st.booleans(),
-    finish=st.sampled_from(FINISHES),
+    transform=st.sampled_from(LOGIT_TRANSFORMS),
     chunk=st.integers(1, 14),
     seed=st.integers(0, 1000),
 )
 @settings(deadline=None)
 def test_it_is_cross_entropy(
-    rows: int, vocabulary: int, width: int, bias: bool, finish: Finish, chunk: int, seed: int
+    rows: int, vocabulary: int, width: int, bias: bool, transform: LogitTransform, chunk: int, seed: int
 ) -> None:
     hidden, weight, offset, targets = made(rows, vocabulary, width, bias=bias, seed=seed)
     leaves = [hidden, weight] if offset is None else [hidden, weight, offset]
     factor = torch.tensor(-1.7, dtype=torch.float64)
-    right = reference(hidden, weight, offset, targets, finish)
+    right = reference(hidden, weight, offset, targets, transform)
     right_grads = torch.autograd.grad(right.sum(), leaves, factor)
 
-    total, each = chunked_cross_entropy(hidden, weight, offset, targets, finish=finish, rows=chunk)
+    total, each = chunked_cross_entropy(hidden, weight, offset, targets, transform=transform, rows=chunk)
 
     torch.testing.assert_close(each, right.detach())
     torch.testing.assert_close(total, right.sum())
@@ -90,13 +96,13 @@ def test_it_is_cross_entropy(
         torch.testing.assert_close(found, correct)
 
 
-@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize("transform", LOGIT_TRANSFORMS)
 @pytest.mark.parametrize("bias", [False, True])
-def test_gradcheck(bias: bool, finish: Finish) -> None:
+def test_gradcheck(bias: bool, transform: LogitTransform) -> None:
     hidden, weight, offset, targets = made(7, 11, 4, bias=bias)
 
     def total(*leaves: Tensor) -> Tensor:
-        return chunked_cross_entropy(*leaves, *([] if bias else [None]), targets, finish=finish, rows=2)[0]
+        return chunked_cross_entropy(*leaves, *([] if bias else [None]), targets, transform=transform, rows=2)[0]
 
     assert torch.autograd.gradcheck(total, (hidden, weight) if offset is None else (hidden, weight, offset))
 
@@ -182,12 +188,12 @@ def test_huge_logits_neither_overflow_nor_vanish() -> None:
     assert bool(hidden.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("finish", [UNCHANGED, Finish(times=2.0, over=3.0, cap=6.0)])
+@pytest.mark.parametrize("transform", [UNCHANGED, LogitTransform(times=2.0, over=3.0, cap=6.0)])
 @pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("hidden_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("chunk", [5, 1000])
 def test_bfloat16_against_float64(
-    hidden_dtype: torch.dtype, weight_dtype: torch.dtype, chunk: int, finish: Finish
+    hidden_dtype: torch.dtype, weight_dtype: torch.dtype, chunk: int, transform: LogitTransform
 ) -> None:
     hidden, weight, bias, targets = made(64, 101, 32, bias=True, dtype=torch.float32)
     assert bias is not None
@@ -196,10 +202,10 @@ def test_bfloat16_against_float64(
         leaf.detach().to(dtype).requires_grad_() for leaf, dtype in zip((hidden, weight, bias), types, strict=True)
     ]
     exact = [leaf.detach().double().requires_grad_() for leaf in given]
-    right = reference(exact[0], exact[1], exact[2], targets, finish)
+    right = reference(exact[0], exact[1], exact[2], targets, transform)
     right.sum().backward()
 
-    total, each = chunked_cross_entropy(given[0], given[1], given[2], targets, finish=finish, rows=chunk)
+    total, each = chunked_cross_entropy(given[0], given[1], given[2], targets, transform=transform, rows=chunk)
     (total / 64).backward()
 
     in_bfloat16 = hidden_dtype == weight_dtype == torch.bfloat16
@@ -242,13 +248,13 @@ def test_a_head_that_is_also_the_embedding() -> None:
     torch.testing.assert_close(torch.autograd.grad(total, weight)[0], right)
 
 
-@pytest.mark.parametrize("finish", FINISHES)
+@pytest.mark.parametrize("transform", LOGIT_TRANSFORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_all_logits_are_never_there(dtype: torch.dtype, finish: Finish) -> None:
+def test_all_logits_are_never_there(dtype: torch.dtype, transform: LogitTransform) -> None:
     hidden, weight, bias, targets = made(500, 300, 8, bias=True, dtype=dtype)
 
     with Watched() as watched:
-        total, _ = chunked_cross_entropy(hidden, weight, bias, targets, finish=finish, rows=33)
+        total, _ = chunked_cross_entropy(hidden, weight, bias, targets, transform=transform, rows=33)
         total.backward()
 
     assert watched.largest <= 33 * 300 < 500 * 300

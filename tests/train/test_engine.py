@@ -28,7 +28,7 @@ from pilekit.train.config import (
 from pilekit.train.model.build import build_on
 from pilekit.train.step.engine import Engine, Update
 from pilekit.train.step.sharding import own_part
-from tests.finishing import FINISHES, finishing_model
+from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.train.plain_loop import Batch, cut, plain_loop, random_rows, targets
@@ -55,11 +55,11 @@ def settings(zero: Any = 0, dtype: Any = "fp32", **scale: Any) -> TrainConfig:
 
 
 def model_of(family: str) -> Any:
-    """A tiny model, also of `FINISHES`; "narrow" has fewer rows in some parameters than ranks."""
+    """A tiny model, also of `LOGIT_TRANSFORMS`; "narrow" has fewer rows in some parameters than ranks."""
     fresh: Any = AutoModelForCausalLM
     torch.manual_seed(0)
-    if family in FINISHES:
-        return finishing_model(family)
+    if family in LOGIT_TRANSFORMS:
+        return transforming_model(family)
     if family == "narrow":
         narrow = GPTNeoXConfig(
             vocab_size=321,
@@ -126,7 +126,7 @@ def train_of_folder(
     ranks = join()
     lm = build_on(ranks, ModelConfig(path=folder), load_tokenizer(tokenizer), seq_len=16, seed=0)
     assert isinstance(lm, CausalLM)
-    assert lm.finish in FINISHES.values()
+    assert lm.transform in LOGIT_TRANSFORMS.values()
     return steps(Engine(lm, config, ranks), ranks, micro_batches, config, ROWS)
 
 
@@ -202,7 +202,7 @@ def test_models_that_are_tied_cut_unevenly_or_do_more_than_their_head(
     check_against_plain_loop(results, family, 2, config, ROWS)
 
 
-@pytest.mark.parametrize("family", FINISHES)
+@pytest.mark.parametrize("family", LOGIT_TRANSFORMS)
 def test_what_is_done_behind_the_head_is_known_on_all_ranks(
     process_group: ProcessGroups, family: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import ModelConfig, load_config
 from pilekit.train.estimate.activations import _head_bytes, activation_bytes
 from pilekit.train.estimate.estimate import estimate
-from pilekit.train.log.peek import peek_command
+from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.step.masked_loss import mlm_loss
 from pilekit.train.step.objectives import count_targets, subset_sums
@@ -398,8 +398,8 @@ def test_a_step_in_which_nothing_was_masked_is_skipped(made: Path, tmp_path: Pat
 
 def test_the_command_that_shows_a_step_begins_from_the_beginning(made: Path, tmp_path: Path) -> None:
     ours = trainer(made, tmp_path / "run")
-    assert "--lanes" in peek_command(ours.config, ours.stream, 5, Path("checkpoints/step-4"))
-    assert "--state" not in peek_command(ours.config, ours.stream, 5, Path("checkpoints/step-4"))
+    assert "--lanes" in inspect_step_command(ours.config, ours.stream, 5, Path("checkpoints/step-4"))
+    assert "--state" not in inspect_step_command(ours.config, ours.stream, 5, Path("checkpoints/step-4"))
 
 
 @pytest.mark.parametrize("attention", ["document", "row"])

@@ -21,7 +21,7 @@ from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import ModelConfig
 from pilekit.train.model.build import build_model, build_on, count_parameters
 from pilekit.train.model.presets import PRESETS
-from tests.finishing import FINISHES, finishing_model
+from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
@@ -76,7 +76,7 @@ def test_a_preset_is_made_for_its_tokenizer_and_row_length(tokenizer: Tokenizer)
         tokenizer.pad_id,
     )
     assert lm.model.training
-    assert lm.finish == UNCHANGED
+    assert lm.transform == UNCHANGED
     assert config._attn_implementation == "sdpa"
     assert {parameter.dtype for parameter in lm.model.parameters()} == {torch.float32}
     assert count_parameters(ModelConfig(preset="pythia-14m"), tokenizer, seq_len=48) == sum(
@@ -188,16 +188,16 @@ def shape_on_rank(folder: str, tokenizer: str) -> dict[str, Any]:
         "stored": list(model.state_dict()),
         "buffers": {name: buffer.tolist() for name, buffer in model.named_buffers()},
         "tied": lm.head.weight is model.get_input_embeddings().weight,
-        "head": (lm.finish, lm.max_length, lm.model.training, type(lm.trunk).__name__),
+        "head": (lm.transform, lm.max_length, lm.model.training, type(lm.trunk).__name__),
         "values": {name: value.tolist() for name, value in model.state_dict().items()} if join().is_first else None,
     }
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
+@pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS])
 def test_other_ranks_build_the_same_model_without_its_numbers(
     family: str, tokenizer: Tokenizer, tmp_path: Path, process_group: ProcessGroups
 ) -> None:
-    model = finishing_model(family) if family in FINISHES else tiny_model(family)  # type: ignore[arg-type]
+    model = transforming_model(family) if family in LOGIT_TRANSFORMS else tiny_model(family)  # type: ignore[arg-type]
     model.config.save_pretrained(tmp_path / "model")
     first, second = process_group(2).run(shape_on_rank, str(tmp_path / "model"), str(tokenizer.path))
     alone = build_model(ModelConfig(config=str(tmp_path / "model")), tokenizer, seq_len=16, seed=3)
@@ -205,7 +205,7 @@ def test_other_ranks_build_the_same_model_without_its_numbers(
     assert second.pop("values") is None
     assert first == second
     assert first["tied"] == (family in ("gpt2", "gemma2", "cohere"))
-    assert first["head"][0] == FINISHES.get(family, UNCHANGED)
+    assert first["head"][0] == LOGIT_TRANSFORMS.get(family, UNCHANGED)
 
 
 def error_on_rank(folder: str, tokenizer: str) -> str:

@@ -20,7 +20,7 @@ from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.stream import PileStream
 from pilekit.train.step.objectives import clm_loss, count_targets, subset_sums
-from tests.finishing import FINISHES, finishing_model
+from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.concatenated import Document, reference_rows
 from tests.train.test_chunked_loss import Watched, relative_error
@@ -52,8 +52,8 @@ def packed(lengths: Sequence[int], *, seq_len: int = SEQ_LEN, seed: int = 0) -> 
 
 
 def tiny(family: str, *, dtype: torch.dtype = torch.float64) -> CausalLM:
-    """A tiny model without dropout, of `FAMILIES` or of `FINISHES`."""
-    model = finishing_model(family) if family in FINISHES else tiny_model(family)  # type: ignore[arg-type]
+    """A tiny model without dropout, of `FAMILIES` or of `LOGIT_TRANSFORMS`."""
+    model = transforming_model(family) if family in LOGIT_TRANSFORMS else tiny_model(family)  # type: ignore[arg-type]
     return as_causal_lm(model.to(dtype).eval())
 
 
@@ -93,10 +93,10 @@ def assert_same_gradients(found: dict[str, Tensor], right: dict[str, Tensor], to
 
 
 @pytest.mark.parametrize("attention", ["document", "causal"])
-@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
+@pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS])
 def test_the_loss_is_the_models(family: str, attention: Attention) -> None:
     lm = tiny(family)
-    assert lm.finish == FINISHES.get(family, UNCHANGED)
+    assert lm.transform == LOGIT_TRANSFORMS.get(family, UNCHANGED)
     batch = packed([5, 3, 20, 0, 7, 1])
     right = torch.tensor(plain_nll(lm, batch, attention), dtype=torch.float64)
 
@@ -108,7 +108,7 @@ def test_the_loss_is_the_models(family: str, attention: Attention) -> None:
     assert not nll.requires_grad
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
+@pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS])
 def test_gradients_are_those_of_all_logits(family: str) -> None:
     """Through the model's own forward; some heads are also the embedding."""
     lm = tiny(family)
@@ -125,7 +125,7 @@ def test_gradients_are_those_of_all_logits(family: str) -> None:
 
 
 @pytest.mark.parametrize("attention", ["document", "causal"])
-@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
+@pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS])
 def test_chunks_and_whole_logits_agree(family: str, attention: Attention) -> None:
     lm = tiny(family)
     batch = packed([5, 3, 20, 0, 7, 1])
@@ -133,7 +133,7 @@ def test_chunks_and_whole_logits_agree(family: str, attention: Attention) -> Non
     loss.backward()
     right = gradients(lm)
 
-    whole = dataclasses.replace(lm, finish=None)
+    whole = dataclasses.replace(lm, transform=None)
     whole_loss, whole_nll = clm_loss(whole, batch, attention=attention, scale=0.25)
     whole_loss.backward()
 
@@ -142,7 +142,7 @@ def test_chunks_and_whole_logits_agree(family: str, attention: Attention) -> Non
     assert_same_gradients(gradients(lm), right)
 
 
-@pytest.mark.parametrize("family", FINISHES)
+@pytest.mark.parametrize("family", LOGIT_TRANSFORMS)
 def test_what_is_done_behind_the_head_matters(family: str) -> None:
     """Else what is said of these families here would be true of any others."""
     lm = tiny(family)
@@ -150,7 +150,7 @@ def test_what_is_done_behind_the_head_matters(family: str) -> None:
     loss, _ = clm_loss(lm, batch, attention="causal", scale=1.0)
     loss.backward()
     right = gradients(lm)
-    without, _ = clm_loss(dataclasses.replace(lm, finish=UNCHANGED), batch, attention="causal", scale=1.0)
+    without, _ = clm_loss(dataclasses.replace(lm, transform=UNCHANGED), batch, attention="causal", scale=1.0)
     without.backward()
     assert abs((loss - without).item()) > 0.01 * loss.item()
     name = "model.embed_tokens.weight"
@@ -250,7 +250,7 @@ def test_uneven_micro_batches_add_up_to_one_big_batch(family: str, cuts: list[in
     assert_same_gradients(gradients(lm), right)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
+@pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS])
 @pytest.mark.parametrize("attention", ["document", "causal"])
 def test_a_batch_without_a_target(family: str, attention: Attention) -> None:
     lm = tiny(family, dtype=torch.float32)
@@ -290,7 +290,7 @@ def test_a_rows_first_label_is_not_used() -> None:
     assert count_targets(batch) == count_targets(without)
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", *FINISHES])
+@pytest.mark.parametrize("family", ["gpt_neox", *LOGIT_TRANSFORMS])
 def test_the_head_runs_only_where_a_target_is(family: str) -> None:
     lm = tiny(family, dtype=torch.float32)
     batch = packed([30] * 20, seq_len=31)
@@ -304,7 +304,7 @@ def test_the_head_runs_only_where_a_target_is(family: str) -> None:
     assert watched.largest < batch["labels"].numel() * VOCABULARY / 2
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES])
+@pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS])
 def test_bf16_is_near_float32(family: str) -> None:
     """A loss within 1 % and gradients within 5 %: eight bits of mantissa, two layers, logits of a few units.
 

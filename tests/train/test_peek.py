@@ -17,7 +17,7 @@ from pilekit.cli.main import pilekit
 from pilekit.stream import PileStream
 from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.data import open_stream
-from pilekit.train.log.peek import peek_command
+from pilekit.train.log.peek import inspect_step_command
 from tests.tiny import tiny_corpus, tiny_tokenizer
 
 Rows = list[list[tuple[str, int]]]
@@ -75,7 +75,7 @@ def test_it_shows_the_documents_of_a_step(made: Path, data: dict[str, Any]) -> N
     stream = open_stream(config)
     steps = trained_on(stream, 9)
     for step in (1, 2, 9):
-        command = peek_command(config, stream, step)
+        command = inspect_step_command(config, stream, step)
         assert without_empty_rows(shown_by(command)) == without_empty_rows(steps[step - 1]), command
 
 
@@ -97,7 +97,7 @@ def test_the_first_world_size_does_not_matter(made: Path) -> None:
     parts = [trained_on(stream, 4) for stream in streams]
     for step in range(4):
         rows = [row for part in parts for row in part[step]]
-        shown = shown_by(peek_command(config, streams[0], step + 1))
+        shown = shown_by(inspect_step_command(config, streams[0], step + 1))
         assert without_empty_rows(shown) == without_empty_rows(rows)
 
 
@@ -114,7 +114,7 @@ def test_shards_of_another_kind_and_several_paths(made: Path) -> None:
         config = config_of(made, path=["-0.jsonl.gz", "-1.jsonl.gz", "-2.jsonl.gz"], manifest="demo")
         stream = open_stream(config)
         steps = trained_on(stream, 3)
-        command = peek_command(config, stream, 3)
+        command = inspect_step_command(config, stream, 3)
         assert without_empty_rows(shown_by(command)) == without_empty_rows(steps[2])
     finally:
         os.chdir(here)
@@ -134,17 +134,17 @@ def test_from_a_checkpoint(made: Path, tmp_path: Path) -> None:
     (checkpoint / "state.json").write_bytes(msgspec.json.encode(sealed))
     ahead = [next(batches).documents() for _ in range(3)]
     for step in (6, 8):
-        command = peek_command(config, stream, step, checkpoint)
+        command = inspect_step_command(config, stream, step, checkpoint)
         assert "--lanes" not in command
         assert without_empty_rows(shown_by(command)) == without_empty_rows(ahead[step - 6])
     for step in (5, 1):  # lies before the checkpoint
-        command = peek_command(config, stream, step, checkpoint)
+        command = inspect_step_command(config, stream, step, checkpoint)
         assert "--state" not in command
         assert without_empty_rows(shown_by(command)) == without_empty_rows(before[step - 1])
     broken: Any
     for broken in ({"xxh3": "0", "state": {}}, {"xxh3": "0", "state": {"progress": 5}}, {"state": {}}):
         (checkpoint / "state.json").write_bytes(msgspec.json.encode(broken))
-        words = shlex.split(peek_command(config, stream, 6, checkpoint))
+        words = shlex.split(inspect_step_command(config, stream, 6, checkpoint))
         result = CliRunner().invoke(pilekit, words[1:])
         assert result.exit_code == 1
         assert "Traceback" not in result.output
@@ -154,7 +154,7 @@ def test_the_tokenizer_of_a_model(made: Path) -> None:
     config = config_of(made, tokenizer=None)
     config = msgspec.structs.replace(config, model=ModelConfig(path="a model"))
     stream = open_stream(config_of(made))
-    assert shlex.split(peek_command(config, stream, 1))[3:5] == ["--tokenizer", "a model"]
+    assert shlex.split(inspect_step_command(config, stream, 1))[3:5] == ["--tokenizer", "a model"]
 
 
 @pytest.mark.parametrize("lanes", ["3", "3,", "a,b", "3,4,5", "-1,2", "", "9999999999,1"])

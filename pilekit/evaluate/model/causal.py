@@ -2,11 +2,11 @@
 
 transformers loads more under `AutoModelForCausalLM` than causal language models, and calls them in more ways than one.
 So nothing is concluded from names: a few tokens are run through the model once, and what it does is what counts.
-`finish` is such a finding. Where there is one, logits may be made from the trunk's output in chunks, so that those of a
-whole batch are never held (a batch of 16 x 2,048 tokens of a vocabulary of 50,304 is 6.6 GB of float32); where there is
-none, only the model's own logits are right. It must explain the logits of a few tokens, and those that the model makes
-when its head is made to give numbers from far below to far above any cap: a fresh head's are too small to show one, and
-some are all 0. Probing takes 0.08 s for `pythia-14m` on one core.
+`transform` is such a finding. Where there is one, logits may be made from the trunk's output in chunks, so that the
+logits of a whole batch are never held (a batch of 16 x 2,048 tokens of a vocabulary of 50,304 is 6.6 GB of float32);
+where there is none, only the model's own logits are right. It must explain the logits of a few tokens, and the logits
+that the model makes when its head gives numbers from far below to far above any cap: the logits of a fresh head are too
+small to show a cap, and some are all 0. Probing takes 0.08 s for `pythia-14m` on one core.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.model.load import load_model, positions_of
-from pilekit.evaluate.model.logit_transform import Finish, finish_of, same_numbers
+from pilekit.evaluate.model.logit_transform import LogitTransform, logit_transform_of, same_numbers
 from pilekit.tokenize import Tokenizer
 
 PROBE_TOKENS = 8
@@ -45,8 +45,8 @@ class CausalLM:
     """Hidden states to logits; it may have a bias, and its weight may be the input embedding's."""
     max_length: int | None
     """Positions that the model has; None: it names no limit."""
-    finish: Finish | None
-    """The model's logits are exactly `finish(head(...))` of the trunk's output, so that they may be made in chunks;
+    transform: LogitTransform | None
+    """The model's logits are exactly `transform(head(...))` of the trunk's output, so that they may be made in chunks;
     None: only its own are right."""
 
 
@@ -80,7 +80,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
     changed[0, -1] = (ids[0, -1] + 1) % _embeddings(model).num_embeddings
     try:
         with predicting(model):
-            logits, finish = _probe_head(model, head, ids)
+            logits, transform = _probe_head(model, head, ids)
             changed_logits = model(input_ids=changed, use_cache=False).logits
     except Exception as error:  # whatever a model raises that is not called with tokens alone
         raise PilekitError(
@@ -96,7 +96,7 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
         trunk=model.base_model,
         head=cast("nn.Linear", head),
         max_length=max_length_of(model),
-        finish=finish,
+        transform=transform,
     )
 
 
@@ -149,7 +149,7 @@ def depends_on_length(model: PreTrainedModel) -> bool:
     return bool(_LENGTH_DEPENDENT.search(repr(getattr(model.config.get_text_config(), "rope_parameters", None))))
 
 
-def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, Finish | None]:
+def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, LogitTransform | None]:
     """The logits of `ids`, and what they are bit for bit of what `head` makes of the trunk's output."""
     if type(head) is not nn.Linear or model.base_model is model:
         return cast("Tensor", model(input_ids=ids, use_cache=False).logits), None
@@ -158,7 +158,7 @@ def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[T
     if not same_numbers(getattr(trunk, "last_hidden_state", None), given):
         return logits, None
     _, chosen, of_chosen = _logits_beside_head(model, head, ids, _from_low_to_high)
-    return logits, finish_of(model.config, [(made, logits), (chosen, of_chosen)])
+    return logits, logit_transform_of(model.config, [(made, logits), (chosen, of_chosen)])
 
 
 def _logits_beside_head(

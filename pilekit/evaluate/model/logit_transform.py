@@ -1,9 +1,9 @@
-"""`Finish`: what some models still do to each logit after the head, known exactly enough to be done in chunks.
+"""`LogitTransform`: what some models still do to each logit after the head, known exactly enough to be done in chunks.
 
 Cohere multiplies its logits, Granite divides them, Gemma 2 and those after it cap them softly. A config.json holds the
 numbers, but its words for them neither say what is done (by `logits_scaling` Granite divides and HyperCLOVA X
-multiplies) nor that anything is. So they make candidates only, and `finish_of` takes the first that turns what the head
-gave into the model's own logits, bit for bit.
+multiplies) nor that anything is. So they make candidates only, and `logit_transform_of` takes the first candidate that
+turns the head's output into the model's own logits, bit for bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class LogitTransform:
     """Logits times a number, divided by a number, and then, where there is a cap, cap * tanh(logits / cap)."""
 
     times: float = 1.0
@@ -52,18 +52,18 @@ class Finish:
         return grad
 
 
-UNCHANGED = Finish()
+UNCHANGED = LogitTransform()
 
 
-def finish_of(config: PreTrainedConfig, seen: Iterable[tuple[Tensor, Tensor]]) -> Finish | None:
-    """The finish of a model with this configuration; None if it is none that this module knows.
+def logit_transform_of(config: PreTrainedConfig, seen: Iterable[tuple[Tensor, Tensor]]) -> LogitTransform | None:
+    """The transform of a model with this configuration; None if it is none that this module knows.
 
     seen   (what the head gave, the model's logits), of which every number must be explained
     """
     seen = list(seen)
-    for finish in _candidates(config):
-        if all(same_numbers(finish(given), logits) for given, logits in seen):
-            return finish
+    for transform in _candidates(config):
+        if all(same_numbers(transform(given), logits) for given, logits in seen):
+            return transform
     return None
 
 
@@ -74,12 +74,12 @@ def same_numbers(left: Any, right: Any) -> bool:
     return equal(left.double().nan_to_num(), right.double().nan_to_num())
 
 
-def _candidates(config: PreTrainedConfig) -> Iterator[Finish]:
+def _candidates(config: PreTrainedConfig) -> Iterator[LogitTransform]:
     scales, caps = _numbers(config, SCALES), _numbers(config, CAPS)
     for cap in (None, *caps):
-        yield Finish(cap=cap)
-        yield from (Finish(times=scale, cap=cap) for scale in scales)
-        yield from (Finish(over=scale, cap=cap) for scale in scales)
+        yield LogitTransform(cap=cap)
+        yield from (LogitTransform(times=scale, cap=cap) for scale in scales)
+        yield from (LogitTransform(over=scale, cap=cap) for scale in scales)
 
 
 def _numbers(config: PreTrainedConfig, names: Iterable[str]) -> list[float]:

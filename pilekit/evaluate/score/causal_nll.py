@@ -138,7 +138,7 @@ def score_documents(
     raises; `share` gets it from the forward pass, as the cause of that PilekitError.
     """
     share = share or Fitting(_length)
-    batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.finish is not None else BATCH_TOKENS)
+    batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.transform is not None else BATCH_TOKENS)
     held: list[_Piece] = []
     weight = 0
     before = np.array([] if prefix is None else [prefix], dtype=np.uint32)
@@ -210,17 +210,17 @@ def _losses(lm: CausalLM, batch: list[_Piece]) -> list[float]:
     counts = [piece.window.targets for piece in batch]
     input_ids, places, targets = (torch.from_numpy(array).to(lm.model.device) for array in _arrays(batch))
     # No attention mask: it would only say that the padding behind a window is padding, and cost the fast kernel.
-    if lm.finish is not None:
+    if lm.transform is not None:
         rows = lm.trunk(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
     else:
         rows = lm.model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1)
     losses = torch.empty(len(places), dtype=torch.float64, device=rows.device)
-    step = chunk_rows(rows.device, lm.head.weight.shape[0] if lm.finish is not None else rows.shape[-1])
+    step = chunk_rows(rows.device, lm.head.weight.shape[0] if lm.transform is not None else rows.shape[-1])
     for begin in range(0, len(places), step):
         chunk = slice(begin, begin + step)
         logits = rows[places[chunk]]
-        if lm.finish is not None:
-            logits = lm.finish(lm.head(logits))
+        if lm.transform is not None:
+            logits = lm.transform(lm.head(logits))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses[chunk] = cross_entropy(logits, targets[chunk], reduction="none")
     starts = np.cumsum([0, *counts[:-1]])

@@ -194,13 +194,13 @@ def verify_together(folder: Path, ranks: Ranks, *, hashes: bool = True) -> State
         except Damaged as damage:
             return str(damage)
 
-    state = ranks.first(read)
+    state = ranks.on_rank0(read)
     if isinstance(state, str):
         raise Damaged(state)
     if not hashes:
         return state
     mine = deal({name: file.bytes for name, file in state.files.items()}, ranks.world_size)[ranks.rank]
-    difference = ranks.together(lambda: _hashes_differ(folder, state, mine))
+    difference = ranks.on_all_ranks(lambda: _hashes_differ(folder, state, mine))
     for reason in ranks.gather(difference):
         if reason is not None:
             raise Damaged(reason)

@@ -93,7 +93,7 @@ class Checkpoints:
                 raise PilekitError(f"{visible(str(self._folder))}: cannot be written: {error.strerror}") from error
             return steps_in(self._folder)
 
-        there = ranks.first(tidy)
+        there = ranks.on_rank0(tidy)
         found, damaged = find_checkpoint(self._folder, lambda folder: verify_together(folder, ranks), there)
         if found is not None:
 
@@ -103,7 +103,7 @@ class Checkpoints:
                     logger.warning("%s; resuming from %s, and the next save removes what is damaged", told, found.name)
                 point_to(self._latest, found)
 
-            ranks.first(take)
+            ranks.on_rank0(take)
         self._damaged = list(damaged)
         self._verified = found
         return found

@@ -142,7 +142,7 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
     not fit, before anything is changed.
     """
     reader = _Reader(folder)
-    theirs = ranks.together(reader.forms)
+    theirs = ranks.on_all_ranks(reader.forms)
     own = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
     parameters = optimized(optimizer)
     stepped = {name: p for name, p in parameters.items() if any(f"optimizer.{name}.{kind}" in theirs for kind in KINDS)}

@@ -13,7 +13,7 @@ from pilekit.train.checkpoint import Checkpoints
 from pilekit.train.config import TrainConfig
 from pilekit.train.log.alerts import Watch, against_waiting
 from pilekit.train.log.metrics import MetricsLog, StepMetrics, read_metrics
-from pilekit.train.log.peek import peek_command
+from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.tensorboard import TensorBoardLog
 from pilekit.train.run_folder import RunFolder
 
@@ -37,7 +37,7 @@ def open_logs(
             logs.append(opened.enter_context(TensorBoardLog(run.path / "tensorboard", resume_step=step)))
 
         def peek(number: int) -> str:
-            return peek_command(config, stream, number, checkpoints.before(number))
+            return inspect_step_command(config, stream, number, checkpoints.before(number))
 
         watches.append(Watch(peek, against_waiting(stream), read_metrics(run.metrics_file)))
 
@@ -54,6 +54,6 @@ def open_logs(
             log.close()
 
     with ExitStack() as opened:
-        ranks.first(begin)
+        ranks.on_rank0(begin)
         yield write
-        ranks.first(end)
+        ranks.on_rank0(end)

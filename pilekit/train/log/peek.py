@@ -15,7 +15,7 @@ from pilekit.stream import PileStream
 from pilekit.train.config import DataConfig, TrainConfig
 
 
-def peek_command(config: TrainConfig, stream: PileStream, step: int, checkpoint: Path | None = None) -> str:
+def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, checkpoint: Path | None = None) -> str:
     """`pilekit stream ... --peek` for a step as metrics.jsonl counts them, from 1; to be run in the same folder.
 
     checkpoint   a `step-N` folder of the run, to go from if N is below `step`; else, and with None, the command goes

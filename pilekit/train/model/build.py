@@ -34,7 +34,7 @@ from pilekit.evaluate.model.load import (
     quiet,
     read_config,
 )
-from pilekit.evaluate.model.logit_transform import Finish
+from pilekit.evaluate.model.logit_transform import LogitTransform
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import ModelConfig, Objective
 from pilekit.train.model.presets import PRESETS
@@ -54,12 +54,12 @@ def build_on(
     """
     built: list[CausalLM | MaskedLM] = []
 
-    def build() -> bool | Finish | None:
+    def build() -> bool | LogitTransform | None:
         built.append(lm := build_model(config, tokenizer, seq_len=seq_len, seed=seed, objective=objective))
-        return lm.head_by_place if isinstance(lm, MaskedLM) else lm.finish
+        return lm.head_by_place if isinstance(lm, MaskedLM) else lm.transform
 
-    finding = ranks.first(build)
-    lm = ranks.together(
+    finding = ranks.on_rank0(build)
+    lm = ranks.on_all_ranks(
         lambda: built[0] if built else _unfilled(model_shape(config, tokenizer, seq_len, objective), objective, finding)
     )
     lm.model.train()
@@ -151,7 +151,9 @@ def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:
     )
 
 
-def _unfilled(shape: PreTrainedModel, objective: Objective, finding: bool | Finish | None) -> CausalLM | MaskedLM:
+def _unfilled(
+    shape: PreTrainedModel, objective: Objective, finding: bool | LogitTransform | None
+) -> CausalLM | MaskedLM:
     """The model of this shape with memory for its parameters that nobody has written to; `finding` is of its head."""
     with no_init_weights(), quiet():
         model: Any = _from_config(shape.config, KINDS[objective])
@@ -163,7 +165,7 @@ def _unfilled(shape: PreTrainedModel, objective: Objective, finding: bool | Fini
         trunk=model.base_model,
         head=model.get_output_embeddings(),
         max_length=max_length_of(model),
-        finish=finding if isinstance(finding, Finish) else None,
+        transform=finding if isinstance(finding, LogitTransform) else None,
     )
 
 

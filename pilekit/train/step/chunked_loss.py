@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish
+from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 
 ROWS = 1024
 """Rows whose logits are held at a time, in the type of the matrix products. Fewer are slower where the products are in
@@ -45,23 +45,23 @@ def chunked_cross_entropy(
     bias: Tensor | None,
     targets: Tensor,
     *,
-    finish: Finish = UNCHANGED,
+    transform: LogitTransform = UNCHANGED,
     rows: int = ROWS,
 ) -> tuple[Tensor, Tensor]:
-    """(sum, each): the cross entropy of `finish(hidden @ weight.T + bias)` against `targets`, summed, and by row.
+    """(sum, each): the cross entropy of `transform(hidden @ weight.T + bias)` against `targets`, summed, and by row.
 
     hidden   [rows, width]
     weight   [vocabulary, width]
     bias     [vocabulary], or None
     targets  int64 [rows], all of them below the vocabulary: rows without a target do not belong in here
-    finish   what the model does to its head's output
+    transform   what the model does to its head's output
     rows     whose logits are held at a time; no result depends on it but by rounding
 
     The sum, 0-d, can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64 inputs),
     and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in the
     inputs' type.
     """
-    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, finish, rows)  # type: ignore[no-untyped-call]
+    total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, transform, rows)  # type: ignore[no-untyped-call]
     return total, each
 
 
@@ -70,7 +70,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, finish: Finish, rows: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        transform: LogitTransform,
+        rows: int,
     ) -> tuple[Tensor, Tensor]:
         product_type = torch.promote_types(hidden.dtype, weight.dtype)
         exact_type = torch.promote_types(product_type, torch.float32)
@@ -85,7 +91,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             chunk = slice(begin, begin + rows)
             logits = torch.mm(states[chunk], words.T)
             # From here on they are their own gradient.
-            each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], finish, exact_type)
+            each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], transform, exact_type)
             if grad_hidden is not None:
                 torch.mm(logits, words, out=grad_hidden[chunk])
             if grad_weight is not None:
@@ -111,7 +117,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def _turn_into_gradient(
-    logits: Tensor, bias: Tensor | None, targets: Tensor, finish: Finish, exact_type: torch.dtype
+    logits: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform, exact_type: torch.dtype
 ) -> Tensor:
     """Write their gradient over `logits` [rows, vocabulary]; returns the loss of each row.
 
@@ -122,12 +128,12 @@ def _turn_into_gradient(
     for begin in range(0, len(logits), rows):
         part = slice(begin, begin + rows)
         exact = logits[part].to(exact_type)
-        exact = finish(exact if bias is None else exact + bias)
+        exact = transform(exact if bias is None else exact + bias)
         log_shares = torch.log_softmax(exact, dim=-1)
         chosen = targets[part, None]
         each[part] = log_shares.gather(1, chosen).squeeze(1).neg_()
         gradient = log_shares.exp_().scatter_add_(1, chosen, log_shares.new_full(chosen.shape, -1.0))
-        logits[part] = finish.backward_(gradient, exact)
+        logits[part] = transform.backward_(gradient, exact)
     return each
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pilekit.evaluate.model.causal import CausalLM
-from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish
+from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.train.config import Attention, Objective
 from pilekit.train.step.chunked_loss import chunked_cross_entropy
 
@@ -40,11 +40,11 @@ def clm_loss(lm: CausalLM, batch: Mapping[str, Tensor], *, attention: Attention,
     inputs = {"input_ids": batch["input_ids"], "use_cache": False}
     if attention == "document":
         inputs["position_ids"] = batch["position_ids"]
-    if lm.finish is None:
+    if lm.transform is None:
         return loss_of_logits(lm.model(**inputs).logits[:, :-1], targets, scale)
     hidden = lm.trunk(**inputs).last_hidden_state[:, :-1].flatten(0, 1)
     places = (targets.flatten() != IGNORED).nonzero().squeeze(1)
-    return loss_of_states(hidden.index_select(0, places), places, lm.head, targets, scale, lm.finish)
+    return loss_of_states(hidden.index_select(0, places), places, lm.head, targets, scale, lm.transform)
 
 
 def loss_of_logits(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -55,10 +55,15 @@ def loss_of_logits(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tenso
 
 
 def loss_of_states(
-    states: Tensor, places: Tensor, head: nn.Linear, targets: Tensor, scale: float, finish: Finish = UNCHANGED
+    states: Tensor,
+    places: Tensor,
+    head: nn.Linear,
+    targets: Tensor,
+    scale: float,
+    transform: LogitTransform = UNCHANGED,
 ) -> tuple[Tensor, Tensor]:
-    """The same of what `head` and `finish` make of `states` [places, width]; `places` are those of the flat targets."""
-    total, each = chunked_cross_entropy(states, head.weight, head.bias, targets.flatten()[places], finish=finish)
+    """The same from `states` [places, width], through `head` and `transform`, for the flat targets at `places`."""
+    total, each = chunked_cross_entropy(states, head.weight, head.bias, targets.flatten()[places], transform=transform)
     return total * scale, each.new_zeros(targets.numel()).index_copy_(0, places, each).view(targets.shape)
 
 

@@ -36,7 +36,7 @@ from transformers import (
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm, check_vocabulary, isolates_documents, load_causal_lm
-from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish
+from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.tokenize import load_tokenizer
 from tests.tiny import Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
@@ -88,7 +88,7 @@ def test_a_loaded_model_is_the_saved_one(family: Family, tmp_path: Path) -> None
     lm = load_causal_lm(tmp_path)
     assert not lm.model.training
     assert lm.max_length == 32
-    assert lm.finish == UNCHANGED
+    assert lm.transform == UNCHANGED
     assert torch.equal(logits(lm.model).cpu(), logits(saved))
     with torch.no_grad():
         hidden = lm.trunk(input_ids=IDS.to(lm.model.device), use_cache=False).last_hidden_state
@@ -153,7 +153,7 @@ def test_a_masked_language_model_is_refused(tmp_path: Path) -> None:
 
 def test_the_same_architecture_as_a_decoder_is_taken(tmp_path: Path) -> None:
     made(BertConfig(**SMALL, intermediate_size=64, is_decoder=True)).save_pretrained(tmp_path)
-    assert load_causal_lm(tmp_path).finish is None  # a layer stands between trunk and head
+    assert load_causal_lm(tmp_path).transform is None  # a layer stands between trunk and head
 
 
 @pytest.mark.parametrize("config", [T5Config(d_model=32, vocab_size=64, num_layers=1), BartConfig(d_model=32)])
@@ -170,21 +170,21 @@ def test_an_encoder_decoder_model_is_refused(config: Any, tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.parametrize(
-    ("config", "finish"),
+    ("config", "transform"),
     [
-        (Gemma2Config(**LLAMA_LIKE, final_logit_softcapping=30.0), Finish(cap=30.0)),
-        (Cohere2Config(**LLAMA_LIKE, logit_scale=0.3), Finish(times=0.3)),
-        (GraniteConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), Finish(over=7.0)),
-        (HyperCLOVAXConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), Finish(times=7.0)),
-        (RecurrentGemmaConfig(**WITHOUT_HEAD_DIM, logits_soft_cap=3.0), Finish(cap=3.0)),
+        (Gemma2Config(**LLAMA_LIKE, final_logit_softcapping=30.0), LogitTransform(cap=30.0)),
+        (Cohere2Config(**LLAMA_LIKE, logit_scale=0.3), LogitTransform(times=0.3)),
+        (GraniteConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), LogitTransform(over=7.0)),
+        (HyperCLOVAXConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), LogitTransform(times=7.0)),
+        (RecurrentGemmaConfig(**WITHOUT_HEAD_DIM, logits_soft_cap=3.0), LogitTransform(cap=3.0)),
     ],
 )
-def test_what_is_done_behind_the_head_is_found_out(config: Any, finish: Finish, dtype: torch.dtype) -> None:
+def test_what_is_done_behind_the_head_is_found_out(config: Any, transform: LogitTransform, dtype: torch.dtype) -> None:
     lm = as_causal_lm(made(config).to(dtype))
-    assert lm.finish == finish
+    assert lm.transform == transform
     with torch.no_grad():
         by_head = lm.head(lm.trunk(input_ids=IDS, use_cache=False).last_hidden_state)
-        assert torch.equal(lm.finish(by_head), logits(lm.model))
+        assert torch.equal(lm.transform(by_head), logits(lm.model))
         assert not torch.equal(by_head, logits(lm.model))
 
 
@@ -193,17 +193,17 @@ def test_a_cap_is_found_where_logits_are_too_small_to_show_it() -> None:
     for scale in (1e-3, 0.0):
         with torch.no_grad():
             model.get_output_embeddings().weight.mul_(scale)
-        assert as_causal_lm(model).finish == Finish(cap=30.0)
+        assert as_causal_lm(model).transform == LogitTransform(cap=30.0)
 
 
 def test_a_cap_that_a_model_names_and_does_not_apply_is_not_trusted() -> None:
     named = {"final_logit_softcapping": 2.0, "logit_scale": 0.3, "logits_scaling": 7.0}
-    assert as_causal_lm(made(LlamaConfig(**LLAMA_LIKE, **named))).finish == UNCHANGED
+    assert as_causal_lm(made(LlamaConfig(**LLAMA_LIKE, **named))).transform == UNCHANGED
     del named["logits_scaling"]
     granite = made(GraniteConfig(**WITHOUT_HEAD_DIM, logits_scaling=3.0))
     for name, value in named.items():
         setattr(granite.config, name, value)
-    assert as_causal_lm(granite).finish == Finish(over=3.0)
+    assert as_causal_lm(granite).transform == LogitTransform(over=3.0)
 
 
 def written_over(made: torch.Tensor) -> torch.Tensor:
@@ -231,9 +231,9 @@ def test_what_is_done_in_no_known_way_is_left_to_the_model(change: Callable[[tor
         result.logits = change(result.logits)
         return result
 
-    assert as_causal_lm(model).finish == UNCHANGED
+    assert as_causal_lm(model).transform == UNCHANGED
     model.forward = changed
-    assert as_causal_lm(model).finish is None
+    assert as_causal_lm(model).transform is None
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_what_is_done_in_no_known_way_is_left_to_the_model(change: Callable[[tor
 )
 def test_logits_that_are_the_heads_are_noticed(config: Any) -> None:
     lm = as_causal_lm(made(config))
-    assert lm.finish == UNCHANGED
+    assert lm.transform == UNCHANGED
     with torch.no_grad():
         assert torch.equal(lm.head(lm.trunk(input_ids=IDS).last_hidden_state), logits(lm.model))
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig
 
-from pilekit.evaluate.model.logit_transform import UNCHANGED, Finish, finish_of
-from tests.finishing import finished
+from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform, logit_transform_of
+from tests.logit_transforms import transformed
 
 NUMBERS = st.floats(0.05, 60.0)
-ANY_FINISH = st.builds(Finish, times=NUMBERS, over=NUMBERS, cap=st.none() | NUMBERS)
+ANY_TRANSFORM = st.builds(LogitTransform, times=NUMBERS, over=NUMBERS, cap=st.none() | NUMBERS)
 LOGITS = torch.linspace(-90.0, 90.0, 1001)
 
 
@@ -27,14 +27,14 @@ def config(**numbers: Any) -> PreTrainedConfig:
     return made
 
 
-def found(numbers: dict[str, Any], *logits: Tensor) -> Finish | None:
-    return finish_of(config(**numbers), [(LOGITS.to(made.dtype), made) for made in logits])
+def found(numbers: dict[str, Any], *logits: Tensor) -> LogitTransform | None:
+    return logit_transform_of(config(**numbers), [(LOGITS.to(made.dtype), made) for made in logits])
 
 
-@given(ANY_FINISH)
-def test_it_is_the_formula(finish: Finish) -> None:
+@given(ANY_TRANSFORM)
+def test_it_is_the_formula(transform: LogitTransform) -> None:
     logits = LOGITS.double()
-    torch.testing.assert_close(finish(logits), finished(finish, logits), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(transform(logits), transformed(transform, logits), rtol=1e-12, atol=1e-12)
     assert torch.equal(logits, LOGITS.double())
 
 
@@ -45,14 +45,14 @@ def test_nothing_is_done_without_a_copy() -> None:
     assert grad.tolist() == [1, 1, 1]
 
 
-@given(ANY_FINISH)
-def test_its_gradient_is_autograds(finish: Finish) -> None:
+@given(ANY_TRANSFORM)
+def test_its_gradient_is_autograds(transform: LogitTransform) -> None:
     logits = LOGITS.double().requires_grad_()
     grad = torch.cos(LOGITS.double())
-    (right,) = torch.autograd.grad(finished(finish, logits), logits, grad)
-    back = finish.backward_(grad.clone(), finish(logits.detach()))
+    (right,) = torch.autograd.grad(transformed(transform, logits), logits, grad)
+    back = transform.backward_(grad.clone(), transform(logits.detach()))
     # Where a cap has been reached, what is left of the slope is the rounding of a difference.
-    atol = 1e-14 * finish.times / finish.over
+    atol = 1e-14 * transform.times / transform.over
     torch.testing.assert_close(back, right, rtol=1e-9, atol=atol)
 
 
@@ -63,10 +63,10 @@ def test_the_numbers_tell_what_is_done(dtype: torch.dtype) -> None:
     named = {"logits_scaling": 7.0, "final_logit_softcapping": 11.0}
     capped = torch.tanh(logits / 11.0) * 11.0
     assert found(named, logits) == UNCHANGED
-    assert found(named, logits / 7.0) == Finish(over=7.0)
-    assert found(named, logits * 7.0) == Finish(times=7.0)
-    assert found(named, capped) == Finish(cap=11.0)
-    assert found(named, torch.tanh(logits * 7.0 / 11.0) * 11.0) == Finish(times=7.0, cap=11.0)
+    assert found(named, logits / 7.0) == LogitTransform(over=7.0)
+    assert found(named, logits * 7.0) == LogitTransform(times=7.0)
+    assert found(named, capped) == LogitTransform(cap=11.0)
+    assert found(named, torch.tanh(logits * 7.0 / 11.0) * 11.0) == LogitTransform(times=7.0, cap=11.0)
     assert found(named, capped * 7.0) is None
     assert found(named, logits.clamp(-11.0, 11.0)) is None
     assert found(named, logits + 1) is None
@@ -75,7 +75,7 @@ def test_the_numbers_tell_what_is_done(dtype: torch.dtype) -> None:
 
 def test_all_that_was_seen_must_be_explained() -> None:
     named = {"logit_scale": 0.5}
-    assert found(named, LOGITS * 0.5, LOGITS * 0.5) == Finish(times=0.5)
+    assert found(named, LOGITS * 0.5, LOGITS * 0.5) == LogitTransform(times=0.5)
     assert found(named, LOGITS * 0.5, LOGITS) is None
     other = (LOGITS * 0.5).clone()
     other[500] += 1e-6

@@ -26,7 +26,7 @@ from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.evaluate.score import causal_nll as scoring
 from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument, score_documents
 from tests.evaluate.reference import reference_nll
-from tests.finishing import FINISHES, finishing_model
+from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny import Family, tiny_model
 
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
@@ -81,17 +81,17 @@ def long_rope() -> Any:
 def model_of(family: str) -> Any:
     if family == "phi3":
         return long_rope()
-    return finishing_model(family) if family in FINISHES else tiny_model(family).eval()  # type: ignore[arg-type]
+    return transforming_model(family) if family in LOGIT_TRANSFORMS else tiny_model(family).eval()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *FINISHES, "phi3"])
+@pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS, "phi3"])
 @pytest.mark.parametrize("prefix", [0, 5, None])
 def test_equal_to_one_window_at_a_time_in_float64(family: str, prefix: int | None) -> None:
     given = documents(LENGTHS)
     single = scored(as_causal_lm(model_of(family)), given, prefix=prefix)
     model = model_of(family).double()
     lm = as_causal_lm(model)
-    assert lm.finish == FINISHES.get(family, UNCHANGED)
+    assert lm.transform == LOGIT_TRANSFORMS.get(family, UNCHANGED)
     double = scored(lm, given, prefix=prefix)
     for exact, rounded, of in zip(double, single, given, strict=True):
         expected = reference_nll(model, of.ids.tolist(), prefix, 32)
@@ -103,16 +103,16 @@ def test_equal_to_one_window_at_a_time_in_float64(family: str, prefix: int | Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", FINISHES)
+@pytest.mark.parametrize("family", LOGIT_TRANSFORMS)
 def test_logits_finished_in_chunks_are_the_models_own(family: str, dtype: torch.dtype) -> None:
     """To the rounding of sums; in bf16 too, where each step behind the head rounds as the model's does."""
-    model = finishing_model(family).to(dtype)
+    model = transforming_model(family).to(dtype)
     lm, given = as_causal_lm(model), documents(LENGTHS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 320)
         in_chunks, unfinished, whole = (
-            [one.nll for one in scored(dataclasses.replace(lm, finish=finish), given)]
-            for finish in (lm.finish, UNCHANGED, None)
+            [one.nll for one in scored(dataclasses.replace(lm, transform=transform), given)]
+            for transform in (lm.transform, UNCHANGED, None)
         )
     assert in_chunks == pytest.approx(whole, rel=1e-12 if dtype == torch.float64 else 1e-6)
     assert abs(sum(unfinished) - sum(whole)) > 0.03 * sum(whole)
@@ -259,7 +259,7 @@ def test_in_half_precision_only_a_chunk_of_logits_is_float32(dtype: torch.dtype)
     assert sum(one.nll for one in found) == pytest.approx(sum(one.nll for one in expected), rel=1e-2)
 
 
-@pytest.mark.parametrize("family", FINISHES)
+@pytest.mark.parametrize("family", LOGIT_TRANSFORMS)
 def test_finished_logits_are_made_in_chunks_alone(family: str) -> None:
     """Every tensor that torch makes is seen; none has more logits than a chunk's."""
     seen: list[torch.Size] = []
@@ -271,14 +271,14 @@ def test_finished_logits_are_made_in_chunks_alone(family: str) -> None:
                 seen.extend([made.shape] * (made.untyped_storage().data_ptr() != weight))
             return made
 
-    lm = as_causal_lm(finishing_model(family, vocab_size=317))
+    lm = as_causal_lm(transforming_model(family, vocab_size=317))
     weight = lm.head.weight.untyped_storage().data_ptr()
     with pytest.MonkeyPatch.context() as patch, Watch():
         patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 317)
         scored(lm, documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
     assert max(shape.numel() for shape in seen) == 20 * 317
     with Watch():  # which sees them where they are made at once
-        scored(dataclasses.replace(lm, finish=None), documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
+        scored(dataclasses.replace(lm, transform=None), documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
     assert max(shape.numel() for shape in seen) == 64 * 32 * 317
 
 

@@ -8,13 +8,17 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
 
-from pilekit.evaluate.model.logit_transform import Finish
+from pilekit.evaluate.model.logit_transform import LogitTransform
 
-FINISHES = {"gemma2": Finish(cap=2.0), "cohere": Finish(times=0.3), "granite": Finish(over=0.7)}
+LOGIT_TRANSFORMS = {
+    "gemma2": LogitTransform(cap=2.0),
+    "cohere": LogitTransform(times=0.3),
+    "granite": LogitTransform(over=0.7),
+}
 
 
 def finishing_config(family: str, *, vocab_size: int = 320) -> Any:
-    """The configuration of a family of `FINISHES`."""
+    """The configuration of a family of `LOGIT_TRANSFORMS`."""
     common: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": 32,
@@ -36,13 +40,13 @@ def finishing_config(family: str, *, vocab_size: int = 320) -> Any:
     return GraniteConfig(**common, attention_multiplier=8**-0.5, logits_scaling=0.7)
 
 
-def finishing_model(family: str, *, vocab_size: int = 320) -> Any:
-    """A randomly initialised model of a family of `FINISHES`, without dropout."""
+def transforming_model(family: str, *, vocab_size: int = 320) -> Any:
+    """A randomly initialised model of a family of `LOGIT_TRANSFORMS`, without dropout."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(finishing_config(family, vocab_size=vocab_size)).eval()
 
 
-def finished(finish: Finish, logits: Tensor) -> Tensor:
-    """The formula that `finish` stands for, which autograd can go through."""
-    logits = logits * finish.times / finish.over
-    return logits if finish.cap is None else finish.cap * torch.tanh(logits / finish.cap)
+def transformed(transform: LogitTransform, logits: Tensor) -> Tensor:
+    """The formula that `transform` stands for, which autograd can go through."""
+    logits = logits * transform.times / transform.over
+    return logits if transform.cap is None else transform.cap * torch.tanh(logits / transform.cap)
