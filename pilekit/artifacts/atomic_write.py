@@ -1,9 +1,9 @@
-"""Files that are either complete or not there.
+"""Files that are either complete or absent.
 
-Output is written beside its final name, as `<name>.<random>.partial`, flushed to disk, and renamed when complete. Such
-a name is never taken for a shard. Each writer has a file of its own, so two writers of one path cannot mix their bytes:
-the last to finish wins. A writer holds a lock on its file as long as it lives; the next attempt at the same path
-removes the files that nobody holds, so a killed command leaves nothing that piles up.
+Output is written to `<name>.<random>.partial` beside its final name, flushed to disk, and renamed when complete. A
+search for shards ignores such names. Every writer has a partial file of its own, so two writers of one path cannot mix
+their bytes: the last one to finish wins. A writer locks its partial file. The next writer of the same path removes the
+partial files that nobody locks, so killed commands leave nothing behind.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PARTIAL_SUFFIX = r"\.[0-9a-f]{8}" + re.escape(PARTIAL)
 
 @contextmanager
 def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterator[BinaryIO]:
-    """Yield a binary file that becomes `path` when the block ends well, and vanishes when it does not.
+    """Yield a binary file that becomes `path` when the block succeeds, and vanishes when it fails.
 
-    follow_links   for a path that the user named: of a symbolic link, the file it leads to is replaced, not the link
+    follow_links   for a path that the user typed: write to the target of a symbolic link, do not replace the link
 
-    The folder is made if it is missing. Raises `PilekitError` for a target that is no regular file, before anything is
-    written, and where it cannot be written, a full disk included.
+    Creates the folder if it is missing. Raises `PilekitError` at once if `path` is not a regular file, and later if
+    writing fails, for example on a full disk.
     """
     check_target(path, follow_links=follow_links)
     try:
@@ -56,7 +56,7 @@ def write_atomically(path: str | Path, *, follow_links: bool = False) -> Iterato
 
 
 def final_name(name: str) -> str:
-    """What the file of this name will be called when it is complete: the same, if it is no partial file."""
+    """The name that a partial file gets when it is complete; other names are returned unchanged."""
     return re.sub(rf"{_PARTIAL_SUFFIX}\Z", "", name)
 
 
@@ -64,7 +64,7 @@ def check_target(path: str | Path, *, follow_links: bool = False) -> None:
     """Raise `PilekitError` if `path` is something that a new file must not replace: a folder, a device, a pipe."""
     try:
         mode = Path(path).stat(follow_symlinks=follow_links).st_mode
-    except (OSError, ValueError):  # nothing is there, or writing will tell why it cannot be
+    except (OSError, ValueError):  # nothing is there, or writing will report the reason
         return
     if stat.S_ISDIR(mode):
         raise PilekitError(f"{visible(str(path))}: is a folder; name a file in it")
@@ -78,12 +78,13 @@ def _not_written(path: str | Path, error: Exception) -> PilekitError:
 
 
 def _create(final: Path) -> tuple[Path, BinaryIO]:
-    """A new file of this writer's own, locked."""
+    """Create a partial file for `final` and lock it."""
     while True:
         partial = final.with_name(f"{final.name}.{secrets.token_hex(4)}{PARTIAL}")
         file = partial.open("xb")
-        _lock(file, wait=True)
-        # Between its making and its locking it looked abandoned: another writer may have removed it.
+        with suppress(OSError):  # the file system has no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        # Before the lock was taken, another writer may have removed the file as abandoned.
         if partial.exists():
             return partial, file
         file.close()
@@ -91,18 +92,10 @@ def _create(final: Path) -> tuple[Path, BinaryIO]:
 
 def _remove_abandoned(final: Path) -> None:
     """Remove the partial files of `final` whose writers are dead."""
-    ours = re.compile(re.escape(final.name) + _PARTIAL_SUFFIX).fullmatch
-    for name in os.listdir(final.parent):  # noqa: PTH208 (a Path for each of many files takes most of the time)
-        if ours(name):
+    is_partial = re.compile(re.escape(final.name) + _PARTIAL_SUFFIX).fullmatch
+    for name in os.listdir(final.parent):  # noqa: PTH208 (a Path for each of many files would take most of the time)
+        if is_partial(name):
+            # A lock that another process holds, or a file system without locks, raises OSError.
             with suppress(OSError), os.fdopen(open_own(final.parent / name, os.O_RDWR), "rb+") as file:
-                if _lock(file, wait=False):
-                    (final.parent / name).unlink()
-
-
-def _lock(file: BinaryIO, *, wait: bool) -> bool:
-    """Lock the file until it is closed; false if it is another's, or if the file system has no locks."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        return False
-    return True
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (final.parent / name).unlink()

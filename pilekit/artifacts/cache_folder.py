@@ -1,4 +1,4 @@
-"""Where pilekit keeps what it can make again, when it must not or cannot lie beside the data."""
+"""The folder for files that pilekit can make again and that cannot lie beside the data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ ENVIRONMENT = "PILEKIT_CACHE"
 
 
 def cache_folder() -> Path:
-    """`$PILEKIT_CACHE`, else `$XDG_CACHE_HOME/pilekit`, else `~/.cache/pilekit`; it need not exist."""
+    """`$PILEKIT_CACHE`, else `$XDG_CACHE_HOME/pilekit`, else `~/.cache/pilekit`; it may not exist yet."""
     if named := os.environ.get(ENVIRONMENT):
         return Path(named)
     shared = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(shared).is_absolute():  # The XDG specification: a relative one is to be ignored.
+    if Path(shared).is_absolute():  # The XDG specification: ignore a relative path.
         return Path(shared) / "pilekit"
     try:
         return Path.home() / ".cache" / "pilekit"

@@ -1,8 +1,8 @@
-"""A lock between processes: a file that is locked while work is done, and gone afterwards.
+"""A lock between processes: a file that is locked while a block runs and removed afterwards.
 
-The lock is the kernel's (flock), so it ends with its holder however that ends: a killed process leaves a file and no
-lock. The file is removed by whoever holds it, which makes one race: a process that had opened it before may lock a file
-that has no name any more, while another makes a new one. So a lock counts only if the name still leads to the file.
+The kernel holds the lock (flock), so it ends with its holder: a killed process leaves the file but no lock. The holder
+removes the file, so a process that opened it earlier may lock a file that has no name any more while another process
+creates a new one. A lock therefore counts only if the name still leads to the locked file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TOLD_AFTER_SECONDS = 1.5
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold the lock whose file is `path` while the block runs; the folder is made if it is missing.
+    """Hold the lock whose file is `path` while the block runs; creates the folder if it is missing.
 
-    wait      until another process lets go of it; False: `PilekitError` if one holds it
-    waiting   called once, when that has taken more than a moment
+    wait      wait until another process releases the lock; False: raise `PilekitError` if another process holds it
+    waiting   called once, after waiting for 1.5 seconds
 
-    `PilekitError` where the file cannot be made. On a file system without locks everyone holds it.
+    Raises `PilekitError` if the file cannot be created. On a file system without locks, every process gets the lock.
     """
-    file = _hold(path, wait, waiting)
+    file = _acquire(path, wait, waiting)
     try:
         yield
     finally:
@@ -40,7 +40,7 @@ def locked(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None 
         os.close(file)
 
 
-def _hold(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
+def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
     """The descriptor of the locked file."""
     tell_at = time.monotonic() + TOLD_AFTER_SECONDS
     while True:
@@ -52,11 +52,12 @@ def _hold(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
             raise PilekitError(f"{visible(str(path))}: cannot be made: {why}") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _leads_to(path, file):
-                return file
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.lstat(), os.fstat(file)):
+                    return file
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
-                return file
+                return file  # the file system has no locks
             if not wait:
                 os.close(file)
                 raise PilekitError(
@@ -67,10 +68,3 @@ def _hold(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
                 waiting = None
             time.sleep(POLL_SECONDS)
         os.close(file)
-
-
-def _leads_to(path: Path, file: int) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(file))
-    except FileNotFoundError:
-        return False

@@ -1,7 +1,7 @@
-"""The header of what pilekit writes: `<folder>/pilekit.json`.
+"""The header of a folder that pilekit wrote: `<folder>/pilekit.json`.
 
-It says which pilekit made the folder, of what kind, from what and how; and it marks the folder as output, so that a
-search for shards above it does not take output for input.
+It names the pilekit version, the kind, the parameters and the inputs. It also marks the folder as output, so that a
+search for shards in a folder above does not take output for input.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ from pilekit.artifacts.own_file import read_own
 from pilekit.errors import PilekitError, visible
 
 HEADER_FILE = "pilekit.json"
-
-
 FORMAT = 1
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a header says; unknown fields, from a later pilekit of the same format, are passed over."""
+    """The content of a header; unknown fields, from a later pilekit with the same format, are ignored."""
 
     format: int
-    """Version of the header's own layout."""
+    """Version of the header's layout."""
     pilekit: str
     """Version of pilekit that wrote the folder."""
     kind: str
     """What the folder holds, e.g. `index`."""
     parameters: dict[str, Any] = {}
-    """What it was made with."""
+    """The settings of the job."""
     inputs: dict[str, Any] = {}
-    """The fingerprint of what it was made from."""
+    """Fingerprints of the files that the job read."""
     finished: bool | None = None
-    """Whether all is there that belongs there; None for what is never finished."""
+    """Whether the job is complete; None for a folder that is never finished."""
     results: dict[str, Any] = {}
-    """What came of it, where that is not in the folder's other files."""
+    """The job's results, if the folder's other files do not hold them."""
 
 
 def write_header(
@@ -51,10 +49,7 @@ def write_header(
     finished: bool | None = None,
     results: Mapping[str, Any] | None = None,
 ) -> Header:
-    """Write the header into `folder`, which is made if missing; all of it or nothing (a rename).
-
-    Raises PilekitError where it cannot be written.
-    """
+    """Write the header into `folder` atomically; creates the folder. Raises PilekitError if it cannot be written."""
     header = Header(
         format=FORMAT,
         pilekit=__version__,
@@ -70,7 +65,7 @@ def write_header(
 
 
 def read_header(folder: str | Path, kind: str | None = None) -> Header:
-    """The header of `folder`; raises PilekitError if there is none, if it is damaged, newer, or of another kind."""
+    """The header of `folder`; raises PilekitError if it is missing, damaged, newer, or of another kind."""
     path = Path(folder) / HEADER_FILE
     shown = visible(str(path))
     try:

@@ -1,7 +1,7 @@
-"""Opening the files that pilekit keeps beside data it was given, where anything may lie in their place.
+"""Open the files that pilekit keeps beside data from elsewhere, where anything may lie at their place.
 
-An archive may hold a link, a pipe or a second name of another file called like a lock, a note or a cache. Nothing is
-followed to another place, nothing is waited for, and no other file is written into.
+An archive may contain a link, a pipe or a hard link with the name of a lock, a note or a cache file. These functions
+follow no link, wait for no pipe, and write into no other file.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 
 def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool = False) -> int:
-    """Open the file `path`; returns its descriptor.
+    """Open the file `path` and return its descriptor.
 
-    A symbolic link in its place is removed first. OSError for a pipe or a device, and for whatever `os.open` refuses.
+    Removes a symbolic link at `path` first. Raises OSError for a pipe or a device, and where `os.open` raises it.
 
-    alone   for a file that is written in place: OSError if it has another name too (a hard link)
+    alone   for a file that is written in place: raise OSError if it has another name too (a hard link)
     """
     while True:
         try:
@@ -36,7 +36,7 @@ def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bo
 
 
 def read_own(path: str | Path) -> bytes:
-    """All bytes of the file `path`; OSError for a pipe or a device, which would be waited for."""
+    """All bytes of the file `path`; raises OSError for a pipe or a device, which could block."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(file, "rb") as opened:
         if not stat.S_ISREG(os.fstat(file).st_mode):

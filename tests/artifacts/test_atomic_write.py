@@ -1,4 +1,4 @@
-"""A file is under its name whole, or not at all."""
+"""A file has its final name only when it is complete."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.errors import PilekitError, visible
 
@@ -25,21 +26,17 @@ def test_two_writers_of_one_path_do_not_mix(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_partial_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
-    others = [
-        tmp_path / name for name in ("b.jsonl.0123abcd.partial", "a.jsonl.mine.partial", "xa.jsonl.0123abcd.partial")
-    ]
-    for other in others:
-        other.touch()
-    abandoned = tmp_path / "a.jsonl.0123abcd.partial"
-    abandoned.touch()
+def test_only_abandoned_partial_files_of_the_same_name_are_removed(tmp_path: Path) -> None:
+    names = ("b.jsonl.0123abcd.partial", "a.jsonl.mine.partial", "xa.jsonl.0123abcd.partial")
+    for name in (*names, "a.jsonl.0123abcd.partial"):
+        (tmp_path / name).touch()
     with write_atomically(tmp_path / "a.jsonl"):
-        assert not abandoned.exists()
+        assert not (tmp_path / "a.jsonl.0123abcd.partial").exists()
         assert not [path for path in tmp_path.iterdir() if looks_like_shard(path.name)]
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.jsonl", *others])
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", *names}
 
 
-def test_what_a_file_must_not_replace(tmp_path: Path) -> None:
+def test_paths_that_a_file_must_not_replace(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "link.jsonl").symlink_to("/dev/full")
@@ -56,12 +53,12 @@ def test_what_a_file_must_not_replace(tmp_path: Path) -> None:
             pytest.raises(PilekitError, match=why) as raised,
             write_atomically(tmp_path / name, follow_links=True),
         ):
-            pytest.fail("no work is done")
+            pytest.fail("the block must not run")
         assert visible(name) in str(raised.value)
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_of_a_link_the_target_is_replaced(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_replaced_if_the_user_named_the_link(tmp_path: Path) -> None:
     target, link = tmp_path / "store" / "a.jsonl", tmp_path / "link.jsonl"
     target.parent.mkdir()
     link.symlink_to(target)
@@ -71,3 +68,15 @@ def test_of_a_link_the_target_is_replaced(tmp_path: Path) -> None:
         assert link.is_symlink()
         assert target.read_bytes() == content
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for mine, shared, folder in [
+        ("mine", "/shared", "mine"),
+        ("", "/shared", "/shared/pilekit"),
+        ("", "relative", "/home/somebody/.cache/pilekit"),
+    ]:
+        monkeypatch.setenv("PILEKIT_CACHE", mine)
+        monkeypatch.setenv("XDG_CACHE_HOME", shared)
+        assert cache_folder() == Path(folder)
