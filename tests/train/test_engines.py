@@ -113,7 +113,7 @@ def test_deepspeed_is_told_what_to_offload(load: Callable[..., TrainConfig], zer
         ("deepspeed", "parallel.zero=3 train.eval_every=5", "train.eval_every = 5: with parallel.engine"),
         ("deepspeed", "model.config=c train.objective=mlm", 'train.objective = "mlm"'),
         ("accelerate", "model.config=c train.objective=mlm", 'train.objective = "mlm"'),
-        ("horovod", "", 'parallel.engine = "horovod": it must be "native" or "deepspeed" or "accelerate"'),
+        ("horovod", "", 'parallel.engine = "horovod": must be "native" or "deepspeed" or "accelerate"'),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_by_name(

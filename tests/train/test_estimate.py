@@ -305,7 +305,7 @@ def test_the_table(tmp_path: Path) -> None:
 def test_what_cannot_run_is_not_estimated(tmp_path: Path) -> None:
     with pytest.raises(PilekitError, match=r"^train.global_batch_size = 16: 3 ranks cannot share it"):
         estimate(config_of(tmp_path), 3)
-    with pytest.raises(PilekitError, match=r"^parallel.offload = true: it needs parallel.zero"):
+    with pytest.raises(PilekitError, match=r"^parallel.offload = true: needs parallel.zero"):
         estimate(config_of(tmp_path, parallel=ParallelConfig(offload=True)), 1)
     with pytest.raises(PilekitError, match=r"^optimizer.lr_by_pattern: "):
         estimate(config_of(tmp_path, optimizer=OptimizerConfig(lr_by_pattern={"none": 1.0})), 1)

@@ -1,14 +1,12 @@
-"""The config of a run: one TOML file, typed, checked as a whole before anything is read or written.
+"""The config of a run: one TOML file, typed, and checked as a whole before a run reads or writes anything.
 
-sections.py   the Structs: every section and field, with what it means and its default
-check.py      what no run can have, whether the config came from a file or was made in Python
-file.py       the TOML file and `--set`, read and written
-text.py       values and types as errors spell them
+`file.py` reads the TOML file and `--set` into the Structs of `sections.py`, which hold every field with its meaning and
+default. `check.py` then refuses what no run can have, wherever the config came from.
 """
 
 from __future__ import annotations
 
-from pilekit.train.config.check import check, check_world, world_sizes
+from pilekit.train.config.check import check, check_world, shown, world_sizes
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import (
     Attention,
@@ -25,7 +23,6 @@ from pilekit.train.config.sections import (
     TrainSection,
     differences,
 )
-from pilekit.train.config.text import shown
 
 __all__ = [
     "Attention",
