@@ -216,7 +216,7 @@ def _stopped(finished: Finished, steps: int) -> str:
 
 
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
-    from pilekit.train.estimate.estimate import estimate, table
+    from pilekit.train.estimate import estimate, table
 
     found = estimate(config, world_size)
     if as_json:
@@ -235,7 +235,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.checkpoint import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.engines import check_engine
-    from pilekit.train.estimate.estimate import estimate
+    from pilekit.train.estimate import estimate
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.log.tensorboard import check_tensorboard
 

@@ -6,7 +6,7 @@ runs alone, one after the other. It goes on when one of them fails, which the ta
 
 MFU is the share of the GPUs' bf16 peak that the model's multiplications take: 6 operations a token for each parameter
 but the embedding's, and 12 · layers · width · seq_len for attention, as if a token saw all of its row. Memory is the
-most that tensors took; `formula` is what pilekit/train/estimate/estimate.py says of it beforehand.
+most that tensors took; `formula` is what pilekit/train/estimate.py says of it beforehand.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _estimated(each: Contestant, world_size: int) -> int | None:
     import msgspec
 
     from pilekit.train.config import TrainConfig
-    from pilekit.train.estimate.estimate import estimate
+    from pilekit.train.estimate import estimate
 
     if each.loop != "pilekit":
         return None

@@ -20,7 +20,7 @@ from rich.filesize import decimal
 from pilekit.cli.train import command
 from pilekit.errors import PilekitError
 from pilekit.train.config import load_config
-from pilekit.train.estimate.estimate import estimate, table
+from pilekit.train.estimate import estimate, table
 from pilekit.train.run_folder import open_run
 from tests.tiny import tiny_model
 from tests.train.runs import tiny_run

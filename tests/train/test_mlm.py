@@ -27,8 +27,7 @@ from pilekit.stream import PileStream
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import ModelConfig, load_config
-from pilekit.train.estimate.activations import _head_bytes, activation_bytes
-from pilekit.train.estimate.estimate import estimate
+from pilekit.train.estimate import activation_bytes, estimate, head_bytes
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.step.masked_loss import mlm_loss
@@ -427,7 +426,7 @@ def test_the_estimate_counts_what_is_kept(made: Path, attention: Attention) -> N
     settings: Any = {"rows": rows, "seq_len": seq_len, "attention": attention, "dtype": torch.float32}
     kept = activation_bytes(shape, objective="mlm", recomputed="none", **settings)
 
-    kept -= _head_bytes(shape, round(CHOSEN * rows * seq_len), torch.float32)
+    kept -= head_bytes(shape, round(CHOSEN * rows * seq_len), torch.float32)
     assert kept == pytest.approx(total + rows * seq_len**2, rel=0.05)
     found = estimate(config, 2)
     assert found.parameters == sum(parameter.numel() for parameter in model.parameters())

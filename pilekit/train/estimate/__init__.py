@@ -1,1 +1,0 @@
-"""The memory of a run, computed before anything is allocated."""
