@@ -208,7 +208,4 @@ def _record(line: Line) -> object:
     """What a line decodes to, or the `BadRecord` that says why it is no record."""
     if not bytes(line).strip():
         return BadRecord("is blank")
-    try:
-        return record_of(line)
-    except BadRecord as bad:
-        return bad
+    return record_of(line)

@@ -1,7 +1,8 @@
-"""What is wrong with a shard, and where: the two errors that reading can meet.
+"""The two errors that reading can meet: damaged bytes and bad lines.
 
-`ShardDamage` is about bytes (a truncated frame, a wrong checksum, garbage), raised where only the position in the file
-is known; the reader turns it into a `PilekitError` that names the line too. `BadLine` is one line that is no document.
+`ShardDamage` is about stored bytes (a truncated frame, a wrong checksum, garbage). It is raised where only the position
+in the file is known; the reader turns it into a `PilekitError` that also names the line. `BadLine` is one line that is
+not a document.
 """
 
 from __future__ import annotations
@@ -11,31 +12,28 @@ from dataclasses import dataclass, field
 from pilekit.errors import visible
 
 LISTED_BAD_LINES = 100
-"""How many skipped lines are kept by name; the rest are only counted, so that memory stays bounded."""
+"""How many skipped lines are listed; the rest are only counted, so that memory stays bounded."""
 
 
 class ShardDamage(Exception):
-    """Bytes of a shard that cannot be decoded.
+    """Stored bytes that cannot be decoded.
 
-    reason   what is wrong, and the remedy, without the shard's name
+    reason   the problem and the remedy, without the shard's name
     frame    number of the frame from 0; None for formats without frames
     byte     offset in the stored (compressed) file
-    since    where the damage may begin, if all that is known is that it lies before `byte`: wrong bytes often decode to
-             wrong text, which only a checksum at the frame's end tells
+    since    where the damage may begin, if it lies somewhere before `byte`: damaged bytes often decode to wrong text,
+             which only the checksum at the frame's end reveals
     """
 
-    def __init__(self, reason: str, *, frame: int | None, byte: int, since: int | None = None):
-        super().__init__(reason)
-        self.reason = reason
-        self.frame = frame
-        self.byte = byte
-        self.since = since
+    def __init__(self, reason: str, frame: int | None, byte: int, since: int | None = None):
+        super().__init__(reason, frame, byte, since)
+        self.reason, self.frame, self.byte, self.since = reason, frame, byte, since
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.reason, self.frame, self.byte, self.since))
+    def __str__(self) -> str:
+        return self.reason
 
     def describe(self, path: str, line: int) -> str:
-        """The one clear line: `line` is the number, from 1, of the first line that could not be read whole."""
+        """The message for users; `line` is the number, from 1, of the first line that could not be read whole."""
         frame = "" if self.frame is None else f", frame {self.frame}"
         if self.since is None:
             place = f"byte {self.byte:,} of the file{frame}, line {line:,}"
@@ -44,13 +42,9 @@ class ShardDamage(Exception):
         return f"{visible(path)}: {self.reason} ({place})"
 
 
-def _rebuild(reason: str, frame: int | None, byte: int, since: int | None) -> ShardDamage:
-    return ShardDamage(reason, frame=frame, byte=byte, since=since)
-
-
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is not a document: `line` counts from 1, as editors do."""
+    """A line that is not a document; `line` counts from 1, as editors do."""
 
     path: str
     line: int
@@ -62,7 +56,7 @@ class BadLine:
 
 @dataclass(slots=True)
 class SkippedLines:
-    """The bad lines that `on_error="skip"` passed over: all counted, the first hundred listed."""
+    """The bad lines that `on_error="skip"` skipped: all are counted, the first hundred are listed."""
 
     count: int = 0
     examples: list[BadLine] = field(default_factory=list)

@@ -1,16 +1,15 @@
-r"""Lines to documents: JSON decoding, labels, and telling what is wrong with a bad line.
+r"""Lines to documents: JSON decoding, labels, and the reason why a line is bad.
 
-The fast path decodes a whole piece with a few list comprehensions; anything unexpected in it (a blank line, a missing
-label, a bad line) sends that piece, and only that, through the careful path.
+The fast path decodes a whole block with a few list comprehensions. If a block holds anything unexpected (a blank line,
+a missing label, a bad line), that block goes through the careful path.
 
-When subsets are selected, most lines need no decoding at all. A line that ends in
-`, "meta": {"pile_set_name": "X"}}` is a document of subset X, provably, if it is a valid JSON object: the last `}`
-closes the record, the one before closes an object that was opened right before `"pile_set_name"` (there is no brace
-between, and the label holds neither quote nor backslash), and none of these quotes can lie inside a string, because
-each is preceded by a character that is not a backslash, so the string state, followed backwards from the end of the
-line, is known. With repeated keys the last one counts, which is this one. So a line whose ending names another subset
-is passed over; lines without such an ending (other spellings, a key after `meta`) are decoded. Lines that are passed
-over are not otherwise checked.
+When subsets are selected, most lines need no decoding. A line that ends in `, "meta": {"pile_set_name": "X"}}` is
+provably a document of subset X, if it is a valid JSON object. The last `}` closes the record. The one before it closes
+an object that was opened right before `"pile_set_name"`, because there is no brace between, and the label holds neither
+quote nor backslash. None of these quotes can lie inside a string, because each is preceded by a character that is not a
+backslash, so the string state, followed backwards from the end of the line, is known. Of repeated keys the last one
+counts, which is this one. So a line whose ending names another subset is skipped without decoding, and its other bytes
+are not checked. Lines with another ending (other spellings, a key after `meta`) are decoded.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.lines import Line
 
 ENDING_BYTES = 256
-"""How much of a line's end is searched for its label."""
+"""How many bytes at a line's end are searched for the label."""
 
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
 
 
 def kind_of(value: object) -> str:
-    """The JSON name of a decoded value's type, with its article; Python's name for what only Parquet can hold."""
+    """The JSON name of a decoded value's type, with its article; Python's name for types that only Parquet has."""
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
@@ -47,12 +46,12 @@ class BadRecord(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LineParser:
-    """Makes a `DocumentBatch` of the lines of one piece.
+    """Makes a `DocumentBatch` of the lines of one block.
 
-    path      what messages call the shard
+    path      the shard's name in messages
     shard     the shard's name
-    subsets   only documents of these exact names; None: all
-    skipped   where bad lines are counted; None: a bad line raises `PilekitError`
+    subsets   only documents with these exact labels; None: all
+    skipped   counts the bad lines; None: a bad line raises `PilekitError`
     """
 
     path: str
@@ -61,10 +60,10 @@ class LineParser:
     subsets: Collection[str] | None
     skipped: SkippedLines | None
 
-    def batches(self, pieces: Iterator[list[Line]], start: int = 0) -> Iterator[DocumentBatch]:
-        """Parse pieces of lines in order, from document number `start` on; pieces without documents yield nothing."""
+    def batches(self, blocks: Iterator[list[Line]], start: int = 0) -> Iterator[DocumentBatch]:
+        """Parse blocks of lines in order, from document number `start` on; yields no empty batch."""
         first = 0
-        for lines in pieces:
+        for lines in blocks:
             following = first + len(lines)
             if following > start:
                 numbers = np.arange(first, following)
@@ -77,11 +76,11 @@ class LineParser:
                 batch = [self.parse(lines, numbers)] if lines else []
                 del lines
                 if batch and len(batch[0]):
-                    yield batch.pop()  # A long text is held by whoever has it now, not here too.
+                    yield batch.pop()  # Drop this reference: the consumer alone holds a long text.
             first = following
 
     def may_be_of(self, lines: list[Line], labels: Collection[str]) -> list[int]:
-        """The places of those lines whose ending does not prove that they are of another label than these."""
+        """The indices of the lines that may have one of these labels: their ending does not prove another label."""
         wanted = frozenset(label.encode() for label in labels)
         ending = re.compile(_ending_pattern(self.format.label_path))
         return [i for i, line in enumerate(lines) if may_be_wanted(line, ending, wanted)]
@@ -90,16 +89,16 @@ class LineParser:
         """Decode lines; `numbers` are their document numbers, int64 [lines]."""
         text_field, label_path = self.format.text_field, self.format.label_path
         try:
-            # Not map(): its loop in C never offers the GIL, and the decoding thread would wait for a whole piece.
+            # A loop in C, as of map(), never releases the GIL, and the decoding thread would wait for a whole block.
             loads = orjson.loads
             records = [loads(line) for line in lines]
             texts = [record[text_field] for record in records]
             for key in label_path:
                 records = [record[key] for record in records]
             if set(map(type, texts)) != {str} or set(map(type, records)) != {str}:
-                return self._parse_carefully(lines, numbers)
+                return self.parse_records(map(record_of, lines), numbers, self.format, lines)
         except (orjson.JSONDecodeError, LookupError, TypeError):
-            return self._parse_carefully(lines, numbers)
+            return self.parse_records(map(record_of, lines), numbers, self.format, lines)
         labels: list[str] = records
         if self.subsets is not None and not set(labels) <= set(self.subsets):
             chosen = [i for i, label in enumerate(labels) if label in self.subsets]
@@ -107,50 +106,33 @@ class LineParser:
             lines, numbers = [lines[i] for i in chosen], numbers[chosen]
         return DocumentBatch(texts, labels, self.shard, numbers, lines, format=self.format)
 
-    def _parse_carefully(self, lines: list[Line], numbers: npt.NDArray[np.int64]) -> DocumentBatch:
-        texts, labels, kept = [], [], []
-        for index, line in enumerate(lines):
-            if not bytes(line).strip():
-                continue
-            try:
-                text, label = _document(line, self.format)
-            except BadRecord as bad:
-                self.bad(int(numbers[index]), str(bad))
-                continue
-            if self.subsets is None or label in self.subsets:
-                texts.append(text)
-                labels.append(label)
-                kept.append(index)
-        return DocumentBatch(
-            texts,
-            labels,
-            self.shard,
-            numbers[kept] if kept else numbers[:0],
-            [lines[i] for i in kept],
-            format=self.format,
-        )
-
     def parse_records(
-        self, records: Iterable[object], numbers: npt.NDArray[np.int64], format: RecordFormat
+        self,
+        records: Iterable[object],
+        numbers: npt.NDArray[np.int64],
+        format: RecordFormat,
+        lines: list[Line] | None = None,
     ) -> DocumentBatch:
-        """Take records decoded elsewhere, from a table that keeps text and label as `format` says.
+        """Check decoded records one by one; a `BadRecord` among them says why a line could not be decoded.
 
         numbers   their document numbers, int64 [records]
+        format    where these records keep text and label
+        lines     the lines that the records come from, of which blank ones are skipped; None: from a table
         """
         texts, labels, kept = [], [], []
         for index, record in enumerate(records):
             try:
-                if isinstance(record, BadRecord):
-                    raise record
                 text, label = document_of(record, format)
             except BadRecord as bad:
-                self.bad(int(numbers[index]), str(bad))
+                if lines is None or bytes(lines[index]).strip():
+                    self.bad(int(numbers[index]), str(bad))
                 continue
             if self.subsets is None or label in self.subsets:
                 texts.append(text)
                 labels.append(label)
                 kept.append(index)
-        return DocumentBatch(texts, labels, self.shard, numbers[kept] if kept else numbers[:0], format=self.format)
+        raw = None if lines is None else [lines[i] for i in kept]
+        return DocumentBatch(texts, labels, self.shard, numbers[kept] if kept else numbers[:0], raw, format=self.format)
 
     def bad(self, number: int, reason: str) -> None:
         """Skip and count the bad line with document number `number`, or raise."""
@@ -161,12 +143,12 @@ class LineParser:
 
 
 def bad_line_error(bad: BadLine) -> PilekitError:
-    """What a bad line is to those who do not skip it."""
+    """The error for a bad line that is not skipped."""
     return PilekitError(f'{bad}; mend the line, or skip such lines with --on-error skip (on_error="skip")')
 
 
 def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
-    """A pattern of how a line ends when its last key holds the label: group 1 is the label."""
+    """A pattern for the end of a line whose last key holds the label; group 1 is the label."""
     space = rb"[ \t\r]*"
     opening = (space + rb":" + space + rb"\{" + space).join(re.escape(orjson.dumps(key)) for key in label_path)
     closing = (space + rb"\}") * len(label_path)
@@ -174,26 +156,23 @@ def _ending_pattern(label_path: tuple[str, ...]) -> bytes:
 
 
 def may_be_wanted(line: Line, ending: re.Pattern[bytes], wanted: Collection[bytes]) -> bool:
-    """False only if the line's ending proves that it is of another subset."""
+    """False only if the line's ending proves that it belongs to another subset."""
     match = ending.search(line, max(0, len(line) - ENDING_BYTES))
     return match is None or match.group(1) in wanted
 
 
-def _document(line: Line, format: RecordFormat) -> tuple[str, str]:
-    """(text, label) of one line; raises `BadRecord` with the reason."""
-    return document_of(record_of(line), format)
-
-
 def record_of(line: Line) -> object:
-    """What one line decodes to; raises `BadRecord` with the reason."""
+    """The decoded line; the `BadRecord` with the reason if it is not JSON."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise BadRecord(_why_not_json(line, error)) from None
+        return BadRecord(_why_not_json(line, error))
 
 
 def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
-    """(text, label) of one decoded record; raises `BadRecord` with the reason."""
+    """(text, label) of one decoded record; raises `BadRecord` with the reason, also one that is given."""
+    if isinstance(record, BadRecord):
+        raise record
     if type(record) is not dict:
         raise BadRecord(f"is {kind_of(record)}, not a JSON object")
     text = record.get(format.text_field, format)

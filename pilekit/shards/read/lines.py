@@ -1,7 +1,7 @@
-"""Cut decompressed pieces into lines, without copying them.
+"""Cut decompressed pieces into lines without copying them.
 
-A line is a `memoryview` into the piece it lies in (7.5 GB/s; `bytes.split` copies and gives 2.1), only a line that runs
-over the border of two pieces is put together anew. Memory is one piece plus one line, and a line is bounded.
+A line is a `memoryview` into its piece (7.5 GB/s; `bytes.split` copies and gives 2.1). Only a line that crosses the
+border between two pieces is copied. Memory is one piece and one line, and the length of a line is bounded.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ Line = bytes | memoryview
 
 
 class LineTooLong(Exception):
-    """A line longer than allowed; `behind` whole lines lie between it and what was yielded before."""
+    """A line is too long; `lines_before` whole lines lie between it and the last block that was yielded."""
 
-    def __init__(self, behind: int):
-        super().__init__(behind)
-        self.behind = behind
+    def __init__(self, lines_before: int):
+        super().__init__(lines_before)
+        self.lines_before = lines_before
 
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    r"""Whole lines: `head`, then those of `data[begin:end]`.
+    r"""Whole lines: `head`, then the lines of `data[begin:end]`.
 
-    head              a line that was put together from several pieces, without its ``\n``; None: there is none
-    data, begin, end  where the others lie, each followed by its ``\n``
+    head              a line that crossed the border of two pieces, without its ``\n``; None: there is none
+    data, begin, end  the other lines, each followed by its ``\n``
     """
 
     head: Line | None
@@ -49,10 +49,10 @@ class LineBlock:
 def whole_lines(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[LineBlock]:
     r"""Yield the whole lines of each piece; a last line without newline counts too.
 
-    All lines together, in order, are exactly ``b"".join(pieces).split(b"\n")`` less the empty piece behind a final
-    newline. Raises `LineTooLong` as soon as a line passes `max_line_bytes`, before it is put together.
+    All lines in order equal ``b"".join(pieces).split(b"\n")`` without the empty string after a final newline. Raises
+    `LineTooLong` as soon as a line exceeds `max_line_bytes`, before the line is assembled.
     """
-    # It grows in place: pieces of a line of 500 MB, freed at once, would leave holes that are not given back.
+    # A bytearray grows in place: separate pieces of a line of 500 MB would fragment the heap.
     carried = bytearray()
     for piece in pieces:
         first = piece.find(b"\n")
@@ -69,9 +69,9 @@ def whole_lines(pieces: Iterator[bytes], max_line_bytes: int) -> Iterator[LineBl
             block = [LineBlock(None, piece, 0, end)]
         if len(piece) > max_line_bytes:
             lengths = map(len, (*block[0].lines(), piece[end:]))
-            if (behind := next((i for i, length in enumerate(lengths) if length > max_line_bytes), None)) is not None:
-                raise LineTooLong(behind)
+            if (before := next((i for i, length in enumerate(lengths) if length > max_line_bytes), None)) is not None:
+                raise LineTooLong(before)
         carried = bytearray(memoryview(piece)[end:])
-        yield block.pop()  # A long line is held by whoever has it now, not here too.
+        yield block.pop()  # Drop this reference: the consumer alone holds a long line.
     if carried:
         yield LineBlock(memoryview(carried).toreadonly(), b"", 0, 0)

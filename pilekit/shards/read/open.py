@@ -1,9 +1,8 @@
-"""From a path, URL or `-` to a binary file of stored bytes, and how those bytes are to be decoded.
+"""Open a path, URL or `-` as a binary file of stored bytes, and tell how the bytes are stored.
 
-Reading can fail long after opening: a connection drops, a disk has a bad sector. Every store raises errors of its own
-making then (aiohttp's are no OSErrors), so what is opened here turns whatever its `read` raises into `ShardDamage`.
-Before that, what a store failed to give is asked for again (see corpus/stores.py), and less than it says it has is a
-failure too.
+Reading can fail long after opening: a connection drops, a disk has a bad sector. Every store raises its own kind of
+error then (aiohttp's are not OSErrors), so a file opened here turns every error of `read` into `ShardDamage`. A read
+from a store is retried first (see corpus/stores.py); fewer bytes than the store announced count as a failure too.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from pilekit.artifacts.atomic_write import final_name
-from pilekit.corpus.shard import is_url, without_query
+from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.stores import is_missing, reason_of, retried, store_of
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import ShardDamage
@@ -37,7 +36,7 @@ _SUFFIXES: dict[str, Storage] = {
 def storage_of(path: str) -> Storage:
     """How the file is stored, by its last suffix; raises `PilekitError` for a suffix that no shard has.
 
-    A partial file, which its writer may read back, is stored as the one that it becomes.
+    A partial file, which its writer may read back, is stored like the final file.
     """
     name = final_name(without_query(path))
     for suffix, storage in _SUFFIXES.items():
@@ -50,14 +49,14 @@ def storage_of(path: str) -> Storage:
 
 
 def is_parquet(path: str) -> bool:
-    """Whether the shard is a Parquet file, which has rows where others have lines."""
-    return path != "-" and storage_of(path) == "parquet"
+    """Whether the shard is a Parquet file, which has rows instead of lines."""
+    return path != STANDARD_INPUT and storage_of(path) == "parquet"
 
 
 class _StoredFile(io.RawIOBase):
-    """A file for reading whose failures are `ShardDamage`, with the byte from which on it could not be read.
+    """A file whose read errors are `ShardDamage`, with the byte at which reading failed.
 
-    size   of what lies in a store that can be read from anywhere; None: nothing is tried again
+    size   of a file in a store that allows random access; None: reads are not retried
     """
 
     def __init__(self, file: BinaryIO, path: str = "", size: int | None = None):
@@ -72,7 +71,7 @@ class _StoredFile(io.RawIOBase):
         return data
 
     def _whole(self, size: int) -> bytes:
-        """One attempt: the next `size` bytes, or all that the file has."""
+        """One attempt to read the next `size` bytes, or the rest of the file."""
         assert self.size is not None
         if self.file.tell() != self.position:
             self.file.seek(self.position)
@@ -113,22 +112,21 @@ class _StoredFile(io.RawIOBase):
 
 
 def open_stored(path: str, *, scattered: bool = False) -> tuple[BinaryIO, Storage]:
-    """Open a shard's stored bytes; `-` is standard input, whose storage is told by its first bytes.
+    """Open a shard's stored bytes; the first bytes of standard input (`-`) tell how it is stored.
 
-    `scattered`: only some places will be read, so from a URL nothing is fetched but what is asked for.
+    scattered   only some places will be read, so fetch nothing else from a URL
     """
-    if path == "-":
+    if path == STANDARD_INPUT:
         return _open_standard_input()
     storage = storage_of(path)
     return open_file(path, scattered=scattered), storage
 
 
 def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
-    """Open a file of any name, at a path or URL, as `open_stored` does; `PilekitError` if it cannot be opened."""
+    """Open a file of any name, at a path or URL, like `open_stored`; `PilekitError` if it cannot be opened."""
     try:
-        if is_url(path):
-            return cast(BinaryIO, retried(lambda: _open_remote(path, scattered), path))
-        return cast(BinaryIO, _StoredFile(Path(path).open("rb")))
+        file = retried(lambda: _open_remote(path, scattered), path) if is_url(path) else _open_local(path)
+        return cast(BinaryIO, file)
     except FileNotFoundError as error:
         if not is_missing(error):
             raise PilekitError(
@@ -144,21 +142,25 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
         raise PilekitError(f"{visible(path)}: cannot be opened: {why}") from error
 
 
+def _open_local(path: str) -> _StoredFile:
+    return _StoredFile(Path(path).open("rb"))
+
+
 def _open_remote(url: str, scattered: bool) -> _StoredFile:
     store, inner = store_of(url)
     file = store.open(inner, "rb", cache_type="none") if scattered else store.open(inner, "rb")
-    size = getattr(file, "size", None)  # A store that can only be read from the beginning tells none.
+    size = getattr(file, "size", None)  # None for a store that only reads from the beginning
     return _StoredFile(file, url, size if isinstance(size, int) else None)
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file at a path or URL; where that cannot be told, there is none."""
+    """Whether a file exists at a path or URL; False if the store does not say."""
     if not is_url(path):
-        return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where a folder on the way may not be read)
+        return os.path.isfile(path)  # noqa: PTH113 (Path.is_file raises where a parent folder may not be read)
     try:
         store, inner = store_of(path)
         return bool(retried(lambda: store.info(inner), path)["type"] == "file")
-    except Exception:  # Stores raise errors of their own making; the shard itself will tell what is wrong.
+    except Exception:  # Every store raises its own errors; reading the shard itself will report the problem.
         return False
 
 
@@ -167,7 +169,7 @@ def _open_standard_input() -> tuple[BinaryIO, Storage]:
         if sys.stdin is None or sys.stdin.closed:
             raise PilekitError("standard input (-) is closed; pipe a shard into it, or name a file")
         try:
-            # A buffer of our own: the interpreter waits at exit for whoever still reads from its own one.
+            # A buffer of our own: at exit, the interpreter waits for a thread that reads from its own buffer.
             file = io.BufferedReader(io.FileIO(os.dup(sys.stdin.fileno())))
         except io.UnsupportedOperation:
             file = io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
@@ -177,6 +179,4 @@ def _open_standard_input() -> tuple[BinaryIO, Storage]:
     stored = cast(BinaryIO, _StoredFile(cast(BinaryIO, file)))
     if magic == FRAME_MAGIC or is_skippable(magic):
         return stored, "zstd"
-    if magic[:2] == b"\x1f\x8b":
-        return stored, "gzip"
-    return stored, "plain"
+    return stored, "gzip" if magic[:2] == b"\x1f\x8b" else "plain"

@@ -1,12 +1,12 @@
-"""Parquet shards: the same records from a table; the document number is the row number.
+"""Parquet shards: the same records, stored as a table; the document number is the row number.
 
-A file has the text in the manifest's text field and the label under the label's path, as nested structs (`meta` with a
-field `pile_set_name`) or as one column with the path for its name (`meta.pile_set_name`).
+A file holds the text in the manifest's text field, and the label as nested structs (`meta` with a field
+`pile_set_name`) or as one column that is named by the label's path (`meta.pile_set_name`).
 
-Memory is a batch, a row, and a page of each column, whatever the file holds. A dictionary, or a page of zeros, makes
-gigabytes out of a kilobyte; so Arrow is asked for one row at a time, a row is measured before it becomes a string, and
-rows are gathered until they are worth a batch. (One page is at most 2 GiB: the format says so.) Pages that carry
-checksums, as those that we write do, are compared with them.
+Memory is one batch, one row and one page of each column, whatever the file holds. A dictionary or a page of zeros makes
+gigabytes out of a kilobyte, so rows are decoded one at a time (6 us each), each row is measured before it becomes a
+string, and rows are gathered into batches. The format limits a page to 2 GiB. Page checksums are verified; pilekit
+writes them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ BATCH_BYTES = 4 << 20
 BATCH_ROWS = 1024
 READ_BYTES = 1 << 20
 
-# A page's header, in Thrift's compact protocol: type, size and stored size (fields 1 to 3), then its CRC (field 4) or
-# not. Each is an i32 one field behind the last (0x15) and a number of at most 5 bytes.
+# A page header in Thrift's compact protocol: type, size and stored size (fields 1 to 3), then the CRC (field 4) or not.
+# Each is an i32 whose field number is one more than the last (0x15), with at most 5 bytes.
 _CHECKED_PAGE = re.compile(rb"(?:\x15[\x80-\xff]{0,4}[\x00-\x7f]){4}", re.DOTALL)
 
 
@@ -44,28 +44,28 @@ def parquet_batches(
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of an open Parquet file from row `start` on.
 
-    on_rows   is given the rows before the first is read: after damage they tell how many were whole
+    on_rows   called with the rows before the first one is read; after damage they tell how many rows were read
     """
     rows: RowBlocks | None = None
     with located_rows(parser.path, lambda: rows.read if rows is not None else 0):
         size = file.seek(0, 2)
         table = open_table(file, size)
         format = format_of(table, parser.format, parser.path)
-        # Of a struct only the label's own field is read; without such a field the whole column, to say what is wrong
-        # with it or that there is no label. A column that is not there is passed over.
+        # Of a struct only the label's field is read. If it is missing, the whole column is read, to report the problem
+        # or to find that there is no label. Arrow ignores the name of a missing column.
         label, leaves = ".".join(format.label_path), {leaf.path for leaf in table.schema}
         columns = [format.text_field, label if label in leaves else format.label_path[0]]
         rows = RowBlocks(table, columns, parser.path, max_document_bytes, start=start)
-        told = 0
         if on_rows is not None:
             on_rows(rows)
+        told = 0
         for block in rows:
             numbers = np.arange(rows.read - len(block), rows.read)
             batch = parser.parse_records(decoded_rows(pa.Table.from_batches(block)), numbers, format)
             if len(batch):
                 yield batch
             if advance is not None:
-                # Rows are the only measure of progress that Parquet offers: spread the file's bytes over them.
+                # Parquet measures progress in rows only: spread the file's bytes over them.
                 done = min(size, size * rows.read // max(1, table.metadata.num_rows))
                 advance(done - told)
                 told = done
@@ -74,13 +74,13 @@ def parquet_batches(
 
 
 class RowBlocks:
-    """The rows of a table, some at a time: a block has at most 1,024 rows, or 4 MiB and one row.
+    """The rows of a table in blocks; a block ends at 1,024 rows or at 4 MiB.
 
-    path      what messages call the file
-    columns   those to read; None: all
-    groups    the row groups to read, one behind the other; None: all
-    read      number of the next row; at the beginning that of the first
-    start     rows before this number are passed over
+    path      the file's name in messages
+    columns   the columns to read; None: all
+    groups    the row groups to read; None: all
+    start     rows before this number are skipped
+    read      how many rows were read so far
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class RowBlocks:
         max_row_bytes: int,
         *,
         groups: list[int] | None = None,
-        read: int = 0,
         start: int = 0,
     ):
         self.table, self.columns, self.groups = table, columns, groups
-        self.path, self.max_row_bytes, self.read, self.start = path, max_row_bytes, read, start
+        self.path, self.max_row_bytes, self.start = path, max_row_bytes, start
+        self.read = 0
 
     def __iter__(self) -> Generator[list[pa.RecordBatch], None, None]:
         held: list[pa.RecordBatch] = []
@@ -120,11 +120,11 @@ class RowBlocks:
 
 
 class RowGroup(NamedTuple):
-    """What the footer says of a row group.
+    """The footer's entry for a row group.
 
-    rows      how many there are
+    rows      number of rows
     size      uncompressed bytes of all columns
-    columns   the byte of the file at which each column begins, in the columns' order
+    columns   the first byte of each column in the file
     """
 
     rows: int
@@ -133,13 +133,12 @@ class RowGroup(NamedTuple):
 
 
 def row_groups(file: BinaryIO, path: str) -> list[RowGroup]:
-    """The row groups of an open Parquet file; `path` is what messages call it."""
+    """The row groups of an open Parquet file; `path` is its name in messages."""
     with located_rows(path, lambda: 0):
         metadata = open_table(file, file.seek(0, 2)).metadata
     found = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        columns = [group.column(column) for column in range(group.num_columns)]
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = map(group.column, range(group.num_columns))
         begins = [max(0, column.dictionary_page_offset or column.data_page_offset) for column in columns]
         found.append(RowGroup(group.num_rows, max(0, group.total_byte_size), begins))
     return found
@@ -156,7 +155,7 @@ def has_page_checksums(file: BinaryIO, group: RowGroup) -> bool:
 
 @contextmanager
 def located_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
-    """Turn damage into a `PilekitError` that names the row; `read()` tells how many were whole."""
+    """Turn damage into a `PilekitError` that names the row; `read()` is the number of rows read before it."""
     try:
         yield
     except ShardDamage as damage:
@@ -168,9 +167,10 @@ def located_rows(path: str, read: Callable[[], int]) -> Iterator[None]:
 
 
 def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
-    """Open the file as what Parquet says of its columns, without the Arrow types that its writer may have noted.
+    """Open a Parquet file of `size` bytes with Parquet's own column types.
 
-    With those, a dictionary of texts would be kept, and copied with every row.
+    The Arrow types that the writer may have stored are ignored: with them, Arrow would keep a dictionary of texts and
+    copy it with every row.
     """
     if not size:
         raise ShardDamage("is empty (0 bytes), not a Parquet file; fetch it again", frame=None, byte=0)
@@ -179,14 +179,14 @@ def open_table(file: BinaryIO, size: int) -> pq.ParquetFile:
     file.seek(max(0, size - footer_bytes))
     footer = file.read(footer_bytes).replace(b"ARROW:schema", b"ARROW-schema")
     metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
-    # Without a pre-buffer, and with a buffer, a row group is read bit by bit and not whole.
+    # With these options Arrow reads a row group bit by bit, not all at once.
     return pq.ParquetFile(
         file, metadata=metadata, pre_buffer=False, buffer_size=READ_BYTES, page_checksum_verification=True
     )
 
 
 def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordFormat:
-    """Where this file's rows keep text and label."""
+    """Where the rows of this file keep text and label."""
     names = table.schema_arrow.names
     if wanted.text_field not in names:
         raise PilekitError(
@@ -197,9 +197,9 @@ def format_of(table: pq.ParquetFile, wanted: RecordFormat, path: str) -> RecordF
 
 
 def decoded_rows(rows: pa.Table) -> list[object]:
-    """Each row as what a line of JSON would decode to, or the `BadRecord` that says why it is none."""
+    """Each row as the record that a line of JSON would give; a `BadRecord` for a row that cannot be decoded."""
     try:
-        # All at once is three times as fast as row by row.
+        # Three times as fast as row by row.
         return list(rows.combine_chunks().to_pylist())
     except UnicodeDecodeError:
         if len(rows) == 1:

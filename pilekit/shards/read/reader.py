@@ -1,9 +1,10 @@
 """Read shards: stored bytes -> pieces of text -> lines -> `DocumentBatch`es.
 
-    open_unchanged -> decompress (a thread, ahead) -> whole_lines -> LineParser
+    open_unchanged -> decompress (in a thread, ahead) -> whole_lines -> LineParser
 
-Each arrow is a generator; this file only joins them, and turns what goes wrong in any of them into one line that names
-file, frame, line and byte. Memory is a few pieces of 2 MiB whatever the shard's size.
+Each arrow is a generator. This file joins them, and turns an error of any of them into one line that names file, frame,
+line and byte. Memory is a few pieces of 2 MiB, whatever the shard's size. `read` gives documents, `line_blocks` gives
+lines, `text_pieces` gives text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import BinaryIO, Literal, Self, cast
 
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets, shard_of
+from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import ShardDamage, SkippedLines
@@ -32,7 +34,7 @@ OnError = Literal["raise", "skip"]
 
 
 class ShardReader(Iterator[DocumentBatch]):
-    """The batches of one shard or of several, in order; `skipped` tells of the bad lines passed over so far."""
+    """The batches of one or several shards, in order; `skipped` counts the bad lines that were skipped so far."""
 
     def __init__(self, batches: Generator[DocumentBatch, None, None], skipped: SkippedLines):
         self._batches = batches
@@ -72,15 +74,14 @@ def read(
     subsets              only documents of these subsets, in any spelling the manifest knows; None: all
     on_error             "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     manifest             where records keep text and label; the Pile's by default
-    start                the first document number wanted; lines before it are decompressed but not decoded
+    start                the first document number; earlier lines are decompressed but not parsed
     max_document_bytes   a longer line is an error (1 GiB)
     max_window           a zstd frame that needs a larger window is an error (128 MiB)
-    advance              called, from the decoding thread, with each further amount of stored bytes read
-    ahead                decompress in a thread of its own; False where every CPU has a process already, which is then
-                         a few percent faster
+    advance              called, from the decoding thread, with the stored bytes of each further read
+    ahead                decompress in a thread; False is a few percent faster where every CPU has a process already
 
-    Yields `DocumentBatch`es of about 1-4 MB of text. A truncated or damaged file, and any line too long, is a
-    `PilekitError` whatever `on_error` says: what follows is lost, and that must not pass in silence.
+    Yields `DocumentBatch`es of about 1-4 MB of text. A truncated or damaged file, or a line that is too long, is a
+    `PilekitError` with either `on_error`, because the rest of the shard is lost.
     """
     if on_error not in ("raise", "skip"):
         raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
@@ -91,7 +92,7 @@ def read(
             raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
     skipped = SkippedLines()
     parser = LineParser(
-        path=shard.path if shard.path != "-" else shard.name,
+        path=shard.path if shard.path != STANDARD_INPUT else shard.name,
         shard=shard.name,
         format=record_format(manifest),
         subsets=None if subsets is None else frozenset(subsets),
@@ -107,7 +108,7 @@ def read_corpus(
     *,
     advance: Callable[[int], None] | None = None,
 ) -> ShardReader:
-    """Read all shards of a corpus, one after the other; arguments as in `read`."""
+    """Read all shards of a corpus in order; the arguments are those of `read`."""
     skipped = SkippedLines()
 
     def batches() -> Generator[DocumentBatch, None, None]:
@@ -122,7 +123,7 @@ def read_corpus(
 
 
 def record_format(manifest: Manifest | None = None) -> RecordFormat:
-    """Where records of this corpus keep their text and label; the Pile's places without a manifest."""
+    """Where records of this corpus keep their text and label; by default as in the Pile."""
     if manifest is None:
         return RecordFormat()
     return RecordFormat(manifest.text_field, tuple(manifest.label_path.split(".")))
@@ -145,19 +146,19 @@ def _batches(
         return
     read_lines = 0
 
-    def lines() -> Iterator[list[Line]]:
+    def lines(blocks: Iterator[LineBlock]) -> Iterator[list[Line]]:
         nonlocal read_lines
         for block in blocks:
             lines = [block.lines()]
             del block
             read_lines += len(lines[0])
-            yield lines.pop()  # A long line is held by whoever has it now, not here too.
+            yield lines.pop()  # Drop this reference: the consumer alone holds a long line.
 
     with (
         located_errors(parser.path, lambda: read_lines, max_document_bytes),
         line_blocks(path, max_document_bytes, max_window, advance, ahead) as blocks,
     ):
-        yield from parser.batches(lines(), start)
+        yield from parser.batches(lines(blocks), start)
 
 
 @contextmanager
@@ -185,65 +186,40 @@ def text_pieces(
     on_stored: Callable[[bytes], None] | None = None,
     on_frame: Callable[[int, int], None] | None = None,
     on_text: Callable[[bytes], None] | None = None,
-    decompress: Callable[[BinaryIO, int], Iterator[bytes]] | None = None,
 ) -> Iterator[Iterator[bytes]]:
-    """The decompressed bytes of a shard that is not Parquet, in pieces of 1-3 MiB; arguments as in `read`, and these.
+    """The decompressed bytes of a shard that is not Parquet, in pieces of 1-3 MiB; arguments as in `read`, and:
 
-    on_stored   is given all stored bytes, in order
-    on_frame    is told of each zstd frame, as in `decompress_frames`
-    on_text     is given all decompressed bytes, in order
-    decompress  decompresses zstd, from a file and with `max_window`, in the place of `decompress_frames`
+    on_stored   called with all stored bytes, in order
+    on_frame    called for each zstd frame, as in `decompress_frames`
+    on_text     called with all decompressed bytes, in order
 
-    Listeners are called from the decoding thread, each before anything that follows from what it is told. What is wrong
-    with the shard is raised without the line's number: wrap this into `located_errors`.
+    The callbacks run in the decoding thread, each before the bytes that follow from it are yielded. Errors do not name
+    the line: wrap this into `located_errors`.
     """
-    with open_unchanged(path) as (file, storage):
-        decoded = _decoded(CountedFile(file, advance, on_stored), storage, max_window, on_frame, on_text, decompress)
+    with open_unchanged(path) as (stored, storage):
+        file = CountedFile(stored, advance, on_stored)
+        decoded = _gathered(_decoded(file, storage, max_window, on_frame), on_text)
         with closing(run_ahead(decoded) if ahead else decoded) as pieces:
             yield pieces
 
 
 @contextmanager
 def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[None]:
-    """Turn damage and too long lines into a `PilekitError` that names the line; `lines()` tells how many were whole."""
+    """Turn damage and too long lines into a `PilekitError` that names the line; `lines()` is the number of lines read
+    before it."""
     try:
         yield
     except ShardDamage as damage:
         raise PilekitError(damage.describe(path, lines() + 1)) from damage
     except LineTooLong as long:
         raise PilekitError(
-            f"{visible(path)}, line {lines() + long.behind + 1:,}: is longer than {max_document_bytes:,} bytes; split "
-            "the document or, if you trust the file, pass a larger max_document_bytes= to read()"
+            f"{visible(path)}, line {lines() + long.lines_before + 1:,}: is longer than {max_document_bytes:,} bytes; "
+            "split the document or, if you trust the file, pass a larger max_document_bytes= to read()"
         ) from long
 
 
-def _decoded(
-    file: CountedFile,
-    storage: Storage,
-    max_window: int,
-    on_frame: Callable[[int, int], None] | None,
-    on_text: Callable[[bytes], None] | None,
-    decompress: Callable[[BinaryIO, int], Iterator[bytes]] | None,
-) -> Generator[bytes, None, None]:
-    if storage == "zstd" and decompress is not None:
-        pieces = decompress(cast(BinaryIO, file), max_window)
-    elif storage == "zstd":
-        pieces = decompress_frames(cast(BinaryIO, file), max_window=max_window, on_frame=on_frame)
-    elif storage == "gzip":
-        pieces = gunzipped(file)
-    else:
-        pieces = _plain(file)
-    return _gathered(pieces if on_text is None else _heard(pieces, on_text))
-
-
-def _heard(pieces: Iterator[bytes], on_text: Callable[[bytes], None]) -> Iterator[bytes]:
-    for piece in pieces:
-        on_text(piece)
-        yield piece
-
-
 class CountedFile:
-    """A file for reading that tells how much is read, and what, and remembers how much."""
+    """A file whose reads are reported to callbacks; `position` is the number of bytes read."""
 
     def __init__(
         self,
@@ -254,7 +230,7 @@ class CountedFile:
         self.file, self.advance, self.on_stored, self.position = file, advance, on_stored, 0
 
     def read(self, size: int = -1) -> bytes:
-        """As a file's."""
+        """Read like a file."""
         data = self.file.read(size)
         self.position += len(data)
         if self.advance is not None:
@@ -264,19 +240,29 @@ class CountedFile:
         return data
 
 
-def _gathered(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """Join small pieces (files of many tiny frames) until they are worth a batch."""
+def _decoded(
+    file: CountedFile, storage: Storage, max_window: int, on_frame: Callable[[int, int], None] | None
+) -> Iterator[bytes]:
+    if storage == "zstd":
+        return decompress_frames(cast(BinaryIO, file), max_window=max_window, on_frame=on_frame)
+    return gunzipped(file) if storage == "gzip" else _plain(file)
+
+
+def _gathered(pieces: Iterator[bytes], on_text: Callable[[bytes], None] | None) -> Generator[bytes, None, None]:
+    """Join small pieces (of many tiny frames) into pieces of at least 1 MiB."""
     held: list[bytes] = []
     size = 0
     try:
         for piece in pieces:
+            if on_text is not None:
+                on_text(piece)
             size += len(piece)
             held.append(piece)
             if size >= PIECE_BYTES // 2:
                 yield held[0] if len(held) == 1 else b"".join(held)
                 held, size = [], 0
     except ShardDamage:
-        # What came before the damage is good, and its lines must be counted to name the damaged one.
+        # The text before the damage is good, and its lines must be counted to name the damaged line.
         yield b"".join(held)
         raise
     if held:
@@ -287,7 +273,7 @@ def gunzipped(file: CountedFile) -> Iterator[bytes]:
     """Decompress all members of a gzip file; yields pieces of at most 256 KiB."""
     try:
         with gzip.GzipFile(fileobj=cast(BinaryIO, file), mode="rb") as text:
-            # Not read(): it would throw away up to a whole piece of good text when it meets damage.
+            # read() would throw away up to a whole piece of good text when it meets damage.
             while piece := text.read1(PIECE_BYTES // 8):
                 yield piece
     except EOFError:

@@ -1,12 +1,11 @@
 """A shard that changes while it is read is an error that names it, never an output made of two shards.
 
-Downloads, `rsync --inplace` and editors replace, cut or extend files that are being read. So whoever reads a shard
-whole opens it with `open_unchanged`, which compares its state at the beginning with that at the end: of a local file
-size, times and inode; of a URL the size, tag and time that its store gives. Output
-gets its name after that, so nothing is published of a shard that changed.
+Downloads, `rsync --inplace` and editors replace, cut or extend files that are being read. `open_unchanged` compares the
+shard's state before and after the reading: size, times and inode of a local file; size, tag and time that the store
+reports for a URL. Output gets its final name after that check, so a shard that changed leaves no output.
 
-A job of many shards takes the version of each when it begins, and compares it when the shard was read: what it noted
-of a shard then holds for this version, and for no other.
+A job over many shards records the version of each shard when it begins and compares it after reading the shard. The
+job's notes about a shard are valid for this version only.
 """
 
 from __future__ import annotations
@@ -23,51 +22,52 @@ from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.open import Storage, open_stored
 
 _TAGS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "updated", "created", "generation")
-"""What stores call the tag or the time of a file's content."""
+"""The names that stores use for the tag or the time of a file's content."""
 
 
 class ShardChanged(PilekitError):
-    """A shard is not what it was when its reading, or the job, began."""
+    """A shard has changed since its reading, or the job, began."""
 
 
 def version_of(path: str) -> str:
-    """Size and time of change of a shard, or size and tag as its store gives them; "" where they are not known."""
-    return " ".join(map(str, _known(path)[:2]))
+    """Size and modification time of a shard, or the size and tag that its store reports; "" if unknown."""
+    return " ".join(map(str, _known_state(path)[:2]))
 
 
 def check_version(path: str, version: str) -> None:
-    """Raise `ShardChanged` if the shard has not this version any more."""
+    """Raise `ShardChanged` if the shard has another version now."""
     if version and version_of(path) != version:
-        raise ShardChanged(f"{visible(path)}: was changed while it was read; run again")
+        raise _changed(path)
 
 
 @contextmanager
 def open_unchanged(path: str) -> Iterator[tuple[BinaryIO, Storage]]:
-    """Open a shard's stored bytes for one reading; `ShardChanged` if the shard is another when the reading ends.
+    """Open a shard's stored bytes for one reading; raises `ShardChanged` if the shard changed before the block ended.
 
-    What goes wrong with a shard that changed meanwhile is told as that. Standard input is not ours to close, as closing
-    it would wait for a read that may never end.
+    `ShardChanged` replaces any other error of a shard that changed. Standard input is not closed, because closing it
+    could wait for a read that never ends.
     """
     file, storage = open_stored(path)
     if path == STANDARD_INPUT:
         yield file, storage
         return
     with file:
-        before = _known(path) if is_url(path) else _local(file.fileno())
+        before = _known_state(path) if is_url(path) else _local_state(file.fileno())
         try:
             yield file, storage
         except (PilekitError, ShardDamage) as error:
-            _compare(path, before, error)
+            if before and _state(path) != before:
+                raise _changed(path) from error
             raise
-        _compare(path, before)
+        if before and _state(path) != before:
+            raise _changed(path)
 
 
-def _compare(path: str, before: tuple[Any, ...], cause: Exception | None = None) -> None:
-    if before and _state(path) != before:  # an open file keeps its inode, so no other file has the same
-        raise ShardChanged(f"{visible(path)}: was changed while it was read; run again") from cause
+def _changed(path: str) -> ShardChanged:
+    return ShardChanged(f"{visible(path)}: was changed while it was read; run again")
 
 
-def _known(path: str) -> tuple[Any, ...]:
+def _known_state(path: str) -> tuple[Any, ...]:
     try:
         return _state(path)
     except PilekitError:
@@ -75,33 +75,33 @@ def _known(path: str) -> tuple[Any, ...]:
 
 
 def _state(path: str) -> tuple[Any, ...]:
-    """What changes when the shard does, size first; () where that cannot be told."""
+    """Values that change when the shard does, the size first; () if unknown."""
     if path == STANDARD_INPUT:
         return ()
     if is_url(path):
-        return _remote(path)
+        return _remote_state(path)
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opened, as a share caches what stat tells
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opened: a network share may cache `stat`
     except OSError:
         return ()
     try:
-        return _local(file)
+        return _local_state(file)
     finally:
         os.close(file)
 
 
-def _local(file: int) -> tuple[Any, ...]:
+def _local_state(file: int) -> tuple[Any, ...]:
     about = os.fstat(file)
-    # Nobody can set the time of the last status change back, as `cp -p` and `rsync -t` do with that of the content.
+    # `cp -p` and `rsync -t` set the modification time back, but nobody can set the status change time back.
     return about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino
 
 
-def _remote(url: str) -> tuple[Any, ...]:
+def _remote_state(url: str) -> tuple[Any, ...]:
     try:
         store, path = store_of(url)
         store.invalidate_cache(path)
         about = retried(lambda: store.info(path), url)
-    except Exception as error:  # Stores raise errors of their own making.
+    except Exception as error:  # Every store raises its own errors.
         if not is_missing(error):
             raise PilekitError(f"{visible(url)}: cannot be asked whether it changed: {reason_of(error)}") from error
         return ()

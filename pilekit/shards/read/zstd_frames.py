@@ -1,21 +1,20 @@
-"""zstd frames: decompress every frame of a file, and know for certain that each one ended.
+"""zstd frames: decompress every frame of a file, and know that each frame ended.
 
-python-zstandard ends quietly at a truncated frame, and by default after the first of several frames: both lose text
-without a word. So the frame format (RFC 8878, section 3.1) is walked here: a frame is a header, blocks with 3-byte
-headers, and an optional checksum. That costs one small step per block (128 KiB of text) and gives three things at once:
+python-zstandard stops quietly at a truncated frame, and by default after the first of several frames. Both lose text
+without an error. So this module walks the frame format (RFC 8878, section 3.1): a frame is a header, blocks with 3-byte
+headers, and an optional checksum. The walk costs one small step per block (128 KiB of text) and gives three guarantees:
 
-* every frame's end is known, so a file that stops early is told from one that is complete;
-* a block decodes to at most 128 KiB, so feeding the decoder a bounded number of blocks bounds its output: a hostile
-  file (zeros compress 32,000:1) cannot make it return gigabytes for one small read;
-* the window a frame asks for is seen before the decoder allocates it.
+* the end of every frame is known, so a truncated file is told from a complete file;
+* a block decodes to at most 128 KiB, so a bounded number of blocks gives a bounded output: a hostile file (zeros
+  compress 32,000:1) cannot make one small read return gigabytes;
+* the window that a frame needs is known before the decoder allocates it.
 
-zstd itself decodes and verifies the checksums; nothing is decoded here.
+zstd itself decodes the blocks and verifies the checksums.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast
@@ -28,11 +27,10 @@ FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
 READ_BYTES = 1 << 20
 LARGEST_HEADER = 18
 LARGEST_BLOCK = 128 << 10
-BLOCKS_PER_PIECE = 16
-PIECE_BYTES = BLOCKS_PER_PIECE * LARGEST_BLOCK
-"""The most text decoded at a time: 2 MiB."""
+PIECE_BYTES = 16 * LARGEST_BLOCK
+"""The most text that is decoded at a time: 2 MiB."""
 MAX_WINDOW = 128 << 20
-"""The largest window accepted, if none is named."""
+"""The largest window that is accepted by default."""
 
 
 def is_skippable(magic: bytes) -> bool:
@@ -54,7 +52,7 @@ class FrameHeader:
 
 
 def parse_frame_header(data: bytes) -> FrameHeader | None:
-    """The frame header at the start of `data`, magic included; None if `data` is too short to hold it all."""
+    """The frame header at the start of `data`, magic included; None if `data` is too short."""
     if len(data) < 6:
         return None
     descriptor = data[4]
@@ -65,7 +63,7 @@ def parse_frame_header(data: bytes) -> FrameHeader | None:
     if len(data) < length:
         return None
     if single_segment:
-        # The window is the whole content. A 2-byte size is stored less 256.
+        # The window is the whole content. A 2-byte size is stored minus 256.
         window = int.from_bytes(data[length - size_bytes : length], "little") + (256 if size_bytes == 2 else 0)
     else:
         base = 1 << (10 + (data[5] >> 3))
@@ -74,36 +72,34 @@ def parse_frame_header(data: bytes) -> FrameHeader | None:
 
 
 class Stored:
-    """The stored bytes, read ahead in pieces; `position` is the offset in the file of `data[at]`."""
+    """The stored bytes, read in pieces of 1 MiB; `data[at:]` is not used yet."""
 
-    def __init__(self, file: BinaryIO, advance: Callable[[int], None] | None, start: int = 0):
-        self.file, self.advance = file, advance
-        self.data, self.at, self.start = b"", 0, start
+    def __init__(self, file: BinaryIO, start: int = 0):
+        self.file, self.start = file, start
+        self.data, self.at = b"", 0
 
     @property
     def position(self) -> int:
-        """The offset in the file of what is next."""
+        """The offset in the file of `data[at]`."""
         return self.start + self.at
 
     @property
     def left(self) -> int:
-        """How many bytes were read and not used yet."""
+        """How many bytes were read but not used yet."""
         return len(self.data) - self.at
 
     def more(self) -> bool:
-        """Read a further piece behind what is left; false at the end of the file."""
+        """Read another piece; False at the end of the file."""
         piece = self.file.read(READ_BYTES)
         if not piece:
             return False
-        if self.advance is not None:
-            self.advance(len(piece))
         self.start += self.at
         self.data = self.data[self.at :] + piece
         self.at = 0
         return True
 
     def has(self, amount: int) -> bool:
-        """Whether `amount` further bytes exist, reading as needed."""
+        """Whether `amount` more bytes exist; reads as needed."""
         while self.left < amount:
             if not self.more():
                 return False
@@ -114,16 +110,16 @@ def decompress_frames(
     file: BinaryIO,
     *,
     max_window: int = MAX_WINDOW,
-    advance: Callable[[int], None] | None = None,
     on_frame: Callable[[int, int], None] | None = None,
 ) -> Iterator[bytes]:
     """Decompress all frames of `file`; yields pieces of at most 2 MiB.
 
-    `max_window` (bytes) is the largest window accepted; `advance` is told the stored bytes as they are read, `on_frame`
-    the number of each frame and the byte at which it begins, before its pieces come. Raises `ShardDamage` for anything
-    that is not a sequence of complete frames, after all pieces before the damage.
+    max_window   the largest window accepted, in bytes
+    on_frame     called with the number and the first byte of each frame, before its pieces are yielded
+
+    Raises `ShardDamage` for anything that is not a sequence of complete frames, after all pieces before the damage.
     """
-    for blocks in walk_frames(Stored(file, advance), max_window):
+    for blocks in walk_frames(Stored(file), max_window):
         if on_frame is not None:
             on_frame(blocks.number, blocks.first)
         yield from decode(blocks, max_window)
@@ -132,27 +128,27 @@ def decompress_frames(
 def decompress_frame_at(
     file: BinaryIO, offset: int, *, number: int, max_window: int = MAX_WINDOW
 ) -> Generator[bytes, None, None]:
-    """Decompress the one frame that begins at byte `offset`; `number` is what damage calls it."""
+    """Decompress the one frame that begins at byte `offset`; messages give it the number `number`."""
     file.seek(offset)
-    stored = Stored(file, None, offset)
+    stored = Stored(file, offset)
     stored.has(LARGEST_HEADER)
     if stored.data[:4] != FRAME_MAGIC:
         raise ShardDamage(
-            "no frame begins where one should; verify the file, or index it anew", frame=number, byte=offset
+            "no frame begins where one should; verify the file, or index it again", frame=number, byte=offset
         )
     yield from decode(_begin_frame(stored, number, max_window), max_window)
 
 
 def decompress_whole(data: memoryview, size: int, max_window: int = MAX_WINDOW) -> bytes | None:
-    """Decompress the frame that `data` begin with, if it is whole and undamaged and its text has `size` bytes.
+    """Decompress the first frame of `data`, if it is complete and its text has `size` bytes.
 
-    None if not: then `decompress_frame_at` tells what is wrong. Whatever lies behind the frame is passed over.
+    None if not: `decompress_frame_at` then reports the reason. Bytes after the frame are ignored.
     """
     header = parse_frame_header(bytes(data[:LARGEST_HEADER]))
     if header is None or data[:4] != FRAME_MAGIC or header.window > max_window:
         return None
     try:
-        # What a frame says of its size, zstd would allocate.
+        # zstd allocates the size that the frame claims.
         if zstandard.frame_content_size(data) not in (-1, size):
             return None
         text = zstandard.ZstdDecompressor(max_window_size=max_window).decompress(data, max_output_size=size)
@@ -162,7 +158,7 @@ def decompress_whole(data: memoryview, size: int, max_window: int = MAX_WINDOW) 
 
 
 def walk_frames(stored: Stored, max_window: int) -> Iterator[Blocks]:
-    """The frames of a file, for `decode`: each must have been read to its last block when the next is asked for."""
+    """The frames of a file, for `decode`. Read each frame to its last block before you ask for the next."""
     if not stored.has(1):
         raise ShardDamage("is empty (0 bytes), not a zstd file; fetch it again", frame=None, byte=0)
     number = 0
@@ -219,8 +215,8 @@ def _begin_frame(stored: Stored, number: int, max_window: int) -> Blocks:
 
 def decode(blocks: Blocks, max_window: int) -> Iterator[bytes]:
     """Decompress one frame; yields pieces of at most 2 MiB, then raises `ShardDamage` if it is damaged."""
-    # `stream_reader.read` decodes straight into the bytes it returns; `decompressobj` would copy each piece once more,
-    # holding the GIL, which the parsing thread waits for.
+    # `stream_reader.read` decodes directly into the bytes that it returns. `decompressobj` would copy each piece again
+    # and hold the GIL, for which the parsing thread waits.
     decoder = zstandard.ZstdDecompressor(max_window_size=max_window).stream_reader(
         cast(BinaryIO, blocks), read_size=READ_BYTES
     )
@@ -241,38 +237,23 @@ def decode(blocks: Blocks, max_window: int) -> Iterator[bytes]:
 
 
 class Blocks:
-    """One frame's header and blocks as a file that zstd reads: only whole blocks, and nothing behind the last one.
+    """The header and blocks of one frame, as a file that zstd reads: whole blocks only, and nothing after the last.
 
     first      the frame's first byte in the file
-    position   the byte of the file behind what was handed over
-    last       the last block has been read
-    damage     why no further block can be; told after everything decoded before it has been given out
+    position   the byte of the file after the bytes that were read
+    last       whether the last block has been read
+    damage     why there is no further block; raised after everything decoded before it has been yielded
     """
 
     def __init__(self, stored: Stored, header: FrameHeader, number: int):
-        self.stored, self.header, self.number, self.first = stored, header, number, stored.position
+        self.stored, self.header, self.number = stored, header, number
+        self.first = self.position = stored.position
         self.last = False
         self.damage: ShardDamage | None = None
         self.walked = header.length  # bytes at stored.at that are known to be whole
-        self.position, self.count = self.first, 0
-        self.gathered: deque[bytes] = deque()
-
-    def gather(self, most: int) -> bool:
-        """Read ahead until more than `most` blocks are there; whether the frame is whole: the file is then not needed.
-
-        What was read ahead is handed over in the same portions as it would have been without.
-        """
-        while self.count <= most and (portion := self._walk()):
-            self.gathered.append(portion)
-        return self.last and self.count <= most
 
     def read(self, size: int = -1) -> bytes:
-        """The header or some whole blocks, at most `READ_BYTES` or a block; b"" behind the last."""
-        portion = self.gathered.popleft() if self.gathered else self._walk()
-        self.position += len(portion)
-        return portion
-
-    def _walk(self) -> bytes:
+        """The header or some whole blocks, at most 1 MiB or one block; b"" after the last block."""
         while not self.last and self.damage is None:
             data, begin = self.stored.data, self.stored.at
             end = begin + self.walked
@@ -289,10 +270,10 @@ class Blocks:
                 if whole > len(data):
                     break
                 end, self.last = whole, last
-                self.count += 1
             if end > begin:
                 self.walked = 0
                 self.stored.at = end
+                self.position += end - begin
                 return data[begin:end]
             if self.damage is None:
                 try:

@@ -208,7 +208,7 @@ class _Verifier:
         damage, scan = error.__cause__, self.scan
         line = scan.lines + 1
         if not isinstance(damage, ShardDamage):
-            line += damage.behind if isinstance(damage, LineTooLong) else 0
+            line += damage.lines_before if isinstance(damage, LineTooLong) else 0
             no_footer = self.storage == "parquet" and not len(scan.frames)
             self.damage.add(_without_place(error, self.shard), line=line, byte=0 if no_footer else None)
             return None

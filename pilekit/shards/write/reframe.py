@@ -1,18 +1,18 @@
-"""Store shards anew as frames that can be sought, checksummed and indexed: the same text, 0.4-2.4 % more on disk.
+"""Store shards in seekable, checksummed, indexed frames: the same text, 0.4-2.4 % more on disk.
 
-A released shard is one frame of 43 GB without a checksum: nothing in it can be read without decoding all before it, and
-a flipped bit is silently other text. Reframed, a document costs the decoding of one frame, and damage is told.
+A released shard is one frame of 43 GB without a checksum. Nothing in it can be read without decoding everything before
+it, and a flipped bit silently becomes other text. In a reframed shard, a document costs the decoding of one frame, and
+damage is detected.
 
-    decompress (several threads, where there are several frames) -> cut at line ends -> compress (several threads)
-        -> write -> read back: same text? -> index -> rename
+    decompress -> cut at line ends -> compress (several threads) -> write -> read back: same text? -> index -> rename
 
-Every byte stays, bad and blank lines and a missing last newline too, so every document keeps its number. All of it
-runs at 140-146 MB/s of text on a core on which `zstd -3`, which only compresses, does 200. There is one process for
-each shard, and where there are fewer shards than CPUs, threads in it, as zstd releases the GIL.
+Every byte stays, also bad and blank lines and a missing last newline, so every document keeps its number. One core
+processes 140-146 MB/s of text; `zstd -3`, which only compresses, does 200. Each shard has a process; if there are fewer
+shards than CPUs, its threads compress in parallel, because zstd releases the GIL.
 
-Nothing is published unseen: the file is on disk, is read from there and decoded, and the hash of its text must be that
-of the input's before it gets its name. The bytes depend on the text, the level and the size of frames, and on nothing
-else, so a job that was killed and run again ends with the same files.
+No output is published unchecked: the file is flushed to disk, read back and decoded, and the hash of its text must
+equal the hash of the input before the file is renamed. The bytes depend only on the text, the level and the frame size,
+so a job that was killed and run again ends with the same files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,9 +41,7 @@ from pilekit.shards.index.format import INDEX_SUFFIX
 from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.lines import LineTooLong
-from pilekit.shards.read.malloc_tuning import keep_freed_memory
 from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.parallel_frames import decompress_in_threads
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, located_errors, text_pieces
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 from pilekit.shards.write.seek_table import MAX_FRAME_BYTES, read_seek_table
@@ -54,21 +52,17 @@ KIND = "reframed corpus"
 FRAME_SIZES = range(4 << 10, MAX_FRAME_BYTES + 1)
 LEVELS = range(1, 23)
 
-PIECES_AT_A_TIME = 8
-"""Pieces of 1-3 MiB that one thread decompresses before it compresses any: taking turns, both find their tables gone
-from the cache, and lose 4 %."""
-
 READING = 0.75
-"""The part of a shard's time until all of it is read; reading back takes the rest."""
+"""The share of a shard's time that passes until all of it is read and compressed; reading back takes the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reframed:
-    """What became of one shard.
+    """The result for one shard.
 
-    documents      those its index lists; `bad_lines` are kept, but are no documents
-    text_bytes     UTF-8 bytes of their texts
-    content_bytes  decompressed bytes, the same before and after, and `content_hash`, their xxh3_128 in hexadecimal
+    documents      number of documents; `bad_lines` are kept too, but are not documents
+    text_bytes     UTF-8 bytes of the texts
+    content_bytes  decompressed bytes, before and after; `content_hash` is their xxh3_128 in hexadecimal
     stored_before, stored_bytes   the file's size before and after
     """
 
@@ -96,17 +90,16 @@ def reframe_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
 ) -> list[Reframed]:
-    """Write every shard of `corpus` as `<out>/<shard name>.zst`, in frames that can be sought, with an index beside it.
+    """Write every shard of `corpus` as `<out>/<shard name>.zst`, in seekable frames, with an index beside it.
 
-    corpus        a `Corpus`, or what makes one: a path, glob or URL, or several
-    frame_bytes   text in a frame, at least: a frame ends with the line that reaches it
+    corpus        a `Corpus`, or a path, glob or URL of one, or several
+    frame_bytes   the least text in a frame: a frame ends with the line that reaches it
     level         zstd compression level
-    jobs          how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a small
-                  corpus
-    advance       called with each further amount of the input's stored bytes dealt with
+    jobs          the number of processes; None: the usable CPUs, or fewer for a small corpus
+    advance       called with each further amount of the input's stored bytes that is done
 
-    A folder that an earlier run of the same job left is gone on with. Raises `PilekitError` for input that is damaged,
-    is Parquet or standard input or lies in `out`, and for output that cannot be written or does not read back.
+    Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
+    standard input, or lies in `out`, and for output that cannot be written or does not read back.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if frame_bytes not in FRAME_SIZES:
@@ -160,17 +153,17 @@ def _reframe(
     inputs: Inputs,
 ) -> None:
     """Reframe one shard, and note it in the output folder."""
-    keep_freed_memory()
     path, size = output.path(shard.name, ".zst"), inputs.fingerprints[shard.name][0]
     index_path = Path(f"{path}{INDEX_SUFFIX}")
     with write_atomically(path) as file:
         frames, content_hash = _copy(shard, file, frame_bytes, level, threads, _part(advance, READING))
         inputs.check(shard)
-        _to_disk(file)
+        _flush_out_of_memory(file)
         stored = os.fstat(file.fileno()).st_size
         try:
-            if _seek_table_of(file.name, stored) != frames:
-                raise ShardDamage("has another seek table", frame=None, byte=stored)
+            with Path(file.name).open("rb") as written:
+                if read_seek_table(written, stored) != frames:
+                    raise ShardDamage("has another seek table", frame=None, byte=stored)
             header = build_index(
                 Shard(shard.name, file.name, stored),
                 manifest=manifest,
@@ -182,7 +175,7 @@ def _reframe(
             ).header
         except (PilekitError, ShardDamage) as error:
             if isinstance(error, PilekitError) and visible(file.name) not in str(error):
-                raise  # of the index: it cannot be written
+                raise  # the index cannot be written
             raise PilekitError(
                 f"{visible(str(path))}: what was written does not read back as the text that was read ({error}); check "
                 "disk and memory, and try again"
@@ -201,21 +194,16 @@ def _reframe(
     output.note(shard.name, asdict(result), path, index_path)
 
 
-def _to_disk(file: BinaryIO) -> None:
-    """Write all of it to the disk, and out of memory, so that reading it back shows what the disk has."""
+def _flush_out_of_memory(file: BinaryIO) -> None:
+    """Flush the file to disk and drop it from the page cache, so that reading it back shows what the disk holds."""
     file.flush()
     os.fsync(file.fileno())
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _seek_table_of(path: str, size: int) -> list[tuple[int, int]] | None:
-    with Path(path).open("rb") as file:
-        return read_seek_table(file, size)
-
-
 def _part(advance: Advance, part: float) -> Advance:
-    """Tells `advance` this part of each amount; the amounts come from one thread."""
+    """Report this part of each amount to `advance`."""
     amounts = told = 0
 
     def part_of(amount: int) -> None:
@@ -230,58 +218,39 @@ def _part(advance: Advance, part: float) -> Advance:
 def _copy(
     shard: Shard, file: BinaryIO, frame_bytes: int, level: int, threads: int, advance: Advance
 ) -> tuple[list[tuple[int, int]], str]:
-    """Write the shard's text in frames; returns the (stored bytes, decoded bytes) of each, and the text's hash."""
+    """Write the shard's text in frames; returns (stored bytes, decoded bytes) of each frame, and the text's hash."""
     text_hash = xxhash.xxh3_128()
-    text_bytes = 0
-    at_a_time = PIECES_AT_A_TIME if threads == 1 else 1
+    newlines = 0
 
     def checked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Hash the text on the way; a line longer than any reader takes is an error."""
-        nonlocal text_bytes
-        begun = 0  # bytes of the line that has not ended
-        held: list[bytes] = []
+        """Hash the text and count its lines; raise `LineTooLong` for a line that no reader would accept."""
+        nonlocal newlines
+        begun = 0  # bytes of the unfinished line
         for piece in pieces:
             text_hash.update(piece)
             first = piece.find(b"\n")
             if begun + (len(piece) if first < 0 else first) > MAX_DOCUMENT_BYTES:
                 raise LineTooLong(0)
             begun = begun + len(piece) if first < 0 else len(piece) - 1 - piece.rfind(b"\n")
-            text_bytes += len(piece)
-            held.append(piece)
-            if len(held) >= at_a_time:
-                yield from held
-                held.clear()
-        yield from held
+            newlines += piece.count(b"\n")
+            yield piece
 
-    executor = decompress = None
-    if threads > 1:
-        executor = ThreadPoolExecutor(threads)
-        decompress = functools.partial(decompress_in_threads, executor=executor, most=2 * threads)
-    reading = text_pieces(shard.path, advance=advance, ahead=threads > 1, decompress=decompress)
-    writer = FrameWriter(file, level, executor, most=2 * threads)
-    try:
-        with located_errors(shard.path, lambda: _newlines(shard.path, text_bytes)), reading as pieces:
-            for text in cut_at_lines(checked(pieces), frame_bytes):
-                writer.write(text)
-            writer.finish()
-    finally:
-        if executor is not None:
-            executor.shutdown(cancel_futures=True)
+    with ExitStack() as stack:
+        executor = None
+        if threads > 1:
+            executor = ThreadPoolExecutor(threads)
+            stack.callback(executor.shutdown, cancel_futures=True)
+        stack.enter_context(located_errors(shard.path, lambda: newlines))
+        pieces = stack.enter_context(text_pieces(shard.path, advance=advance, ahead=threads > 1))
+        writer = FrameWriter(file, level, executor, most=2 * threads)
+        for text in cut_at_lines(checked(pieces), frame_bytes):
+            writer.write(text)
+        writer.finish()
     return writer.frames, text_hash.hexdigest()
 
 
-def _newlines(path: str, text_bytes: int) -> int:
-    """How many lines end in so many bytes of a shard's text: counted only for those who must be told of damage."""
-    newlines = 0
-    with suppress(ShardDamage, PilekitError), text_pieces(path) as pieces:
-        for piece in pieces:
-            newlines += piece.count(b"\n", 0, text_bytes)
-            text_bytes = max(0, text_bytes - len(piece))
-    return newlines
-
-
 def cut_at_lines(pieces: Iterator[bytes], size: int) -> Iterator[bytes | memoryview]:
-    """The same bytes, cut behind the first newline at which at least `size` of them are together."""
+    """The same bytes, cut after the first newline at which at least `size` bytes are together."""
     held: list[memoryview] = []
     held_bytes = 0
     for piece in pieces:

@@ -159,7 +159,7 @@ def _text_size(shard: Shard, most: int, frames: int | None = None) -> int:
         if storage == "gzip":
             pieces = gunzipped(CountedFile(file))
         else:
-            walked = islice(walk_frames(Stored(file, None), MAX_WINDOW), frames)
+            walked = islice(walk_frames(Stored(file), MAX_WINDOW), frames)
             pieces = (piece for blocks in walked for piece in decode(blocks, MAX_WINDOW))
         for piece in pieces:
             size += len(piece)

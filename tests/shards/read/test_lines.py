@@ -28,7 +28,7 @@ def test_a_line_too_long_is_the_first_that_is(pieces: list[bytes], limit: int) -
         with pytest.raises(LineTooLong) as raised:
             for block in blocks:
                 whole += len(block.lines())
-        assert whole + raised.value.behind == too_long[0]
+        assert whole + raised.value.lines_before == too_long[0]
     else:
         list(blocks)
 

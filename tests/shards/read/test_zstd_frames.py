@@ -147,14 +147,6 @@ def test_headers_equal_the_libraries_reading(size: int, checksum: bool, sized: b
     assert header.checksum == expected.has_checksum
 
 
-def test_advance_is_told_every_stored_byte() -> None:
-    stored = zstd_frame(TEXT) * 2
-    told: list[int] = []
-    for _ in decompress_frames(io.BytesIO(stored), max_window=WINDOW, advance=told.append):
-        pass
-    assert sum(told) == len(stored)
-
-
 @given(st.lists(st.tuples(st.binary(max_size=300), st.booleans()), min_size=1, max_size=8))
 def test_every_frame_tells_where_it_begins_and_can_be_decoded_alone(parts: list[tuple[bytes, bool]]) -> None:
     stored, begins = b"", []
