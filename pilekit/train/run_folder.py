@@ -233,7 +233,7 @@ def _check_origin(folder: Path, config: TrainConfig) -> None:
         newest = next(filter(None, map(_newest_step, (folder, folder / "checkpoints"))), None)
         near = "" if newest is None else f" there, such as step-{newest}"
         raise PilekitError(f'{name}: is no checkpoint; give the path of a step-N folder{near}, "auto" or "never"')
-    from pilekit.train.checkpoint.files import Damaged, read_state  # torch: seconds, and only here
+    from pilekit.train.checkpoint.manifest import Damaged, read_state  # torch: seconds, and only here
 
     try:
         old = msgspec.convert(read_state(folder).config, TrainConfig, strict=False)  # "inf" is a number

@@ -31,7 +31,7 @@ from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
 from pilekit.evaluate.model.causal import CausalLM, isolates_documents
 from pilekit.evaluate.model.fitting import is_out_of_memory
 from pilekit.stream import Batch, PileStream
-from pilekit.train.checkpoint import Checkpoints, Progress, Unwritten
+from pilekit.train.checkpoint import Checkpoints, Progress
 from pilekit.train.config import TrainConfig, check, to_toml
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.device import check_device
@@ -342,11 +342,7 @@ class Trainer:
             loss_scale=None if scale is None else scale.state_dict(),
             world_size=ranks.world_size,
         )
-        try:
-            checkpoints.save(model, optimizer, progress, msgspec.to_builtins(self.config))
-        except Unwritten as unwritten:  # told again at the end, if no later one can be written
-            if ranks.is_first:
-                logger.warning("%s; training goes on, and earlier checkpoints are as they were", unwritten.what)
+        checkpoints.save(model, optimizer, progress, msgspec.to_builtins(self.config))
 
 
 def figures(

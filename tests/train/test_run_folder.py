@@ -21,8 +21,8 @@ import pytest
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.files import Progress, own_sums, write_state
 from pilekit.train.checkpoint.folders import point_to
+from pilekit.train.checkpoint.manifest import Progress, own_sums, write_state
 from pilekit.train.config import (
     DataConfig,
     ModelConfig,

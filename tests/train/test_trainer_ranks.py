@@ -30,7 +30,7 @@ from pilekit.errors import PilekitError
 from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.checkpoint import saving
-from pilekit.train.checkpoint.files import read_state
+from pilekit.train.checkpoint.manifest import read_state
 from pilekit.train.checkpoint.tensors import write_tensors
 from pilekit.train.config import load_config
 from pilekit.train.data import open_stream
@@ -40,8 +40,8 @@ from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.small_disk import small_disk
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
+from tests.train.checkpoint.saving import Warned, state_of
 from tests.train.runs import lines
-from tests.train.saving import Warned, state_of
 
 Array = npt.NDArray[Any]
 Record = dict[str, Any]

@@ -1,13 +1,12 @@
-"""The state of a run between two steps: saved beside training, verified, and found again.
+"""Checkpoints: the state of a run between two steps, saved while training continues, verified, and found again.
 
-saving.py    `Checkpoints`: a save in its thread, and going on from one
-folders.py   the names of checkpoints, and the newest whole one among them
-files.py     what makes a folder a checkpoint, and how it is verified
-tensors.py   its tensors: which rank writes what, and how any number of ranks reads it
+`Checkpoints` (saving.py) copies a rank's tensors in a thread and writes them with torch.distributed.checkpoint
+(tensors.py). Rank 0 then writes the manifest (manifest.py), which names every file with its hash, and renames the
+folder into place (folders.py). Loading goes the other way: the newest folder whose files match its manifest is read.
 """
 
-from pilekit.train.checkpoint.files import Progress
 from pilekit.train.checkpoint.folders import find_checkpoint
-from pilekit.train.checkpoint.saving import Checkpoints, Unwritten
+from pilekit.train.checkpoint.manifest import Progress
+from pilekit.train.checkpoint.saving import Checkpoints
 
-__all__ = ["Checkpoints", "Progress", "Unwritten", "find_checkpoint"]
+__all__ = ["Checkpoints", "Progress", "find_checkpoint"]

@@ -1,15 +1,15 @@
-"""The folder of a run's checkpoints: what its names mean, and how the newest whole one is found again.
+"""The folder of a run's checkpoints: the meaning of its names, and how the newest complete checkpoint is found.
 
-    RUN/checkpoints/step-N/     the state between two steps (files.py)
-    RUN/latest                  a text file: `checkpoints/step-N`; for people and scripts, nothing here relies on it
+    RUN/checkpoints/step-N/     the state between two steps (manifest.py)
+    RUN/latest                  a text file, `checkpoints/step-N`, for people and scripts; nothing here reads it
 
-A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes older checkpoints. From the
-renaming on the checkpoint is there, so a failure after it is a warning. A process that was killed may leave a
-`step-N.partial`: the next call finishes it if all of it is there, else removes it. A checkpoint that does not verify is
-named and passed over, and the next save removes it. An older one whose removal was interrupted does not verify either.
+A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes older checkpoints. Once renamed,
+the checkpoint counts, so later failures are only warnings. A killed process may leave a `step-N.partial`. The next call
+completes it if its files verify, and removes it otherwise. A checkpoint that does not verify is named and skipped, and
+the next save removes it.
 
-So at any moment the newest good checkpoint is found, even where only one is kept and the same step is saved again. Only
-rank 0 changes anything here, and a run has one job that writes (its folder is locked), so a `.partial` is a leftover.
+So the newest good checkpoint is found at any moment, even if only one is kept and the same step is saved again. Only
+rank 0 changes this folder, and the run's lock admits one job, so a `.partial` is always a leftover.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint.files import Damaged, State, verify
+from pilekit.train.checkpoint.manifest import Damaged, State, verify
 
 logger = logging.getLogger(__name__)
 
-PARTIAL = ".partial"
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 
 def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
-    """The steps of all folders `step-N<ending>`, increasing; `checkpoints` need not exist, other names are ignored."""
+    """The steps of all folders `step-N<ending>`, increasing. `checkpoints` need not exist; other names are ignored."""
     try:
-        names = os.listdir(checkpoints)  # noqa: PTH208
+        names = os.listdir(checkpoints)  # noqa: PTH208 (names are all that is needed)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -47,10 +46,10 @@ def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
 def find_checkpoint(
     checkpoints: Path, check: Callable[[Path], State] = verify, steps: Sequence[int] | None = None
 ) -> tuple[Path | None, dict[Path, str]]:
-    """The newest checkpoint that verifies, and the damaged ones that are newer with the reasons; changes nothing.
+    """The newest checkpoint that verifies, and the newer, damaged ones with the reasons. Changes nothing.
 
-    None if there is none at all. `check` proves a folder or raises `Damaged`. `steps` are those of `steps_in`, where
-    ranks must go through the same folders together. PilekitError if there are checkpoints and none is good.
+    Returns None if there is no checkpoint at all; raises PilekitError if there are some and none is good. `check`
+    verifies a folder or raises `Damaged`. `steps` is a result of `steps_in` that all ranks share.
     """
     damaged: dict[Path, str] = {}
     for step in reversed(steps_in(checkpoints) if steps is None else steps):
@@ -72,8 +71,8 @@ def find_checkpoint(
     return None, {}
 
 
-def settle(checkpoints: Path) -> None:
-    """Finish or remove a save that was killed; raises OSError."""
+def finish_killed_saves(checkpoints: Path) -> None:
+    """Complete or remove each `.partial` folder that a killed save left. Raises OSError."""
     for step in steps_in(checkpoints, PARTIAL):
         partial = checkpoints / f"step-{step}{PARTIAL}"
         try:
@@ -85,52 +84,38 @@ def settle(checkpoints: Path) -> None:
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Make a whole `.partial` the checkpoint; killed in between, `settle` does the rest, since it is still whole."""
+    """Rename a complete `.partial` folder. After a kill in between, `finish_killed_saves` does the rest."""
     remove(final)
     partial.rename(final)
-    with suppress(OSError):  # too many files are open, for one: the name is there, whatever a cut of power would leave
+    with suppress(OSError):  # the name is there; only a power cut could still lose it
         flush(final.parent)
 
 
 def point_to(latest: Path, folder: Path) -> None:
-    """Make `latest` name the folder, a checkpoint: as seen from its own, or whole if that is elsewhere.
+    """Write the path of a checkpoint into `latest`: relative if it is below the same folder, else absolute.
 
-    A warning where that cannot be done: the checkpoint is found without it.
+    A failure is a warning, because the checkpoint is found without this file.
     """
     inside = folder.is_relative_to(latest.parent)
-    text = os.fsencode(f"{folder.relative_to(latest.parent) if inside else folder.absolute()}\n")
-    if latest.is_symlink():  # never write where it leads to
-        remove(latest)
-    with suppress(OSError):
-        if latest.read_bytes() == text:
-            return
     try:
         with write_atomically(latest) as file:
-            file.write(text)
+            file.write(os.fsencode(f"{folder.relative_to(latest.parent) if inside else folder.absolute()}\n"))
     except PilekitError as error:
-        logger.warning("%s; it should name %s, which is whole and is found without it", error, visible(str(folder)))
+        logger.warning("%s; it should name %s, which is complete", error, visible(str(folder)))
 
 
 def prune(checkpoints: Path, saved: int, keep_last: int, damaged: Iterable[Path]) -> None:
-    """Remove the `damaged` ones, and all others but the `keep_last` newest and the one of step `saved`.
-
-    A warning for a folder that cannot be removed.
-    """
+    """Remove the `damaged` checkpoints and all others except the `keep_last` newest and the one of step `saved`."""
     for folder in damaged:
         if folder.name != f"step-{saved}":
             remove(folder)
-    try:
-        steps = steps_in(checkpoints)
-    except PilekitError as error:
-        logger.warning("%s; older checkpoints are not removed", error)
-        return
-    for step in steps[:-keep_last]:
+    for step in steps_in(checkpoints)[:-keep_last]:
         if step != saved:
             remove(checkpoints / f"step-{step}")
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, a file or a link; a warning where that cannot be done."""
+    """Remove a folder, a file or a link; a failure is a warning."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -141,7 +126,7 @@ def remove(path: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Bring the names in a folder to the disk, so that a cut of power leaves them in the order they were made."""
+    """Flush the names in a folder to disk, so that a power cut keeps their order."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems cannot do it

@@ -1,15 +1,14 @@
-"""The tensors of a model and of its optimizer, in files of torch.distributed.checkpoint and back.
+"""The tensors of a model and its optimizer, in files of torch.distributed.checkpoint and back.
 
-One flat dictionary: `model.<parameter or persistent buffer>`, every tensor once, however many places share it, and
-`optimizer.<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, so that neither the order of the parameters nor their groups
-matter. What the config decides (learning rate, betas, groups) is not stored. Keys and values are those of the whole
-tensors: how they are sharded is not part of the state, so any world size and stage loads what any other saved.
+They form one flat dictionary. `model.<name>` is a parameter or persistent buffer; a tensor that several modules share
+is stored once. `optimizer.<parameter>.exp_avg`, `.exp_avg_sq` and `.step` are AdamW's state, so neither the order of
+the parameters nor their groups matter. The config's values (learning rate, betas, groups) are not stored. Keys and
+shapes are those of whole tensors: any world size and ZeRO stage can load a checkpoint that any other saved.
 
-Each rank writes its own shards. A tensor that all ranks hold whole is written by one of them, and kept in memory for
-that by this one alone.
+Each rank writes its own shards. If all ranks hold a tensor whole, one of them copies and writes it.
 
-The index of such a checkpoint is a pickle. Here it is read by an unpickler that knows the few types an index is made
-of, and torch reads tensors as weights only: so nothing that a file says is ever executed.
+The index of such a checkpoint is a pickle. An unpickler that allows only the few types of an index reads it, and torch
+reads tensors as weights only, so nothing in a checkpoint is ever executed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,20 +40,20 @@ from torch.optim import Optimizer
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint.files import INDEX_FILE, deal
-from pilekit.train.step.sharding import is_sharded
+from pilekit.train.checkpoint.manifest import INDEX_FILE, deal
+from pilekit.train.step.sharding import is_sharded, own_part
 
 NAMED = 5
 """How many names a message lists."""
 
-# One process has nobody to talk to, and needs no process group for it; torch warns of that.
+# torch warns that a single process saves without a process group, which is what it should do.
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
 
 def model_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """What training changes in the model, by name, each tensor once: parameters and persistent buffers.
+    """Parameters and persistent buffers by name, each tensor once.
 
-    Parameters are the optimizer's, where it has them: those are the shards, whatever the modules show at the moment.
+    The optimizer's parameters come first: these are the shards, whatever the modules show at the moment.
     """
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tensors |= {name: parameter.detach() for name, parameter in optimized(optimizer).items()}
@@ -63,7 +62,7 @@ def model_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def optimized(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's parameters by their names, which its groups must know (`param_names`)."""
+    """The optimizer's parameters by name; its groups must have `param_names`."""
     return {
         name: parameter
         for group in optimizer.param_groups
@@ -72,32 +71,55 @@ def optimized(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[str, Tensor]:
-    """What this rank is to save, by key: its shards, and its part of the tensors that all ranks hold whole.
+    """The tensors that this rank saves, by key: its shards, and its share of the tensors that all ranks hold whole.
 
-    The optimizer has no state for a parameter that it has not stepped yet, and none is saved.
+    A parameter that the optimizer has not stepped yet has no state, so none is saved.
     """
-    parameters = optimized(optimizer)
     tensors = model_tensors(model, optimizer)
     mine = set(deal({name: tensor.numel() for name, tensor in tensors.items()}, ranks.world_size)[ranks.rank])
     found = {f"model.{name}": (name, tensor) for name, tensor in tensors.items()}
-    for name, parameter in parameters.items():
+    for name, parameter in optimized(optimizer).items():
         for kind, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{kind}"] = name, value
     return {key: tensor for key, (name, tensor) in found.items() if is_sharded(tensor) or name in mine}
 
 
-def write_tensors(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], ranks: Ranks) -> None:
-    """Write what this rank saves into `folder`, which exists, and flush it to disk; all ranks call it, over `saving`.
+class TensorSave(DefaultSavePlanner):
+    """What this rank writes: a plan, made at once by the calling thread, and `values`, which the caller may replace.
 
-    `tensors` say which part of what they are, `values` hold the numbers (`own_part` of them, or a copy). Raises OSError
-    where any rank cannot write.
+    values   this rank's part of each tensor, by key
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+        super().__init__()
+        super().set_up_planner(dict(tensors), is_coordinator=ranks.is_first)
+        super().create_local_plan()
+        self.values = {key: own_part(tensor) for key, tensor in tensors.items()}
+        self.state_dict = {}
+
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+        """Nothing: the plan is there already."""
+
+    def create_local_plan(self) -> SavePlan:
+        """The plan that was made."""
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        """The values of a key."""
+        return self.values[index.fqn]
+
+
+def write_tensors(folder: Path, tensors: TensorSave, ranks: Ranks) -> None:
+    """Write this rank's tensors into `folder`, which exists, and flush them to disk.
+
+    All ranks call this together; it uses `ranks.control`. Raises OSError on all ranks if any rank cannot write.
     """
     try:
         save(
-            dict(tensors),
+            {},
             storage_writer=_Writer(folder, overwrite=False),
-            planner=_Planner(values),
-            process_group=ranks.saving,
+            planner=tensors,
+            process_group=ranks.control,
             no_dist=ranks.world_size == 1,
         )
     except CheckpointException as failed:
@@ -107,19 +129,8 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], values: Mapping[s
         raise RuntimeError(str(failed)) from failed  # CheckpointException is no Exception
 
 
-class _Planner(DefaultSavePlanner):
-    """Takes the numbers from elsewhere than from the tensors that say what is saved."""
-
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self._values = values
-
-    def lookup_object(self, index: MetadataIndex) -> Tensor:
-        return self._values[index.fqn]
-
-
 class _Writer(FileSystemWriter):
-    """Keeps paths and random numbers out of the index, and tells what the system said of a file that cannot be."""
+    """Keeps paths and random numbers out of the index, and passes on the system's reason if a write fails."""
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta()
@@ -128,7 +139,7 @@ class _Writer(FileSystemWriter):
         try:
             return super().write_data(plan, planner)
         except RuntimeError as error:
-            # Writing a tensor stops in the middle of it, which torch complains of instead of the reason.
+            # torch reports that a tensor is incomplete, and not why.
             reason: BaseException | None = error
             while reason is not None and not isinstance(reason, OSError):
                 reason = reason.__context__
@@ -136,19 +147,22 @@ class _Writer(FileSystemWriter):
 
 
 def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> None:
-    """Bring model and optimizer into the state in `folder`, which has been verified; all ranks call it.
+    """Load the state in `folder`, which has been verified, into model and optimizer. All ranks call this together.
 
-    A parameter without any state of the optimizer stays without: it had not been stepped. PilekitError names what does
-    not fit, before anything is changed.
+    A parameter without optimizer state in the checkpoint gets none: it had not been stepped. Raises PilekitError that
+    names what does not fit, before anything is changed.
     """
     reader = _Reader(folder)
-    theirs = ranks.on_all_ranks(reader.forms)
+    stored = ranks.on_all_ranks(reader.forms)
     own = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
     parameters = optimized(optimizer)
-    stepped = {name: p for name, p in parameters.items() if any(f"optimizer.{name}.{kind}" in theirs for kind in KINDS)}
-    state = {name: _fresh_state(p, optimizer) for name, p in stepped.items()}
+    state = {
+        name: _fresh_state(parameter, optimizer)
+        for name, parameter in parameters.items()
+        if any(f"optimizer.{name}.{kind}" in stored for kind in ("step", "exp_avg", "exp_avg_sq"))
+    }
     own |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
-    _refuse_misfit(folder, theirs, {key: _Form.of(tensor) for key, tensor in own.items()})
+    _check_fit(folder, stored, {key: _form(tensor.shape, tensor.dtype) for key, tensor in own.items()})
     try:
         load(own, storage_reader=reader, process_group=ranks.control, no_dist=ranks.world_size == 1)
     except CheckpointException as failed:
@@ -162,10 +176,6 @@ def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ra
             optimizer.state[parameter] = state[name]
 
 
-KINDS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps for a parameter."""
-
-
 def _fresh_state(parameter: Tensor, optimizer: Optimizer) -> dict[str, Tensor]:
     """AdamW's state of a parameter before its first step, sharded as the parameter is."""
     on_device = any(group["fused"] or group["capturable"] for group in optimizer.param_groups)
@@ -174,32 +184,23 @@ def _fresh_state(parameter: Tensor, optimizer: Optimizer) -> dict[str, Tensor]:
         return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
 
-class _Form(NamedTuple):
-    """What must agree for a tensor to be taken as it is: of the whole tensor, not of a shard."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @staticmethod
-    def of(tensor: Tensor) -> _Form:
-        return _Form(tuple(tensor.shape), tensor.dtype)
-
-    def __str__(self) -> str:
-        return f"{list(self.shape)} {str(self.dtype).removeprefix('torch.')}"
+def _form(shape: Sequence[int], dtype: torch.dtype) -> str:
+    """Shape and type of a whole tensor, which must be equal on both sides."""
+    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
 
 
 class _Reader(FileSystemReader):
-    """Reads the index once, and nothing from it but what an index is made of."""
+    """Reads the index once, and refuses an index that holds anything unusual."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._folder = folder
         self._index: Metadata | None = None
 
-    def forms(self) -> dict[str, _Form]:
-        """Shape and type of everything that is stored, by key."""
+    def forms(self) -> dict[str, str]:
+        """Shape and type of every stored tensor, by key."""
         return {
-            key: _Form(tuple(stored.size), stored.properties.dtype)
+            key: _form(stored.size, stored.properties.dtype)
             for key, stored in self.read_metadata().state_dict_metadata.items()
             if isinstance(stored, TensorStorageMetadata)
         }
@@ -209,10 +210,9 @@ class _Reader(FileSystemReader):
             path = self._folder / INDEX_FILE
             try:
                 index = _Unpickler(io.BytesIO(path.read_bytes())).load()
-                names = {stored.relative_path for stored in index.storage_data.values()}
-                if any("/" in name for name in names):
-                    raise pickle.UnpicklingError("it leads out of its folder")
-            except Exception as error:  # whatever a pickle can raise
+                if any("/" in stored.relative_path for stored in index.storage_data.values()):
+                    raise pickle.UnpicklingError("it names a file outside its folder")
+            except Exception as error:  # a pickle can raise anything
                 raise PilekitError(
                     f"{visible(str(path))}: is not the index of a checkpoint: {visible(str(error), 200)}"
                 ) from error
@@ -222,7 +222,7 @@ class _Reader(FileSystemReader):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes tensors' descriptions and nothing else."""
+    """Makes descriptions of tensors and nothing else."""
 
     _TYPES = frozenset(
         ("torch.distributed.checkpoint.metadata", name)
@@ -247,26 +247,21 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it holds a {module}.{name}")
 
 
-def _refuse_misfit(folder: Path, theirs: Mapping[str, _Form], own: Mapping[str, _Form]) -> None:
-    lacking = sorted(own.keys() - theirs.keys())
-    unknown = sorted(theirs.keys() - own.keys())
-    unlike = [key for key in sorted(own.keys() & theirs.keys()) if own[key] != theirs[key]]
-    told = [
-        f"{what} {_listed(keys)}"
-        for what, keys in (
-            ("it lacks", lacking),
-            ("it alone has", unknown),
-            ("of another form are", [f"{key} ({theirs[key]}, not {own[key]})" for key in unlike]),
-        )
-        if keys
-    ]
-    if told:
+def _check_fit(folder: Path, stored: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Raise PilekitError unless the checkpoint has the same keys as the model and its optimizer, in the same forms."""
+    differing = [key for key in sorted(own.keys() & stored.keys()) if own[key] != stored[key]]
+    found = {
+        "it lacks": sorted(own.keys() - stored.keys()),
+        "it alone has": sorted(stored.keys() - own.keys()),
+        "of another form are": [f"{key} ({stored[key]}, not {own[key]})" for key in differing],
+    }
+    reasons = []
+    for what, names in found.items():
+        shown = ", ".join(visible(name, 120) for name in names[:NAMED])
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        reasons += [f"{what} {shown}{more}"] if names else []
+    if reasons:
         raise PilekitError(
-            f"{visible(str(folder))}: does not fit the model and its optimizer: {'; '.join(told)}; "
+            f"{visible(str(folder))}: does not fit the model and its optimizer: {'; '.join(reasons)}; "
             "resume with the model and settings of the run that wrote it, or train in another folder"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(visible(name, 120) for name in names[:NAMED])
-    return shown + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")

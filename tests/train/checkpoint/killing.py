@@ -1,12 +1,12 @@
 """Kill real processes while they save, and look at what they leave; a program of its own, because it forks.
 
-    python -m tests.train.killing moments FOLDER      at every file operation of a save, of a resume
-    python -m tests.train.killing twice FOLDER        at every file operation of a save, then of the resume after it
-    python -m tests.train.killing random FOLDER N     N times, at random moments of a loop of saves
-    python -m tests.train.killing ranks FOLDER N      one of two ranks, at every Nth file operation of a save
+    python -m tests.train.checkpoint.killing moments FOLDER      at every file operation of a save, of a resume
+    python -m tests.train.checkpoint.killing twice FOLDER        at every one of a save, then of the resume
+    python -m tests.train.checkpoint.killing random FOLDER N     N times, at random moments of a loop of saves
+    python -m tests.train.checkpoint.killing ranks FOLDER N      one of two ranks, at every Nth file operation of a save
 
-It fails with a traceback if ever the newest good state is not found, is not what was saved, or is not tidy; and prints
-how many processes it has killed. A state is known by its tokens: all its tensors are filled with their number.
+It fails with a traceback if the newest good state is not found, differs from what was saved, or leaves files about. It
+prints how many processes it has killed. All tensors of a state are filled with its number of tokens.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from torch import nn
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint import Progress
-from pilekit.train.checkpoint.files import verify
-from tests.train.saving import adamw, checkpoints_in
+from pilekit.train.checkpoint.manifest import verify
+from tests.train.checkpoint.saving import adamw, checkpoints_in
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}
-"""What Python tells its audit hooks before it is done; between two of them nothing changes but the inside of a file."""
+"""Python announces these to audit hooks; between two of them only the inside of a file changes."""
 
 
 def save(run: Path, step: int, tokens: int, *, keep_last: int, width: int = 8, ranks: Ranks | None = None) -> None:
@@ -57,7 +57,7 @@ def fill(model: nn.Module, optimizer: torch.optim.AdamW, tokens: int) -> None:
 
 
 def resume(run: Path, *, width: int = 8) -> Progress | None:
-    """The state that is found, after proving that it is one that was saved, and that nothing lies about."""
+    """The state that is found, after proving that it was saved and that no other files are left."""
     checkpoints = checkpoints_in(run)
     folder = checkpoints.newest()
     if folder is None:
@@ -111,71 +111,68 @@ def begin(run: Path) -> None:
     save(run, 1, 100, keep_last=1)
 
 
-def moments(run: Path) -> int:
-    kills = 0
-    # The next step, where only one is kept; the same step again.
-    for step in (2, 1):
-        for moment in itertools.count():
-            begin(run)
-            killed = killed_at(moment, partial(save, run, step, 200, keep_last=1))
-            if step == 2:  # for scripts: what it names is there at any moment
-                assert (run / (run / "latest").read_text().strip() / "state.json").exists()
-            found = resume(run)
-            assert found is not None
-            assert found.tokens in (100, 200) if killed else found.tokens == 200
-            save(run, 3, 300, keep_last=1)
-            assert resume(run) == Progress(3, 300, {"place": [1, 2]}, 1)
-            assert len(list((run / "checkpoints").iterdir())) == 1
-            if not killed:
-                break
-            kills += 1
-    # The first save of a run.
+def kill_each_moment(
+    prepare: Callable[[], object], action: Callable[[], object], check: Callable[[bool], object]
+) -> int:
+    """Kill `action` at each of its file operations, each time after `prepare`; the number of kills."""
     for moment in itertools.count():
+        prepare()
+        killed = killed_at(moment, action)
+        check(killed)
+        if not killed:
+            return moment
+    raise AssertionError
+
+
+def moments(run: Path) -> int:
+    def check_second(killed: bool) -> None:
+        found = resume(run)
+        assert found is not None
+        assert found.tokens in (100, 200) if killed else found.tokens == 200
+        save(run, 3, 300, keep_last=1)
+        assert resume(run) == Progress(3, 300, {"place": [1, 2]}, 1)
+        assert len(list((run / "checkpoints").iterdir())) == 1
+
+    def check_first(killed: bool) -> None:
+        found = resume(run)
+        assert found.tokens == 100 if found is not None else killed
+
+    def empty() -> None:
         shutil.rmtree(run)
         run.mkdir()
-        killed = killed_at(moment, lambda: save(run, 1, 100, keep_last=1))
-        found = resume(run)
-        assert found is None or found.tokens == 100
-        if not killed:
-            break
-        kills += 1
-    # Resuming where the newest is damaged.
-    for moment in itertools.count():
+
+    def damage_second() -> None:
         begin(run)
         save(run, 2, 200, keep_last=2)
         with (run / "checkpoints" / "step-2" / "__0_0.distcp").open("r+b") as file:
             file.write(b"damage")
-        killed = killed_at(moment, lambda: checkpoints_in(run).newest())
-        found = resume(run)
-        assert found is not None
-        assert found.tokens == 100
-        if not killed:
-            break
-        kills += 1
-    return kills
+
+    kills = kill_each_moment(empty, lambda: save(run, 1, 100, keep_last=1), check_first)
+    for step in (2, 1):  # the next step, and the same step again
+        kills += kill_each_moment(lambda: begin(run), partial(save, run, step, 200, keep_last=1), check_second)
+    return kills + kill_each_moment(damage_second, lambda: checkpoints_in(run).newest(), check_first)
 
 
 def twice(run: Path) -> int:
+    """Kill a save, and then the resume after it."""
     kills = 0
-    for step in (2, 1):
-        for first in itertools.count():
-            for second in itertools.count():
-                begin(run)
-                killed = killed_at(first, partial(save, run, step, 200, keep_last=1))
-                killed_again = killed_at(second, lambda: checkpoints_in(run).newest())
-                found = resume(run)
-                assert found is not None
-                assert found.tokens in (100, 200) if killed else found.tokens == 200
-                kills += killed + killed_again
-                if not killed_again:
-                    break
-            if not killed:
+    for step, first in ((step, first) for step in (2, 1) for first in range(60)):
+        for second in itertools.count():
+            begin(run)
+            killed = killed_at(first, partial(save, run, step, 200, keep_last=1))
+            killed_again = killed_at(second, lambda: checkpoints_in(run).newest())
+            found = resume(run)
+            assert found is not None
+            assert found.tokens in (100, 200) if killed else found.tokens == 200
+            kills += killed + killed_again
+            if not (killed and killed_again):
                 break
+    assert not killed  # 60 operations are more than a save has
     return kills
 
 
 def at_random(run: Path, times: int) -> int:
-    """A loop of saves of 3 MB each, killed from outside; what it told as saved must be found, or something newer."""
+    """A loop of saves of 3 MB each, killed from outside; the last reported step must be found, or a newer one."""
     rng = random.Random(0)
     step = 0
     for _ in range(times):
@@ -204,7 +201,7 @@ def at_random(run: Path, times: int) -> int:
 
 
 def one_of_two(run: Path, every: int) -> int:
-    """Kill one rank of two at every so many of its file operations: the other ends by itself, and nothing is lost."""
+    """Kill one rank of two at every so many of its file operations: the other ends by itself."""
     kills = 0
     for step in (2, 1):
         for victim in (0, 1):

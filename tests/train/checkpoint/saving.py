@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: something small to train, its whole state, and a run that it is saved in."""
+"""Helpers of the checkpoint tests: something small to train, its whole state, and a run to save it in."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.optim import AdamW
 
 from pilekit.engine.ranks import Ranks
 from pilekit.train.checkpoint import Checkpoints, Progress
-from pilekit.train.checkpoint.files import INDEX_FILE, STATE_FILE
+from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE
 
 CONFIG = {"a": {"b": 1}}
 
 SHARD = "__0_0.distcp"
 FILES = [SHARD, INDEX_FILE, STATE_FILE]
-"""Of a checkpoint that one rank has written."""
+"""The files of a checkpoint that one rank has written."""
 
 
 def alone() -> Ranks:
@@ -30,10 +30,8 @@ def alone() -> Ranks:
 
 
 def adamw(model: nn.Module, *, backwards: bool = False) -> AdamW:
-    """In two groups, in the model's order or from its end."""
-    parameters = list(model.named_parameters())
-    if backwards:
-        parameters = parameters[::-1]
+    """In two groups, in the model's order or in reverse order."""
+    parameters = list(model.named_parameters())[:: -1 if backwards else 1]
     groups: list[dict[str, Any]] = [
         {"params": [(name, p) for name, p in parameters if p.ndim >= 2], "weight_decay": 0.1},
         {"params": [(name, p) for name, p in parameters if p.ndim < 2], "weight_decay": 0.0},
@@ -43,7 +41,7 @@ def adamw(model: nn.Module, *, backwards: bool = False) -> AdamW:
 
 
 def train(model: Any, optimizer: AdamW, steps: range, checkpoints: Checkpoints | None = None) -> None:
-    """A few steps, each on rows of its own that all ranks share."""
+    """A few steps; all ranks see the same rows."""
     for step in steps:
         torch.manual_seed(step)
         ids = torch.randint(0, 300, (2, 8))
@@ -56,12 +54,12 @@ def train(model: Any, optimizer: AdamW, steps: range, checkpoints: Checkpoints |
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A copy of all of it, on every rank."""
+    """A copy of the whole tensor, on every rank."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
 def state_of(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
-    """Everything that torch itself says the state is, whole, read without the code under test."""
+    """The whole state according to torch itself, read without the code under test."""
     tensors = {name: whole(tensor) for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for kind, value in optimizer.state.get(parameter, {}).items():
@@ -88,13 +86,25 @@ def progress_of(step: int) -> Progress:
     return Progress(step, 1000 * step, {"shard": "ü/00.jsonl", "document": step}, 2)
 
 
+def filled(step: int) -> nn.Module:
+    """A model of a few numbers, all of them `step`."""
+    model = nn.Linear(2, 3)
+    nn.init.constant_(model.weight, step)
+    return model
+
+
+def save_next(checkpoints: Checkpoints, step: int) -> None:
+    """Save a `filled` model."""
+    model = filled(step)
+    checkpoints.save(model, adamw(model), progress_of(step), CONFIG)
+
+
 def save(run: Path, step: int = 3, model: Any = None, optimizer: Any = None, *, keep_last: int = 2) -> Path:
-    """A checkpoint of what is given; of a model of a few numbers, all of them `step`, if nothing is."""
-    if model is None:
-        model = nn.Linear(2, 3)
-        nn.init.constant_(model.weight, step)
-    optimizer = adamw(model) if optimizer is None else optimizer
-    checkpoints_in(run, keep_last=keep_last).save(model, optimizer, progress_of(step), CONFIG)
+    """Save a checkpoint of `model`, or of a `filled` one, and wait for it."""
+    model = filled(step) if model is None else model
+    checkpoints = checkpoints_in(run, keep_last=keep_last)
+    checkpoints.save(model, optimizer or adamw(model), progress_of(step), CONFIG)
+    checkpoints.finish()
     return run / "checkpoints" / f"step-{step}"
 
 
@@ -111,13 +121,13 @@ def steps_in(run: Path) -> set[str]:
     return {path.name for path in (run / "checkpoints").iterdir()}
 
 
-def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What pilekit has logged, and not torch, which tells a log of its own of every call."""
-    return [record for record in caplog.records if record.name.startswith("pilekit.")]
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Pilekit's own log messages; torch logs every call."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("pilekit.")]
 
 
 class Warned(logging.Handler):
-    """Notes what is warned of."""
+    """Collects warnings in a rank."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

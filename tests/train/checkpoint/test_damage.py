@@ -1,0 +1,237 @@
+"""Damaged checkpoints: the newest good one is found, and one line names the damage."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from pilekit.errors import PilekitError
+from pilekit.train.checkpoint.manifest import (
+    INDEX_FILE,
+    STATE_FILE,
+    Damaged,
+    Progress,
+    decode_state,
+    own_sums,
+    verify,
+    write_state,
+)
+from tests.train.checkpoint.saving import (
+    FILES,
+    SHARD,
+    checkpoints_in,
+    load,
+    newest,
+    save,
+    save_next,
+    steps_in,
+    warnings_in,
+)
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= mask
+    path.write_bytes(content)
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def make_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+
+
+def make_loop(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to(folder.name)
+
+
+def copy_another_step(folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("step-1"), folder)
+
+
+def list_a_file_outside(folder: Path) -> None:
+    """With right sums."""
+    state = (folder / STATE_FILE).read_bytes()
+    body = bytes(msgspec.json.encode(msgspec.json.decode(state)["state"])).replace(SHARD.encode(), b"../../x")
+    (folder / STATE_FILE).write_bytes(
+        b'{"xxh3":"%s","state":%s}' % (xxhash.xxh3_128_hexdigest(body).encode(), body),
+    )
+
+
+KINDS: list[tuple[Callable[[Path], object], str, str]] = [
+    *((partial(flip, at=-1), name, name) for name in FILES),
+    (cut_short, SHARD, SHARD),
+    (partial(write, content=b""), INDEX_FILE, INDEX_FILE),
+    (Path.unlink, SHARD, "it has no __0_0.distcp"),
+    (Path.unlink, STATE_FILE, "it has no state.json"),
+    (make_pipe, SHARD, "__0_0.distcp has 0 bytes, not the"),
+    (make_pipe, STATE_FILE, "state.json cannot be read"),
+    (partial(write, content=b"[" * 100_000), STATE_FILE, STATE_FILE),
+    (partial(write, content=b'{"xxh3": "\xff"}'), STATE_FILE, STATE_FILE),
+    (make_file, "", "state.json cannot be read: Not a directory"),
+    (make_loop, "", "state.json cannot be read"),
+    (copy_another_step, "", "it holds step 1"),
+    (list_a_file_outside, "", "does not list the files"),
+]
+
+
+def test_the_newest_good_one_is_used_and_one_line_names_the_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, (damage, name, message) in enumerate(KINDS):
+        caplog.clear()
+        run = tmp_path / str(number)
+        save(run, 1)
+        damaged = save(run, 2)
+        damage(damaged / name)
+        assert newest(run) == "step-1"
+        [warning] = warnings_in(caplog)
+        assert f"{damaged} is damaged (" in warning
+        assert message in warning
+        assert "resuming from step-1" in warning
+        assert "\n" not in warning
+        assert (run / "latest").read_text() == "checkpoints/step-1\n"
+        assert steps_in(run) == {"step-1", "step-2"}
+        save(run, 2, keep_last=2)
+        assert steps_in(run) == {"step-1", "step-2"}
+        assert newest(run) == "step-2"
+
+
+def test_several_damaged_ones_are_named_and_do_not_count_as_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step, keep_last=9)
+    for step in (2, 3):
+        flip(tmp_path / f"checkpoints/step-{step}" / SHARD, 0)
+    checkpoints = checkpoints_in(tmp_path, keep_last=2)
+    assert checkpoints.newest() == tmp_path / "checkpoints" / "step-1"
+    [warning] = warnings_in(caplog)
+    assert all(f"step-{step} is damaged (" in warning for step in (2, 3))
+    save_next(checkpoints, 4)
+    assert steps_in(tmp_path) == {"step-1", "step-4"}
+
+
+def test_if_all_are_damaged_the_error_says_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (9, 10):
+        (save(tmp_path, step) / SHARD).unlink()
+    for _ in range(2):  # the second start must not begin from the first step either
+        with pytest.raises(PilekitError, match=r"step-10 for one is damaged \(it has no .*; put back a good copy, or"):
+            newest(tmp_path)
+        assert steps_in(tmp_path) == {"step-9", "step-10"}
+    assert not warnings_in(caplog)
+
+
+def test_latest_is_corrected_and_never_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, 1)
+    (tmp_path / "mine").write_text("mine")
+    latest = tmp_path / "latest"
+    for content in (None, b"", b"checkpoints/step-99\n", b"../../etc/passwd", b"\x00\xff\n", "mine", "nowhere"):
+        latest.unlink()
+        if isinstance(content, str):
+            latest.symlink_to(content)
+        elif content is not None:
+            latest.write_bytes(content)
+        assert newest(tmp_path) == "step-1"
+        assert not latest.is_symlink()
+        assert latest.read_text() == "checkpoints/step-1\n"
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+    assert not warnings_in(caplog)
+
+
+def test_every_bit_of_the_state_file_is_guarded(tmp_path: Path) -> None:
+    path = save(tmp_path, 1) / STATE_FILE
+    good = path.read_bytes()
+    assert decode_state(good, path).progress.step == 1
+    for at in range(len(good)):
+        for damaged in (good[:at], *(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :] for bit in range(8))):
+            with pytest.raises(Damaged):
+                decode_state(damaged, path)
+
+
+@given(name=st.sampled_from(FILES), share=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
+def test_a_changed_byte_anywhere_is_found(
+    tmp_path_factory: pytest.TempPathFactory, name: str, share: float, byte: int
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "changed"
+    if not folder.exists():
+        shutil.copytree(save(tmp_path_factory.mktemp("run"), 1), folder)
+    verify(folder)
+    good = (folder / name).read_bytes()
+    flip(folder / name, int(share * len(good)), byte)
+    try:
+        with pytest.raises(Damaged):
+            verify(folder)
+    finally:
+        (folder / name).write_bytes(good)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_stream_state_comes_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    for name in (SHARD, INDEX_FILE):
+        (folder / name).write_bytes(b"")
+    progress = Progress(1, 2**40, {"value": value}, 1, loss_scale={"value": value})
+    write_state(folder, progress, {}, own_sums(folder, 0))
+    assert verify(folder).progress == progress
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_format_is_not_damage(tmp_path: Path, version: int) -> None:
+    save(tmp_path, 1)
+    folder = save(tmp_path, 2)
+    state = {"format": version, "pilekit": "9.9", "files": {"model.safetensors": {"bytes": 1, "xxh3": "0"}}}
+    body = msgspec.json.encode(state)
+    signed = msgspec.json.encode({"xxh3": xxhash.xxh3_128_hexdigest(body), "state": msgspec.Raw(body)})
+    (folder / STATE_FILE).write_bytes(signed)
+    for call in (lambda: newest(tmp_path), lambda: load(folder, nn.Linear(2, 3))):
+        with pytest.raises(PilekitError, match=rf"has format {version}, .* reads format 2; resume with pilekit 9\.9"):
+            call()
+    assert steps_in(tmp_path) == {"step-1", "step-2"}
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_damage(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(PilekitError, match=r"state\.json: cannot be read: Too many open files; correct that"):
+            verify(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    verify(folder)

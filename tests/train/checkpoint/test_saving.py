@@ -1,0 +1,331 @@
+"""Saving beside training: the state at the call is saved, errors surface, and the right checkpoints are kept."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pilekit.errors import PilekitError
+from pilekit.train.checkpoint import Checkpoints, Progress, find_checkpoint
+from pilekit.train.checkpoint import saving as module
+from pilekit.train.checkpoint.manifest import INDEX_FILE
+from tests.small_disk import files_limited_to
+from tests.tiny import tiny_model
+from tests.train.checkpoint.saving import (
+    CONFIG,
+    SHARD,
+    adamw,
+    assert_same,
+    checkpoints_in,
+    filled,
+    load,
+    newest,
+    progress_of,
+    save,
+    save_next,
+    state_of,
+    steps_in,
+    train,
+    warnings_in,
+)
+
+
+def wait_for_the_end(checkpoints: Checkpoints) -> None:
+    assert checkpoints._running is not None
+    checkpoints._running[1].exception(60)
+
+
+class Held:
+    """A function that waits at its beginning until it is released."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.begun, self.release = Event(), Event()
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.begun.set()
+        assert self.release.wait(60)
+        return self.function(*arguments)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Held]:
+    function = Held(getattr(module, request.param))
+    monkeypatch.setattr(module, request.param, function)
+    yield function
+    function.release.set()
+
+
+def test_twenty_saves_beside_training_are_right_and_change_nothing(tmp_path: Path) -> None:
+    alone = tiny_model()
+    alone_optimizer = adamw(alone)
+    train(alone, alone_optimizer, range(20))
+
+    model = tiny_model()
+    optimizer = adamw(model)
+    checkpoints = checkpoints_in(tmp_path, keep_last=20, asynchronous=True)
+    expected = {}
+    for step in range(20):
+        train(model, optimizer, range(step, step + 1), checkpoints)
+        expected[step + 1] = state_of(model, optimizer)
+        checkpoints.save(model, optimizer, progress_of(step + 1), CONFIG)
+    checkpoints.finish()
+    assert_same(state_of(model, optimizer), state_of(alone, alone_optimizer))
+    assert checkpoints.saved == list(range(1, 21))
+    assert checkpoints.blocked_seconds > 0
+    other = tiny_model(seed=1)
+    other_optimizer = adamw(other)
+    for step, state in expected.items():
+        assert load(tmp_path / "checkpoints" / f"step-{step}", other, other_optimizer) == progress_of(step)
+        assert_same(state_of(other, other_optimizer), state)
+
+
+@pytest.mark.parametrize("held", ["write_tensors"], indirect=True)
+def test_training_continues_while_a_save_writes_and_the_next_save_waits(tmp_path: Path, held: Held) -> None:
+    model = tiny_model()
+    optimizer = adamw(model)
+    train(model, optimizer, range(2))
+    expected = state_of(model, optimizer)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    checkpoints.save(model, optimizer, progress_of(2), CONFIG)
+    train(model, optimizer, range(2, 4), checkpoints)  # nothing waits for the write
+    assert held.begun.wait(60)
+    assert checkpoints.saved == []
+    assert steps_in(tmp_path) == {"step-2.partial"}
+    second = Thread(target=checkpoints.save, args=(model, optimizer, progress_of(4), CONFIG))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    held.release.set()
+    second.join(60)
+    checkpoints.finish()
+    assert checkpoints.saved == [2, 4]
+    load(tmp_path / "checkpoints" / "step-2", model, optimizer)
+    assert_same(state_of(model, optimizer), expected)
+
+
+@pytest.mark.parametrize("held", ["_copied"], indirect=True)
+def test_an_update_waits_for_the_copy_and_buffers_are_copied_at_once(tmp_path: Path, held: Held) -> None:
+    model = nn.BatchNorm1d(3)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    checkpoints.before_update()  # no save, no wait
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    checkpoints.save(model, adamw(model), progress_of(1), CONFIG)
+    model(torch.randn(7, 3))  # changes its buffers
+    assert held.begun.wait(60)
+    checkpoints.poll()
+    update = Thread(target=checkpoints.before_update)
+    update.start()
+    update.join(0.2)
+    assert update.is_alive()
+    held.release.set()
+    update.join(60)
+    checkpoints.finish()
+    load(tmp_path / "checkpoints" / "step-1", model)
+    assert_same(model.state_dict(), expected)
+
+
+def test_memory_for_the_copy_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, int]] = []
+    right = module._copied
+
+    def watched(values: Any, *more: Any) -> Any:
+        copies = right(values, *more)
+        seen.append({key: copy.data_ptr() for key, copy in copies.items()})
+        assert not seen[-1].items() & {(key, value.data_ptr()) for key, value in values.items()}
+        return copies
+
+    monkeypatch.setattr(module, "_copied", watched)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    for step in range(3):
+        save_next(checkpoints, step)
+    checkpoints.finish()
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("where", ["_copied", "write_tensors", "own_sums", "put_in_place"])
+def test_an_unforeseen_error_surfaces_at_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    save_next(checkpoints, 1)
+    checkpoints.finish()
+
+    def broken(*_: object) -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(module, where, broken)
+    for call in (checkpoints.poll, lambda: save_next(checkpoints, 3), checkpoints.finish, checkpoints.newest):
+        save_next(checkpoints, 2)
+        checkpoints.before_update()  # does not wait forever
+        wait_for_the_end(checkpoints)
+        with pytest.raises(ValueError, match="unforeseen"):
+            call()
+        assert checkpoints.saved == [1]
+        assert newest(tmp_path) == "step-1"
+        assert steps_in(tmp_path) == {"step-1"}
+
+
+def test_a_process_that_exits_completes_its_save(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom torch import nn\n"
+        "from pilekit.train.checkpoint import saving\n"
+        "from tests.train.checkpoint.saving import adamw, checkpoints_in, progress_of\n"
+        "write = saving.write_tensors\n"
+        "def slow(*arguments):\n    time.sleep(0.5)\n    write(*arguments)\n"
+        "saving.write_tensors = slow\n"
+        "model = nn.Linear(2, 3)\n"
+        "checkpoints = checkpoints_in(Path(sys.argv[1]), asynchronous=True)\n"
+        "checkpoints.save(model, adamw(model), progress_of(5), {})\n"
+        "print('ends', flush=True)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=240)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+    assert newest(tmp_path) == "step-5"
+    assert steps_in(tmp_path) == {"step-5"}
+
+
+# Disks that are full or refuse a write
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_disk_is_a_warning_and_training_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
+    model = tiny_model()
+    optimizer = adamw(model)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=asynchronous, keep_last=1)
+    checkpoints.save(model, optimizer, progress_of(1), CONFIG)
+    checkpoints.finish()
+    folder = tmp_path / "checkpoints" / "step-1"
+    shard, index = (folder / SHARD).stat().st_size, (folder / INDEX_FILE).stat().st_size
+    assert index < shard
+    large = Progress(2, 2, {"long": "x" * shard}, 1)  # nothing fits; a part of the tensors; all but the state
+    for limit in (0, shard // 2, shard):
+        caplog.clear()
+        with files_limited_to(limit):
+            checkpoints.save(model, optimizer, large, CONFIG)
+            if asynchronous:
+                wait_for_the_end(checkpoints)
+            for _ in range(3):
+                checkpoints.poll()
+        [warning] = warnings_in(caplog)
+        assert f"{folder.with_name('step-2')}: the checkpoint cannot be written: File too large; training" in warning
+        with pytest.raises(
+            PilekitError, match=r"cannot be written: File too large; earlier checkpoints are kept: make"
+        ):
+            checkpoints.finish()
+        assert newest(tmp_path) == "step-1"
+        assert steps_in(tmp_path) == {"step-1"}
+    checkpoints.save(model, optimizer, large, CONFIG)
+    checkpoints.finish()
+    assert checkpoints.saved == [1, 2]
+    assert newest(tmp_path) == "step-2"
+    assert len(warnings_in(caplog)) == 1
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=1)
+    save_next(checkpoints, 1)
+    checkpoints.finish()
+    with monkeypatch.context() as patch:  # root may write everywhere
+        patch.setattr(Path, "mkdir", refuse)
+        save_next(checkpoints, 2)
+        with pytest.raises(PilekitError, match=r"step-2: the checkpoint cannot be written: Read-only file system"):
+            checkpoints.finish()
+    assert not warnings_in(caplog)  # the error is enough
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refuse)
+        save_next(checkpoints, 2)
+        checkpoints.finish()
+    assert checkpoints.saved == [1, 2]
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").mkdir()
+    save_next(checkpoints, 3)
+    checkpoints.finish()
+    assert checkpoints.saved == [1, 2, 3]
+    assert steps_in(tmp_path) == {"step-3"}
+    assert newest(tmp_path) == "step-3"
+    older, latest, *_ = warnings_in(caplog)
+    assert older == f"{tmp_path}/checkpoints/step-1 cannot be removed: Read-only file system; remove it yourself"
+    assert f"{tmp_path}/latest: is a folder; name a file in it; it should name {tmp_path}/checkpoints/step-3" in latest
+
+
+# Which checkpoints are kept, and which one is the newest
+
+
+def test_the_last_few_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
+    assert newest(tmp_path) is None
+    assert not (tmp_path / "latest").exists()
+    for step in (0, 2, 9, 10, 100):
+        save(tmp_path, step, keep_last=2)
+        assert newest(tmp_path) == f"step-{step}"
+        assert (tmp_path / "latest").read_text() == f"checkpoints/step-{step}\n"
+    assert steps_in(tmp_path) == {"step-10", "step-100"}
+    save(tmp_path, 7, keep_last=1)  # the one that was just saved is kept
+    assert steps_in(tmp_path) == {"step-7", "step-100"}
+    folder = save(tmp_path, 100, filled(77), keep_last=1)
+    load(folder, model := nn.Linear(2, 3))
+    assert bool((model.weight == 77).all())
+
+
+def test_other_files_are_left_alone_and_links_are_only_removed(tmp_path: Path) -> None:
+    elsewhere = save(tmp_path / "elsewhere", 5)
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "step-5").symlink_to(elsewhere)
+    for name in ("step-9 (copy)", "step-007", "step-x", "notes", "step-6.old", "step--1"):
+        (folder / name).mkdir()
+    (folder / "step-8.txt").write_text("mine")
+    before = steps_in(tmp_path)
+    assert newest(tmp_path) == "step-5"
+    save(tmp_path, 6, keep_last=1)
+    assert steps_in(tmp_path) == before - {"step-5"} | {"step-6"}
+    assert newest(tmp_path / "elsewhere") == "step-5"
+
+
+def test_before_a_step_is_the_newest_that_still_exists(tmp_path: Path) -> None:
+    model = nn.Linear(2, 3)
+    other = save(tmp_path / "other", 2)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True, keep_last=2)
+    assert checkpoints.before(9) is None
+    checkpoints.load(other, model, adamw(model))
+    assert checkpoints.before(3) == other
+    assert checkpoints.before(2) is None
+    for step in (4, 6, 8):
+        save_next(checkpoints, step)
+    checkpoints.finish()
+    kept = tmp_path / "checkpoints"
+    assert [checkpoints.before(step) for step in (5, 7, 9)] == [other, kept / "step-6", kept / "step-8"]
+
+
+def test_only_looking_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / SHARD).unlink()
+    (tmp_path / "checkpoints" / "step-3.partial").mkdir()
+    (tmp_path / "latest").unlink()
+    before = sorted(os.walk(tmp_path))
+    found, damaged = find_checkpoint(tmp_path / "checkpoints")
+    assert found == tmp_path / "checkpoints" / "step-1"
+    assert damaged == {tmp_path / "checkpoints" / "step-2": "it has no __0_0.distcp"}
+    assert sorted(os.walk(tmp_path)) == before
+    assert not warnings_in(caplog)
