@@ -50,7 +50,7 @@ from pilekit.train.model.export import export_model
 from pilekit.train.run_folder import RunFolder, check_start, open_run, run_of, take_config
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import failed_compilation, failed_step
-from pilekit.train.step.objectives import count_targets
+from pilekit.train.step.losses import count_targets
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
 

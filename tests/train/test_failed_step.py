@@ -45,7 +45,7 @@ def test_all_ranks_say_the_same(process_group: ProcessGroups, tmp_path: Path) ->
     assert first.startswith(
         f"step 7: the loss is nan, in rows with shard1 document 20 (all of them: {tmp_path}/failed-s"
     )
-    assert "it goes on after step 6" in first
+    assert "continues after step 6" in first
     assert first.endswith("the step's documents are shown by: PEEK")
     report = json.loads((tmp_path / "failed-step-7.json").read_text())
     assert report["peek"] == "PEEK"
@@ -62,7 +62,7 @@ def test_a_gradient_alone_names_the_rows_of_all_ranks(process_group: ProcessGrou
     assert first == second
     shown = "shard0 document 10, a\\x1bb document 11, shard0 document 20, shard1 document 10, shard1 document 20 (all"
     assert first.startswith(f"step 1: the gradient's norm is inf, in rows with {shown}")
-    assert "it begins anew" in first
+    assert "continues from the start" in first
 
 
 def test_a_file_that_cannot_be_written_does_not_hide_the_step(process_group: ProcessGroups, tmp_path: Path) -> None:

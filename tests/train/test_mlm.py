@@ -30,8 +30,7 @@ from pilekit.train.config import ModelConfig, load_config
 from pilekit.train.estimate import activation_bytes, estimate, head_bytes
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.model.build import build_model, model_shape
-from pilekit.train.step.masked_loss import mlm_loss
-from pilekit.train.step.objectives import count_targets, subset_sums
+from pilekit.train.step.losses import count_targets, mlm_loss, subset_sums
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_corpus, tiny_tokenizer

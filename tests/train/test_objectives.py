@@ -19,7 +19,7 @@ from torch.nn import functional
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.stream import PileStream
-from pilekit.train.step.objectives import clm_loss, count_targets, subset_sums
+from pilekit.train.step.losses import clm_loss, count_targets, subset_sums
 from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny import Family, tiny_corpus, tiny_model, tiny_tokenizer
 from tests.train.concatenated import Document, reference_rows

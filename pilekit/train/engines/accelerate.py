@@ -33,9 +33,9 @@ from pilekit.train.engines.protocol import AMID_A_STEP
 from pilekit.train.engines.weights import share_weights
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.engine import Update
+from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.optimizer import build_optimizer
 from pilekit.train.step.sharding import gather_rest, release, whole_parameters
-from pilekit.train.step.step_loss import StepLoss
 
 T = TypeVar("T")
 

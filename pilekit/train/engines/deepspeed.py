@@ -34,9 +34,9 @@ from pilekit.train.config import TrainConfig
 from pilekit.train.engines.protocol import AMID_A_STEP
 from pilekit.train.engines.weights import module_of, own_share, share_weights
 from pilekit.train.step.engine import Update
+from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.optimizer import build_optimizer
 from pilekit.train.step.sharding import whole_parameters
-from pilekit.train.step.step_loss import StepLoss
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
 from pilekit.engine.ranks import Ranks
+from pilekit.train.step.sharding import send_from_rank0
 
 
 def share_weights(model: nn.Module, ranks: Ranks) -> None:
@@ -19,10 +19,7 @@ def share_weights(model: nn.Module, ranks: Ranks) -> None:
     if ranks.world_size == 1:
         return
     for tensor in chain(model.parameters(), model.buffers()):
-        if tensor.numel():
-            values = tensor.detach().reshape(-1).contiguous()
-            dist.broadcast(values.view(torch.uint8), src=0)
-            tensor.data.copy_(values.view_as(tensor))
+        send_from_rank0(tensor)
 
 
 def own_share(whole: Tensor, ranks: Ranks) -> Tensor:

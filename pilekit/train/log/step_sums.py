@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pilekit.engine.ranks import Ranks
-from pilekit.train.step.objectives import subset_sums
+from pilekit.train.step.losses import subset_sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
 """Cross entropy of a language-model head without ever holding all logits.
 
 Logits are the largest tensor of a training step: 8 rows of 2,048 tokens times 50,304 words are 3.3 GB in float32, and
-autograd keeps them, their log-softmax and its gradient. Here hidden states go through the head some rows at a time, and
-while a chunk's logits are there, the gradients of the hidden states, the weight and the bias are made of them too: for
-the sum of the losses those need nothing from later (softmax minus one-hot, times the other factor). What is kept is as
-large as the inputs. Nothing is computed twice, unlike under checkpointing.
+autograd would also keep their log-softmax and its gradient. Here hidden states pass the head some rows at a time. While
+a chunk's logits exist, they are turned into their gradient (softmax minus one-hot), in place and a few rows at a time
+so that a CPU's cache holds them, and that gives the gradients of hidden states, weight and bias at once. What is kept
+is as large as the inputs, and nothing is computed twice.
 
-Between the products, logits become their gradient in place, a few rows at a time, which stay in the processor's cache;
-under bf16 that part was most of the time. Measured for 50,304 words, against `F.cross_entropy` of all logits, on two
-cores, forward and backward; memory is the growth of the process, without the weight's own gradient:
+Measured against `F.cross_entropy` of all logits, for 50,304 words, on two cores, forward and backward; memory is the
+growth of the process without the weight's own gradient:
 
     head alone, 4,096 tokens             all at once               in chunks
     width 128     fp32, bf16      1.60 s, 1.43 s, 2.4 GiB     1.02 s, 0.47 s, 0.3 GiB
@@ -29,14 +28,13 @@ from torch.autograd.function import once_differentiable
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 
 ROWS = 1024
-"""Rows whose logits are held at a time, in the type of the matrix products. Fewer are slower where the products are in
-bf16 and the head is wide, because each chunk's share of the weight's gradient is added in float32: at width 768, 128
-rows take 2.6 times as long as 1,024, 256 rows 1.5 times, 512 rows 1.1 times; 2,048 gain nothing and hold 0.1-0.2 GiB
-more."""
+"""Rows whose logits are held at a time. Fewer rows are slower in bf16 with a wide head, because each chunk's share of
+the weight's gradient is added in float32: at width 768, 128 rows take 2.6 times as long, 512 rows 1.1 times. 2,048 rows
+are not faster."""
 
 EXACT_LOGITS = 1 << 20
-"""Logits that are held at a time in float32, between two products on a CPU: 4 MiB, which a cache has room for. Under
-bf16, six times as many take 1.2-1.4 times as long."""
+"""Logits held at a time in float32 on a CPU: 4 MiB fit in its cache. Under bf16, six times as many take 1.2-1.4 times
+as long."""
 
 
 def chunked_cross_entropy(
@@ -50,23 +48,22 @@ def chunked_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """(sum, each): the cross entropy of `transform(hidden @ weight.T + bias)` against `targets`, summed, and by row.
 
-    hidden   [rows, width]
-    weight   [vocabulary, width]
-    bias     [vocabulary], or None
-    targets  int64 [rows], all of them below the vocabulary: rows without a target do not belong in here
-    transform   what the model does to its head's output
-    rows     whose logits are held at a time; no result depends on it but by rounding
+    hidden     [rows, width]
+    weight     [vocabulary, width]
+    bias       [vocabulary], or None
+    targets    int64 [rows], all below the vocabulary
+    transform  the model's change to its head's output
+    rows       rows whose logits are held at a time; results depend on it only by rounding
 
-    The sum, 0-d, can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64 inputs),
-    and so is everything between logits and gradients, the sums over chunks included. Matrix products are made in the
-    inputs' type.
+    The sum is 0-d and can be differentiated once; `each` [rows] is detached. Both are float32 (float64 for float64
+    inputs), like everything between logits and gradients. Matrix products are made in the inputs' type.
     """
     total, each = _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, transform, rows)  # type: ignore[no-untyped-call]
     return total, each
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """`chunked_cross_entropy`, the logits of `rows` rows at a time."""
+    """See `chunked_cross_entropy`."""
 
     @staticmethod
     def forward(
@@ -90,7 +87,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for begin in range(0, len(hidden), rows):
             chunk = slice(begin, begin + rows)
             logits = torch.mm(states[chunk], words.T)
-            # From here on they are their own gradient.
             each[chunk] = _turn_into_gradient(logits, bias, targets[chunk], transform, exact_type)
             if grad_hidden is not None:
                 torch.mm(logits, words, out=grad_hidden[chunk])
@@ -98,7 +94,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 _add_product(grad_weight, logits.T, states[chunk])
             if grad_bias is not None:
                 grad_bias += logits.sum(0, dtype=exact_type)
-            del logits  # before the next chunk's are made
+            del logits  # before the next chunk is made
 
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
@@ -108,7 +104,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_total: Tensor, _grad_each: Tensor) -> tuple[Tensor | None, ...]:
-        # In the type of `grad_total`, so that a small factor does not meet a short mantissa or exponent.
+        # Multiply in the type of `grad_total`, because a small factor could vanish in bf16 or fp16.
         grads = (
             None if grad is None else (grad.to(grad_total.dtype) * grad_total).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.types, strict=True)
@@ -119,9 +115,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _turn_into_gradient(
     logits: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform, exact_type: torch.dtype
 ) -> Tensor:
-    """Write their gradient over `logits` [rows, vocabulary]; returns the loss of each row.
+    """Replace `logits` [rows, vocabulary] by their gradient, and return the loss of each row.
 
-    On a CPU a few rows at a time, so that what lies between stays in its cache and the exact type costs no memory.
+    On a CPU a few rows at a time, so that intermediate results stay in its cache and float32 costs no memory.
     """
     each = logits.new_empty(len(logits), dtype=exact_type)
     rows = max(1, EXACT_LOGITS // logits.shape[1] if logits.device.type == "cpu" else len(logits))

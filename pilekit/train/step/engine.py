@@ -1,14 +1,13 @@
-"""`Engine`: one optimizer step of a model on any number of ranks, in any precision, as a few calls.
+"""`Engine`: one optimizer step of a model on any number of ranks, in any precision.
 
     for number, rows in enumerate(micro_batches):
         nll = engine.forward_backward(rows, scale=ranks.world_size / targets_of_step, last=number == count - 1)
     update = engine.update(lr)
 
-Gradients are averaged over ranks by who sends them. So a rank's loss is its sum over targets, times the ranks, by the
-targets of the whole step on all of them: what comes out is the gradient of the mean over all targets, however unevenly
-they lie on ranks and micro-batches. `update` divides the loss scale out of the gradient and clips it in one
-multiplication. Whether a gradient overflowed is seen from its norm, one number that all ranks have: they skip a step
-together or not at all.
+Sharding averages gradients over ranks. So each rank's loss is its sum over targets, times the number of ranks, divided
+by the targets of the whole step on all ranks. The result is the gradient of the mean over all targets, however unevenly
+ranks and micro-batches share them. `update` removes the loss scale and clips in one multiplication. It detects an
+overflow from the gradient's norm, which is the same number on all ranks, so all ranks skip a step or none does.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.loss_scale import LossScale
+from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.optimizer import build_optimizer
 from pilekit.train.step.recompute import recompute_activations
 from pilekit.train.step.sharding import (
@@ -41,17 +41,16 @@ from pilekit.train.step.sharding import (
     shard,
     whole_parameters,
 )
-from pilekit.train.step.step_loss import StepLoss
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What `Engine.update` did.
+    """The result of `Engine.update`.
 
-    grad_norm  of the whole gradient, before it was clipped; infinite or not a number if that is so
-    skipped    whether nothing was changed, because `grad_norm` is not finite
+    grad_norm  norm of the whole gradient before clipping; may be infinite or NaN
+    skipped    nothing was changed, because `grad_norm` is not finite
     """
 
     grad_norm: float
@@ -59,9 +58,8 @@ class Update:
 
 
 class Engine:
-    """The model `lm`, cut over `ranks` in place, and its optimizer; see above for a step.
+    """The native `TrainEngine` (engines/protocol.py): the model `lm`, sharded over `ranks` in place, and its optimizer.
 
-    Rank 0's weights are everyone's; the model of other ranks needs the same shape only. All ranks make the same calls.
     `loss_scale` is None unless precision.dtype is "fp16".
     """
 
@@ -79,27 +77,18 @@ class Engine:
                 block.compile()
         shard(self._step_loss, blocks, ranks, stage=parallel.zero, dtype=precision.dtype, offload=parallel.offload)
         self._step_loss.train()
-        self._cut = any(is_sharded(parameter) for parameter in lm.model.parameters())
+        self._is_sharded = any(is_sharded(parameter) for parameter in lm.model.parameters())
         self.optimizer: Optimizer = build_optimizer(lm.model, config.optimizer)
-        self.loss_scale = (
-            LossScale(
-                initial=precision.loss_scale,
-                window=precision.loss_scale_window,
-                hysteresis=precision.loss_scale_hysteresis,
-                floor=precision.loss_scale_floor,
-            )
-            if precision.dtype == "fp16"
-            else None
-        )
+        self.loss_scale = LossScale(precision) if precision.dtype == "fp16" else None
 
     def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
         """Add the gradient of one micro-batch of this rank; returns the loss of each target.
 
         rows   a batch's columns, on any device
         scale  ranks / targets of the whole step on all ranks
-        last   whether the step's update comes next
+        last   this is the last micro-batch before `update`
 
-        Float32, as `clm_loss` or `mlm_loss` gives it, on the device: nothing waits for it.
+        The losses are float32, from `clm_loss` or `mlm_loss`, and stay on the device: nothing waits for them.
         """
         before_micro_batch(self._step_loss, self._stage, last=last)
         if self.loss_scale is not None:
@@ -110,18 +99,18 @@ class Engine:
         return nll  # type: ignore[no-any-return]
 
     def update(self, lr: float) -> Update:
-        """Move the weights by the gradient that was added up, clipped to `train.clip_norm`, and forget it.
+        """Move the weights by the gradient, clipped to `train.clip_norm`, and reset the gradient.
 
         Each group's learning rate is `lr` times its "lr_scale". A gradient that is not finite moves nothing and lowers
-        the loss scale, where there is one; PilekitError on all ranks if that is at its floor.
+        the loss scale of fp16; PilekitError on all ranks if the scale is at its floor.
         """
         gradients = [own_part(p.grad) for p in self.lm.model.parameters() if p.grad is not None]
         gradients = [gradient for gradient in gradients if gradient.numel()]
-        by = 1.0 if self.loss_scale is None else self.loss_scale.value
-        norm = self._norm(gradients) / by
+        loss_scale = 1.0 if self.loss_scale is None else self.loss_scale.value
+        norm = self._norm(gradients) / loss_scale
         finite = math.isfinite(norm)
         if finite:
-            factor = min(1.0, self._clip_norm / (norm + 1e-6)) / by
+            factor = min(1.0, self._clip_norm / (norm + 1e-6)) / loss_scale
             if factor != 1.0 and gradients:
                 torch._foreach_mul_(gradients, factor)
             for group in self.optimizer.param_groups:
@@ -136,29 +125,29 @@ class Engine:
         return Update(norm, skipped=not finite)
 
     def _norm(self, gradients: list[Tensor]) -> float:
-        """Of all ranks' gradients as one vector; the same float on all."""
+        """The norm of all ranks' gradients as one vector; the same number on all ranks."""
         squares = torch.zeros(1, dtype=torch.float64)
         if gradients:
-            # A CPU adds up in order: in float32, the many small squares of a large head would be lost in the few large.
+            # A CPU sums in order: in float32, the many small squares of a large head would vanish beside large ones.
             exact = torch.float64 if gradients[0].device.type == "cpu" else None
             norms = torch.stack(torch._foreach_norm(gradients, 2, exact))
             squares += norms.double().square().sum().cpu()
-        if not self._cut and not self._ranks.is_first:  # all have the whole: rank 0's counts
+        if not self._is_sharded and not self._ranks.is_first:  # every rank has the whole gradient; count it once
             squares.zero_()
         return math.sqrt(self._ranks.sum(squares).item())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """The model and the optimizer, whose tensors are all of the state."""
+        """The model and the optimizer, whose tensors are the whole state."""
         return self.lm.model, self.optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
-        """Have `read` put a checkpoint into `state`, and go on from there; what it returns."""
+        """Let `read` put a checkpoint into `state`, and return its result."""
         self.optimizer.zero_grad()
         return read(*self.state())
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within: no dropout, no gradient, and parts of `lm` may be called, by all ranks in lock-step."""
+        """Inside: no dropout, no gradients, and all ranks may call parts of `lm` in lock-step."""
         self._step_loss.eval()
         try:
             with torch.no_grad():
@@ -169,8 +158,5 @@ class Engine:
             self._step_loss.train()
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, values) of each parameter and stored buffer by its Hugging Face name, for export.
-
-        Rank 0 gets each whole, on the CPU, one at a time; the others get an empty tensor and go through them all too.
-        """
+        """(Hugging Face name, values) of each parameter and stored buffer: see `whole_parameters`."""
         return whole_parameters(self.lm.model, self._ranks)

@@ -1,7 +1,7 @@
-"""What to say of a step that failed: which documents were in it, that memory ran out, that nothing could be compiled.
+"""Report a step that failed: its documents, or the reason why blocks cannot be compiled.
 
-A loss or gradient that is not a number is told before the optimizer moves, so the weights are still those of the step
-before, and are saved: the next run goes on right there. All documents of the step go to `failed-step-N.json`.
+A loss or gradient that is not a number is found before the optimizer moves. So the weights are still those of the step
+before, and are saved: the next run resumes there. `failed-step-N.json` names all documents of the step.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ def failed_step(
     nll: torch.Tensor,
     peek: str,
 ) -> PilekitError:
-    """Write RUN/failed-step-N.json and return the error to raise, the same on all ranks, which call this together.
+    """Write RUN/failed-step-N.json and return the error to raise on all ranks, which must call this together.
 
     step        from 1, as in metrics.jsonl
-    loss        of the whole step, and so `grad_norm`: the same on all ranks
+    loss        of the whole step, as is `grad_norm`: the same on all ranks
     batch, nll  this rank's rows, and the losses of their targets, float32 [rows, any]
     peek        the command that shows the step's documents
 
-    Named are the documents of the rows in which a loss is not finite; where all losses are finite and only the gradient
-    is not, those of all rows. A file that cannot be written (a full disk) is a warning: the step counts.
+    The error names the documents in rows whose loss is not finite, or in all rows if only the gradient is not finite.
     """
     bad = (~nll.isfinite()).any(dim=1).tolist()
     parts = ranks.gather(list(zip(batch.documents(), bad, strict=True)))
@@ -69,28 +68,21 @@ def failed_step(
         ],
         "peek": peek,
     }
-    where = f" (all of them: {visible(str(file))})" if ranks.on_rank0(lambda: _written(file, content)) else ""
+    where = f" (all of them: {visible(str(file))})" if ranks.on_rank0(lambda: _is_written(file, content)) else ""
     what = f"the gradient's norm is {grad_norm}" if math.isfinite(loss) else f"the loss is {loss}"
     shown = ", ".join(f"{visible(shard, 100)} document {number}" for shard, number in named[:SHOWN_DOCUMENTS])
     more = f" and {len(named) - SHOWN_DOCUMENTS} more" if len(named) > SHOWN_DOCUMENTS else ""
-    again = f"it goes on after step {step - 1}, or from an earlier checkpoint once that one is removed"
+    start = "from the start"
+    if step > 1:
+        start = f"after step {step - 1}, or from an earlier checkpoint if that one is removed"
     return ranks.error(
         f"step {step}: {what}, in rows with {shown}{more}{where}; lower optimizer.lr or lengthen schedule.warmup and "
-        f"run again: {again if step > 1 else 'it begins anew'}; the step's documents are shown by: {peek}"
+        f"run again, which continues {start}; the step's documents are shown by: {peek}"
     )
 
 
-def failed_compilation(error: BaseException) -> str | None:
-    """What torch.compile could not do, in one line, if that is the error; None for any other."""
-    dynamo = sys.modules.get("torch._dynamo.exc")  # seconds, where nothing is compiled
-    if dynamo is None or not isinstance(error, dynamo.TorchDynamoException):
-        return None
-    cause = getattr(error, "inner_exception", error)
-    first, *_ = str(cause).split("\n", 1)
-    return visible(f"{type(cause).__name__}: {first}", 200)
-
-
-def _written(file: Path, content: dict[str, Any]) -> bool:
+def _is_written(file: Path, content: dict[str, Any]) -> bool:
+    """Write the file; a full disk is only a warning, because the step's error matters more."""
     try:
         with write_atomically(file) as out:
             out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
@@ -98,3 +90,13 @@ def _written(file: Path, content: dict[str, Any]) -> bool:
         logger.warning("%s", error)
         return False
     return True
+
+
+def failed_compilation(error: BaseException) -> str | None:
+    """The reason why torch.compile failed, in one line; None for any other error."""
+    dynamo = sys.modules.get("torch._dynamo.exc")  # importing it takes seconds
+    if dynamo is None or not isinstance(error, dynamo.TorchDynamoException):
+        return None
+    cause = getattr(error, "inner_exception", error)
+    first, *_ = str(cause).split("\n", 1)
+    return visible(f"{type(cause).__name__}: {first}", 200)

@@ -1,12 +1,12 @@
 """The dynamic loss scale of fp16, which keeps small gradients from vanishing.
 
-fp16 knows nothing below 6e-8, so the loss is multiplied by a large scale, and the gradient is divided by it again in
-float32. A scale that is too large makes a gradient overflow: the step is skipped and the scale halved. After a window
-of steps without an overflow it is doubled, so it stays just below what overflows. One overflow may be a single odd
-batch: with a hysteresis of 2, the first since the scale last proved itself skips its step and leaves the scale. An
-overflow at the floor is no matter of scale any more, and ends the run instead of skipping steps for ever.
+The smallest number of fp16 is 6e-8, so the loss is multiplied by a large scale, and the gradient is divided by it again
+in float32. If the scale is too large, a gradient overflows: the step is skipped and the scale halved. After a window of
+steps without an overflow the scale doubles, so it stays just below overflowing. One overflow may be a single odd batch:
+with a hysteresis of 2, the first overflow since the last doubling skips its step but keeps the scale. An overflow at
+the floor ends the run, because no smaller scale would help.
 
-All ranks see the same gradient norm, so they scale alike without asking each other.
+All ranks see the same gradient norm, so their scales agree without messages.
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ from __future__ import annotations
 from typing import Any
 
 from pilekit.errors import PilekitError, visible
+from pilekit.train.config import PrecisionConfig
 
 
 class LossScale:
-    """What the loss is multiplied by (`value`), moved by `update` after every step.
+    """The factor of the loss (`value`), adjusted by `update` after every step."""
 
-    initial     the first scale
-    window      steps in a row without an overflow, after which the scale is doubled and the hysteresis is whole again
-    hysteresis  overflows until the scale is halved; once used up, each further one halves it
-    floor       the lowest scale
-    """
-
-    def __init__(self, *, initial: float, window: int, hysteresis: int, floor: float) -> None:
-        self.value = initial
-        self._window, self._hysteresis, self._floor = window, hysteresis, floor
+    def __init__(self, config: PrecisionConfig) -> None:
+        self.value = config.loss_scale
+        self._window, self._floor = config.loss_scale_window, config.loss_scale_floor
+        self._hysteresis = config.loss_scale_hysteresis
         self._good_steps = 0
-        self._patience = hysteresis
+        self._patience = self._hysteresis
 
     def update(self, *, overflow: bool) -> None:
-        """Take note of a step, whether its gradient overflowed; PilekitError if it did at the floor."""
+        """Record whether the step's gradient overflowed; PilekitError if it did at the floor."""
         if not overflow:
             self._good_steps += 1
             if self._good_steps == self._window:
@@ -54,12 +50,12 @@ class LossScale:
         return {"value": self.value, "good_steps": self._good_steps, "patience": self._patience}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; window, hysteresis and floor are this one's own."""
+        """Continue from a `state_dict`; window, hysteresis and floor stay those of this config."""
         try:
             value, good_steps, patience = float(state["value"]), int(state["good_steps"]), int(state["patience"])
         except (KeyError, TypeError, ValueError) as error:
             raise PilekitError(
-                f"the loss scale of a checkpoint is damaged ({visible(repr(state), 200)}); go on from an earlier one"
+                f"the loss scale of a checkpoint is damaged ({visible(repr(state), 200)}); use an earlier checkpoint"
             ) from error
         self.value = max(value, self._floor)
         self._good_steps, self._patience = min(good_steps, self._window - 1), min(patience, self._hysteresis)

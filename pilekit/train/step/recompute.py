@@ -1,9 +1,9 @@
-"""Activation checkpointing: what the forward pass makes and the backward pass needs is computed twice, not kept.
+"""Activation checkpointing: the backward pass computes activations again instead of keeping them.
 
-"full" keeps a block's input and nothing else. "selective" keeps the results of matrix products and of attention, which
-take nearly all of the time, and computes again what lies between: norms, activations, rotations. Models of
-transformers do it themselves, around the body of a block, so no name of a parameter changes, and what gathers a block's
-parameters stays outside. Random numbers are drawn again as they were, so no result changes.
+"full" keeps only a block's input. "selective" keeps the results of matrix products and of attention, which take most of
+the time, and computes norms, activation functions and rotations again. The models of transformers do this themselves,
+around the body of a block, so parameter names do not change and sharding stays outside. Random numbers are drawn again
+as before, so results do not change.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ KEPT = {
 
 
 def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", "selective"]) -> None:
-    """Have the blocks of `model` compute activations again; PilekitError if the model has no provision for it."""
+    """Make the blocks of `model` compute activations again; PilekitError if the model does not support it."""
     if what == "none":
         return
     settings: dict[str, Any] = {"use_reentrant": False}
     if what == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
-    given: Any = model  # untyped, and of another name in older versions
-    enable = getattr(given, "activation_checkpointing_enable", None) or given.gradient_checkpointing_enable
+    given: Any = model
+    enable = (
+        getattr(given, "activation_checkpointing_enable", None) or given.gradient_checkpointing_enable
+    )  # older name
     try:
         enable(settings)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""What each rank holds of a model: ZeRO stages 0 to 3, each a setting of one primitive.
+"""Which part of a model each rank holds: ZeRO stages 0 to 3, as settings of one primitive.
 
-FSDP2 cuts every parameter along its first dimension and gathers it, group by group, when it is needed; `replicate` is
-the same machinery with whole parameters. One group is a transformer block; one more, the root's, is what is left. What
-stays with a rank between steps is float32: the masters. What is gathered is in the type that is computed in, and
-gradients are summed over micro-batches and ranks in float32.
+FSDP2 cuts every parameter along its first dimension and gathers it group by group when it is needed; `replicate` is the
+same machinery with whole parameters. Each transformer block is a group, and the rest of the model is one more.
+Parameters, gradients and the optimizer's state are float32. In bf16 and fp16, parameters are gathered as copies of that
+type, and gradients are summed over micro-batches and ranks in float32.
 
     stage  gathered parameters                  gradients before the last micro-batch
     0      copies (whole on every rank)         whole, not yet averaged over ranks
@@ -11,13 +11,12 @@ gradients are summed over micro-batches and ranks in float32.
     2      first forward to last backward       averaged and cut after every micro-batch
     3      a block at a time, forward and back  averaged and cut after every micro-batch
 
-With one micro-batch per step, 1 and 2 are the same program. The embeddings, final norm and head are gathered from a
-micro-batch's forward to its backward in stage 3 too: they are needed at both of its ends.
+With one micro-batch per step, stages 1 and 2 are the same program. In stage 3, embeddings, final norm and head stay
+gathered from a micro-batch's forward to its backward, because both ends of the model need them. A single rank in
+float32 leaves its model as it is.
 
-One rank computing in float32 has nothing to share and nothing to convert, and its model is left as it is.
-
-All ranks begin with rank 0's weights: it alone needs to have built them. Each parameter is sent out when all have been
-cut, so no rank but it ever holds a whole model.
+All ranks start with rank 0's weights; the other ranks need only the model's shape. Each parameter is sent after all are
+cut, so only rank 0 ever holds a whole model.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
+    MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
@@ -39,35 +39,31 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pilekit.engine.ranks import Ranks
-from pilekit.train.step.precision import policy
 
 Stage = Literal[0, 1, 2, 3]
+Dtype = Literal["fp32", "bf16", "fp16"]
+_COMPUTING_TYPE = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def shard(
-    root: nn.Module,
-    blocks: Sequence[nn.Module],
-    ranks: Ranks,
-    *,
-    stage: Stage,
-    dtype: Literal["fp32", "bf16", "fp16"],
-    offload: bool,
+    root: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, *, stage: Stage, dtype: Dtype, offload: bool
 ) -> None:
-    """Cut `root` in place, its `blocks` each as a group, and put rank 0's numbers into all of it; on ranks' device.
+    """Cut `root` in place, with each of `blocks` as a group, and fill it with rank 0's numbers, on the ranks' device.
 
-    Parameters are float32 and become DTensors of the same names (but not where there is nothing to do, see above);
-    `offload`: they lie in the CPU's memory between uses, and so will gradients and the optimizer's state.
+    Parameters are float32 and become DTensors with the same names, unless a single rank in float32 leaves them alone.
+    With `offload` parameters, gradients and the optimizer's state lie in the CPU's memory between uses.
     """
     for name, parameter in root.named_parameters():
-        if parameter.dtype != torch.float32:  # a master in bfloat16 would silently learn next to nothing
+        if parameter.dtype != torch.float32:  # a bfloat16 master would silently learn next to nothing
             raise TypeError(f"{name} is {parameter.dtype}, but masters are float32")
     if ranks.world_size == 1 and dtype == "fp32" and not (offload and ranks.device.type != "cpu"):
         root.to(ranks.device)
         return
-    whole = dict(root.named_parameters()) if ranks.is_first else {}
+    whole = {name: parameter.detach() for name, parameter in root.named_parameters() if ranks.is_first}
+    computing = _COMPUTING_TYPE[dtype]
     settings: dict[str, Any] = {
         "mesh": ranks.mesh,
-        "mp_policy": policy(dtype),
+        "mp_policy": MixedPrecisionPolicy(param_dtype=computing, reduce_dtype=computing and torch.float32),
         "offload_policy": CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if offload else OffloadPolicy(),
     }
     if stage == 0 and ranks.world_size > 1:
@@ -78,23 +74,27 @@ def shard(
             fully_shard(block, reshard_after_forward=stage == 3, **settings)
         fully_shard(root, **settings)
     register_fsdp_forward_method(root, "gather")
-    _fill(root, {name: parameter.detach() for name, parameter in whole.items()}, ranks)
+    if ranks.world_size > 1:
+        _fill(root, whole, ranks)
 
 
 def _fill(root: nn.Module, whole: dict[str, Tensor], ranks: Ranks) -> None:
-    """Rank 0's numbers into the parameters and buffers of all ranks; `whole` is given up on the way."""
-    if ranks.world_size == 1:
-        return
+    """Send rank 0's numbers to the parameters and buffers of all ranks; empties `whole` on the way."""
     for name, parameter in root.named_parameters():
         part = cast("DTensor", parameter.detach())
         own = whole.pop(name) if ranks.is_first else torch.empty(part.shape, dtype=part.dtype)
         sent = distribute_tensor(own.to(ranks.device), part.device_mesh, part.placements)
         part.to_local().copy_(sent.to_local())
-    for _, buffer in root.named_buffers():
-        if buffer.numel():
-            value = buffer.detach().contiguous()
-            dist.broadcast(value.view(torch.uint8) if value.dim() else value.unsqueeze(0).view(torch.uint8), src=0)
-            buffer.copy_(value)
+    for buffer in root.buffers():
+        send_from_rank0(buffer)
+
+
+def send_from_rank0(tensor: Tensor) -> None:
+    """Copy rank 0's numbers into `tensor` on all ranks, byte by byte because gloo does not send every type."""
+    if tensor.numel():
+        values = tensor.detach().reshape(-1).contiguous()
+        dist.broadcast(values.view(torch.uint8), src=0)
+        tensor.data.copy_(values.view_as(tensor))
 
 
 def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
@@ -109,38 +109,37 @@ def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
 
 
 def gather_rest(root: nn.Module) -> None:
-    """Have what belongs to no block whole on every rank, until `release` is called; blocks gather themselves."""
+    """Gather all parameters outside of blocks on every rank until `release`; blocks gather themselves."""
     if isinstance(root, FSDPModule):
         cast("Any", root).gather()
 
 
 def release(root: nn.Module) -> None:
-    """Leave to each rank its own part of everything, as between two steps."""
+    """Leave each rank only its own parts, as between two steps."""
     if isinstance(root, FSDPModule):
         root.reset_iter_state()
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Whether a rank holds a part of it, and not all."""
+    """Whether this rank holds only a part of the parameter."""
     return isinstance(parameter, DTensor) and any(placement.is_shard() for placement in parameter.placements)
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: itself where it is whole; it may be empty."""
+    """This rank's part of a tensor, which may be empty; the tensor itself if it is whole."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole_parameters(model: nn.Module, ranks: Ranks) -> Iterator[tuple[str, Tensor]]:
-    """(name, float32 on the CPU) of each parameter, then of each stored buffer, whole on rank 0 and empty elsewhere.
+    """(name, float32 on the CPU) of each parameter, then of each stored buffer: whole on rank 0, empty elsewhere.
 
-    One at a time; all ranks must go through to the end. A tied parameter comes once. What every rank has whole anyway
-    is no copy, but the model's own memory.
+    All ranks must iterate to the end. A tied parameter comes once. Values that every rank holds whole are not copied.
     """
     nothing = torch.empty(0)
     for name, parameter in model.named_parameters():
         value = parameter.detach()
         if isinstance(value, DTensor):
-            local = value.to_local().to(ranks.device)  # where the mesh's messages travel
+            local = value.to_local().to(ranks.device)  # offloaded parts must be on the device to be sent
             value = DTensor.from_local(
                 local, value.device_mesh, value.placements, shape=value.shape, stride=value.stride()
             ).full_tensor()

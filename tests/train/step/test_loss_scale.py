@@ -1,4 +1,4 @@
-"""The loss scale against its definition, read off the whole history at every step."""
+"""The loss scale against its definition, computed from the whole history at every step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
+from pilekit.train.config import PrecisionConfig
 from pilekit.train.step.loss_scale import LossScale
 
 
@@ -18,8 +19,8 @@ def scale_by_definition(
 ) -> float | None:
     """The scale after these overflows and good steps; None if one of them was an overflow at the floor.
 
-    A run of good steps doubles the scale each time it has been going on for another window. An overflow halves it, down
-    to the floor, if `hysteresis - 1` other overflows have come since it was last doubled (or since the start).
+    Each full window of good steps doubles the scale. An overflow halves it, down to the floor, if there were at least
+    `hysteresis - 1` other overflows since the last doubling (or since the start).
     """
     scale = initial
     for step, overflow in enumerate(history):
@@ -43,6 +44,14 @@ def scale_by_definition(
     return scale
 
 
+def made(*, initial: float, window: int, hysteresis: int, floor: float) -> LossScale:
+    return LossScale(
+        PrecisionConfig(
+            loss_scale=initial, loss_scale_window=window, loss_scale_hysteresis=hysteresis, loss_scale_floor=floor
+        )
+    )
+
+
 @given(
     history=st.lists(st.booleans(), max_size=60),
     initial=st.sampled_from([1.0, 3.0, 8.0, 65536.0]),
@@ -54,14 +63,11 @@ def scale_by_definition(
 def test_it_follows_its_definition_and_survives_being_saved(
     history: list[bool], initial: float, window: int, hysteresis: int, floor: float, saved: int
 ) -> None:
-    def made() -> LossScale:
-        return LossScale(initial=initial, window=window, hysteresis=hysteresis, floor=floor)
-
-    scale = made()
+    scale = made(initial=initial, window=window, hysteresis=hysteresis, floor=floor)
     for step, overflow in enumerate(history):
         if step == saved:
             state = json.loads(json.dumps(scale.state_dict()))
-            scale = made()
+            scale = made(initial=initial, window=window, hysteresis=hysteresis, floor=floor)
             scale.load_state_dict(state)
         expected = scale_by_definition(
             history[: step + 1], initial=initial, window=window, hysteresis=hysteresis, floor=floor
@@ -74,28 +80,15 @@ def test_it_follows_its_definition_and_survives_being_saved(
         assert scale.value == expected
 
 
-def test_one_odd_batch_does_not_lower_it() -> None:
-    scale = LossScale(initial=1024, window=3, hysteresis=2, floor=1)
-    values = []
-    for overflow in (True, False, True, True, False, False, False, True, True):
+def test_a_loaded_state_keeps_the_limits_of_the_config() -> None:
+    scale = made(initial=8, window=4, hysteresis=1, floor=2)
+    for damaged in ({}, {"value": None, "good_steps": 0, "patience": 1}):
+        with pytest.raises(PilekitError, match="loss scale of a checkpoint is damaged"):
+            scale.load_state_dict(damaged)
+    assert scale.value == 8
+    scale.load_state_dict({"value": 1.0, "good_steps": 900, "patience": 7})
+    values = [scale.value]
+    for overflow in (False, True):
         scale.update(overflow=overflow)
         values.append(scale.value)
-    assert values == [1024, 1024, 512, 256, 256, 256, 512, 512, 256]
-
-
-def test_settings_that_changed_since_it_was_saved_hold() -> None:
-    scale = LossScale(initial=8, window=4, hysteresis=1, floor=2)
-    scale.load_state_dict({"value": 1.0, "good_steps": 900, "patience": 7})
-    assert scale.value == 2
-    scale.update(overflow=False)
-    assert scale.value == 4
-    scale.update(overflow=True)
-    assert scale.value == 2
-
-
-@pytest.mark.parametrize("state", [{}, {"value": 1.0}, {"value": None, "good_steps": 0, "patience": 1}])
-def test_a_damaged_state_is_one_line(state: dict[str, object]) -> None:
-    scale = LossScale(initial=8, window=4, hysteresis=1, floor=2)
-    with pytest.raises(PilekitError, match="loss scale of a checkpoint is damaged"):
-        scale.load_state_dict(state)
-    assert scale.value == 8
+    assert values == [2, 4, 2]

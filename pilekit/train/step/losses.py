@@ -1,0 +1,133 @@
+"""The loss of a micro-batch: causal or masked language modelling, and the same loss by subset.
+
+Labels follow Hugging Face: `labels[i]` belongs to token i, and -100 means no target. With "clm" the model's output at
+i - 1 is compared with `labels[i]`, so a row's first label is never used. With "mlm" labels are the chosen tokens, each
+predicted at its own place.
+
+A causal model gets token ids and positions, no attention_mask, and `use_cache=False`. Only then does transformers keep
+documents apart where positions begin at 0 again. With an attention_mask, even one of ones, or with the default cache, a
+document attends to earlier documents in its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pilekit.evaluate.masked.model import MaskedLM, inputs_by_document, states_at
+from pilekit.evaluate.model.causal import CausalLM
+from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
+from pilekit.train.config import Attention, Objective
+from pilekit.train.step.chunked_loss import chunked_cross_entropy
+
+IGNORED = -100
+
+
+class StepLoss(nn.Module):
+    """The model with its loss as one module: `StepLoss(lm, attention=...)(rows, scale)` is `clm_loss` or `mlm_loss`.
+
+    Sharding gathers a module's parameters only during its `forward`, and the loss reads the head's weight itself, to
+    avoid holding all logits. So the loss is computed inside this `forward`, around the whole model. It also gathers all
+    that belongs to no block (embeddings, final norm, head), once for forward and backward, with tied weights together.
+    """
+
+    def __init__(self, lm: CausalLM | MaskedLM, *, attention: Attention) -> None:
+        super().__init__()
+        self.model = lm.model
+        self._lm, self._attention = lm, attention
+
+    def forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
+        """(loss, nll) of some rows: the loss is 0-d and differentiable, nll is detached."""
+        loss: Any = mlm_loss if isinstance(self._lm, MaskedLM) else clm_loss
+        return loss(self._lm, rows, attention=self._attention, scale=scale)  # type: ignore[no-any-return]
+
+    def gather(self) -> None:
+        """Do nothing but what precedes a forward: gather the parameters that belong to no block."""
+
+
+def clm_loss(lm: CausalLM, batch: Mapping[str, Tensor], *, attention: Attention, scale: float) -> tuple[Tensor, Tensor]:
+    """(loss, nll) of predicting each token from the tokens before it.
+
+    loss       0-d, differentiable: `scale` times the sum over the batch's targets. With `scale` 1 / targets of a whole
+               step, the gradients of its micro-batches add up to the gradient of the step's mean loss
+    nll        [rows, seq_len - 1], detached: entry [:, i] belongs to token i + 1, and is 0 without a target
+    attention  "document": a token sees its own document; "causal": everything before it in its row
+
+    Both are float32 (float64 for a float64 model). The head runs only on positions that predict a target.
+    """
+    targets = _targets(batch, "clm")
+    inputs = {"input_ids": batch["input_ids"], "use_cache": False}
+    if attention == "document":
+        inputs["position_ids"] = batch["position_ids"]
+    if lm.transform is None:
+        return _loss_of_logits(lm.model(**inputs).logits[:, :-1], targets, scale)
+    hidden = lm.trunk(**inputs).last_hidden_state[:, :-1].flatten(0, 1)
+    places = _places(targets)
+    return _loss_of_states(hidden.index_select(0, places), places, lm.head, targets, scale, lm.transform)
+
+
+def mlm_loss(lm: MaskedLM, batch: Mapping[str, Tensor], *, attention: Attention, scale: float) -> tuple[Tensor, Tensor]:
+    """(loss, nll) of predicting the chosen tokens from both sides; as `clm_loss`, but nothing is shifted.
+
+    nll        [rows, seq_len], detached: entry [:, i] belongs to token i, and is 0 if that token was not chosen
+    attention  "document": a token sees its own document; "row": everything in its row but padding
+    """
+    targets = _targets(batch, "mlm")
+    if attention == "document":
+        inputs = inputs_by_document(lm, batch)
+    else:
+        is_token = batch["doc_ids"] >= 0
+        seen = is_token | ~is_token.any(1, keepdim=True)  # a softmax over nothing would be NaN
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": seen.long()}
+    if not lm.head_by_place:
+        return _loss_of_logits(cast("Any", lm.model)(**inputs).logits, targets, scale)
+    places = _places(targets)
+    return _loss_of_states(states_at(lm, inputs, places), places, lm.head, targets, scale, UNCHANGED)
+
+
+def _loss_of_logits(logits: Tensor, targets: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """(loss, nll) of logits [rows, length, vocabulary] against `targets` [rows, length]."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    nll = functional.cross_entropy(logits.transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")
+    return nll.sum() * scale, nll.detach()
+
+
+def _loss_of_states(
+    states: Tensor, places: Tensor, head: nn.Linear, targets: Tensor, scale: float, transform: LogitTransform
+) -> tuple[Tensor, Tensor]:
+    """(loss, nll) of `states` [places, width] through `head` and `transform`, for the flat targets at `places`."""
+    total, each = chunked_cross_entropy(states, head.weight, head.bias, targets.flatten()[places], transform=transform)
+    return total * scale, each.new_zeros(targets.numel()).index_copy_(0, places, each).view(targets.shape)
+
+
+def _targets(batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
+    """The labels to predict: all for "mlm", without each row's first for "clm"."""
+    return batch["labels"] if objective == "mlm" else batch["labels"][:, 1:]
+
+
+def _places(targets: Tensor) -> Tensor:
+    """The flat positions that have a target."""
+    return (targets.flatten() != IGNORED).nonzero().squeeze(1)
+
+
+def count_targets(batch: Mapping[str, Tensor], objective: Objective = "clm") -> int:
+    """The number of tokens of the batch that are predicted."""
+    return int((_targets(batch, objective) != IGNORED).sum())
+
+
+def subset_sums(nll: Tensor, batch: Mapping[str, Tensor], subsets: int) -> tuple[Tensor, Tensor]:
+    """(sum of losses, number of targets) of each subset, float64 [subsets] each.
+
+    nll   of the batch's rows, from `clm_loss` or `mlm_loss`, on the CPU
+
+    A target belongs to the subset of the predicted token. The last column of `nll` is a row's last token.
+    """
+    columns = slice(batch["labels"].shape[1] - nll.shape[1], None)
+    is_target = batch["labels"][:, columns] != IGNORED
+    subset = batch["subset_ids"][:, columns][is_target]
+    sums = subset.bincount(nll[is_target].double(), minlength=subsets).double()  # without targets, torch returns int64
+    return sums, subset.bincount(minlength=subsets).double()

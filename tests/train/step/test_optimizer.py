@@ -1,0 +1,133 @@
+"""Which parameters decay and how fast they learn, and a step of AdamW written out."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+import torch
+
+from pilekit.errors import PilekitError
+from pilekit.train.config import OptimizerConfig
+from pilekit.train.step.optimizer import build_optimizer, lr_scales
+from tests.tiny import Family, tiny_model
+
+CONFIG = OptimizerConfig(lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.5)
+
+DECAYING = {
+    "gpt_neox": r".*\.(query_key_value|dense|dense_h_to_4h|dense_4h_to_h)\.weight|lm_head\.weight",
+    "gpt2": r".*\.(c_attn|c_proj|c_fc)\.weight",
+    "llama": r".*\.[qkvo]_proj\.weight|.*\.(gate|up|down)_proj\.weight|lm_head\.weight",
+}
+"""By family, the matrices that mix features. GPT-2's head is its embedding."""
+TOP = {
+    "gpt_neox": r"gpt_neox\.final_layer_norm.*|lm_head.*",
+    "gpt2": r"transformer\.ln_f.*",
+    "llama": r"model\.norm.*|lm_head.*",
+}
+"""By family, the parameters above the blocks."""
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_matrices_decay_but_no_norms_biases_and_embeddings(family: Family) -> None:
+    model = tiny_model(family)
+    groups = {group["name"]: group for group in build_optimizer(model, CONFIG).param_groups}
+    assert [(name, group["weight_decay"]) for name, group in groups.items()] == [("decay", 0.5), ("no_decay", 0.0)]
+    parameters = dict(model.named_parameters())
+    decaying = [name for name in parameters if re.fullmatch(DECAYING[family], name)]
+    assert len(decaying) == {"gpt_neox": 9, "gpt2": 8, "llama": 15}[family]
+    assert groups["decay"]["param_names"] == decaying
+    assert groups["no_decay"]["param_names"] == [name for name in parameters if name not in decaying]
+    for group in groups.values():
+        assert all(p is parameters[name] for name, p in zip(group["param_names"], group["params"], strict=True))
+
+
+def test_a_head_tied_to_the_embedding_is_an_embedding_and_frozen_parameters_are_left_out() -> None:
+    model = tiny_model("gpt_neox")
+    model.lm_head.weight = model.gpt_neox.embed_in.weight
+    model.gpt_neox.layers[0].requires_grad_(False)
+
+    decay, no_decay = build_optimizer(model, CONFIG).param_groups
+
+    assert "lm_head.weight" not in decay["param_names"]
+    assert any(parameter is model.lm_head.weight for parameter in no_decay["params"])
+    names = decay["param_names"] + no_decay["param_names"]
+    assert not any("layers.0." in name for name in names)
+    assert any("layers.1." in name for name in names)
+    assert lr_scales(model, OptimizerConfig(layer_decay=0.5))["gpt_neox.embed_in.weight"] == 0.125
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_layer_decay(family: Family) -> None:
+    """With two blocks and d = 0.1: head and final norm 1, the second block d, the first d^2, embeddings d^3."""
+    with torch.device("meta"):
+        model = tiny_model(family)
+    scales = lr_scales(model, OptimizerConfig(layer_decay=0.1))
+    assert list(scales) == [name for name, _ in model.named_parameters()]
+    for name, scale in scales.items():
+        if block := re.search(r"\.(layers|h)\.([01])\.", name):
+            assert scale == pytest.approx({"0": 0.01, "1": 0.1}[block[2]]), name
+        else:
+            assert scale == pytest.approx(1.0 if re.fullmatch(TOP[family], name) else 0.001), name
+
+
+def test_the_first_matching_pattern_gives_the_rate() -> None:
+    model = tiny_model("gpt_neox")
+    config = OptimizerConfig(
+        lr=0.01,
+        layer_decay=0.5,
+        lr_by_pattern={"*.layers.1.*.bias": 0.004, "*.layers.1.*": 0.02, "lm_head.weight": 0.0},
+    )
+
+    scales = lr_scales(model, config)
+
+    for name, scale in scales.items():
+        if ".layers.1." in name:
+            assert scale == pytest.approx(0.4 if name.endswith(".bias") else 2.0), name
+    assert scales["lm_head.weight"] == 0.0
+    assert scales["gpt_neox.layers.0.attention.dense.weight"] == 0.25
+    assert scales["gpt_neox.final_layer_norm.weight"] == 1.0
+    groups = build_optimizer(model, config).param_groups
+    assert len({(group["name"], group["lr_scale"]) for group in groups}) == len(groups)
+    assert sorted(name for group in groups for name in group["param_names"]) == sorted(scales)
+    for group in groups:
+        assert {scales[name] for name in group["param_names"]} == {group["lr_scale"]}
+
+
+def test_a_pattern_without_a_parameter() -> None:
+    for patterns, wrong in (
+        ({"embed_in": 1.0}, "embed_in"),
+        ({"*.Weight": 1.0}, "*.Weight"),
+        ({"*": 1.0, "*.bias": 2.0}, "*.bias"),
+        ({"\x1b[": 1.0}, r"\x1b["),
+    ):
+        message = re.escape(
+            f'optimizer.lr_by_pattern: "{wrong}" matches no parameter that earlier patterns leave; names'
+        )
+        with pytest.raises(PilekitError, match=f"^{message}"):
+            build_optimizer(tiny_model("gpt_neox"), OptimizerConfig(lr_by_pattern=patterns))
+
+
+def test_three_steps_by_hand() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 2)).double()
+    optimizer = build_optimizer(model, CONFIG)
+    by_hand = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    means = {name: torch.zeros_like(value) for name, value in by_hand.items()}
+    squares = {name: torch.zeros_like(value) for name, value in by_hand.items()}
+    generator = torch.Generator().manual_seed(0)
+    for step, lr in enumerate((0.01, 0.02, 0.005), start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        for name, parameter in model.named_parameters():
+            slope = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.grad = slope.clone()
+            means[name] = 0.8 * means[name] + 0.2 * slope
+            squares[name] = 0.9 * squares[name] + 0.1 * slope**2
+            mean, square = means[name] / (1 - 0.8**step), squares[name] / (1 - 0.9**step)
+            decay = 0.5 if name == "1.weight" else 0.0
+            by_hand[name] = by_hand[name] * (1 - lr * decay) - lr * mean / (square.sqrt() + 1e-6)
+        optimizer.step()
+
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), by_hand[name])
