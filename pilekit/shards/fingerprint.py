@@ -1,9 +1,9 @@
-"""Whether a file is still the one that something was made from, told without reading it whole.
+"""The fingerprint of a file tells whether it is still the same file, without reading it whole.
 
-Its size, and a hash of 16 pieces spread evenly over it, the first and the last bytes among them: a quarter of a MiB of
-any file, whole files below that. What replaces a file (another download, another compression, another corpus) differs
-in that; a bit that flips somewhere inside does not, and is what `pilekit verify` is for. What is edited in place shows
-in its time of change, which is no part of the fingerprint, as a copy has another one (see index.py).
+It is the file's size and a hash of 16 pieces spread evenly over the file, the first and the last bytes included: a
+quarter of a MiB in all, or the whole of a small file. A replaced file (another download, compression or corpus) has
+another fingerprint. A bit that flips between the pieces does not show; `pilekit verify` finds it. An edit in place
+shows in the file's modification time, which is not part of the fingerprint because a copy has another one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Fingerprint:
 def fingerprint(path: str) -> Fingerprint:
     """The fingerprint of a shard at a local path or URL; `PilekitError` if it cannot be read."""
     if path == STANDARD_INPUT:
-        raise PilekitError("standard input (-) cannot be read again, so nothing fits it; save it to a file first")
+        raise PilekitError("standard input (-) cannot be read again, so it has no fingerprint; save it to a file first")
     file, _ = open_stored(path, scattered=True)
     hash = xxhash.xxh3_128()
     try:
@@ -54,7 +54,7 @@ def fingerprint(path: str) -> Fingerprint:
 
 
 def changed_at(path: str) -> int:
-    """When a local file was last changed, in nanoseconds; 0 where that is not known."""
+    """The modification time of a local file in nanoseconds; 0 if unknown."""
     try:
         return 0 if is_url(path) else os.stat(path).st_mtime_ns  # noqa: PTH116 (a path as it was given)
     except OSError:
@@ -63,24 +63,24 @@ def changed_at(path: str) -> int:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a job reads, by the shard's name.
+    """The shards that a job reads, by name.
 
-    fingerprints   size and sample, by which a copy is known too
-    versions       as `version_of` gives them
+    fingerprints   size and sample of each shard; a copy has the same
+    versions       the result of `version_of` for each shard
     """
 
     fingerprints: dict[str, Any]
     versions: dict[str, str]
 
     def check(self, shard: Shard) -> None:
-        """Raise `ShardChanged` if the shard, which was read just now, is not the one that the job began with."""
+        """Raise `ShardChanged` if the shard, which was just read, has changed since the job began."""
         check_version(shard.path, self.versions[shard.name])
 
 
 def inputs_for(folder: str | Path, shards: Iterable[Shard]) -> Inputs:
     """The inputs of a job that reads `shards` and writes into `folder`.
 
-    Raises PilekitError for a shard that lies in `folder`, where it could be overwritten.
+    Raises PilekitError for a shard inside `folder`, where the job could overwrite it.
     """
     inputs = Inputs({}, {})
     for shard in shards:

@@ -1,10 +1,10 @@
-"""Keep masks: which documents of a shard stay, a bit for each line.
+"""Keep masks: one bit per line of a shard that says whether the document stays.
 
-A mask says what a shard is without rewriting it: 7 million documents take 0.9 MB. The file is a line of JSON, the
-`MaskHeader`, and behind its newline the bits: bit i mod 8, the lowest first, of byte i div 8 is set if line i is a
-document that is kept. Bad and blank lines are not, nor is any line behind the last.
+A mask describes the result of deduplication without rewriting the shard: 7 million documents take 0.9 MB. The file is a
+line of JSON, the `MaskHeader`, followed by the bits: document i is kept if bit i mod 8 (the lowest first) of byte
+i div 8 is set. The bits of bad lines, of blank lines and after the last line are 0.
 
-It belongs to one shard, told by its fingerprint. A sum makes damage an error.
+A mask belongs to one shard, which it identifies by its fingerprint. A checksum detects damage.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class MaskHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a mask says of its shard."""
+    """The first line of a mask."""
 
     format: int
-    """Version of the mask's own layout."""
+    """Version of the mask's layout."""
     pilekit: str
     """Version of pilekit that wrote it."""
     kind: str
@@ -47,14 +47,9 @@ class MaskHeader(msgspec.Struct, frozen=True, kw_only=True):
     sample: str
     lines: Count
     kept: Count
-    """How many documents stay."""
+    """The number of documents that stay."""
     sum: str
     """xxh3_64 of the bits, in hexadecimal."""
-
-
-class _Version(msgspec.Struct):
-    format: int
-    kind: str
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class KeepMask:
     bits: npt.NDArray[np.uint8]
 
     def keeps(self, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Whether the documents of these numbers stay; bool [numbers]."""
+        """Whether the documents with these numbers stay; bool [numbers]."""
         known = numbers < self.header.lines
         places = np.where(known, numbers, 0).astype(np.int64)
         if not self.header.lines:
@@ -74,16 +69,16 @@ class KeepMask:
         return kept
 
     def unpacked(self) -> npt.NDArray[np.bool_]:
-        """A bool for each line."""
+        """One bool for each line."""
         return np.unpackbits(self.bits, count=self.header.lines, bitorder="little").view(np.bool_)
 
     def fits(self, now: Fingerprint) -> bool:
-        """Whether it was made for the shard that has this fingerprint."""
+        """Whether it was made for the shard with this fingerprint."""
         return (self.header.size, self.header.sample) == (now.size, now.sample)
 
 
 def write_mask(path: Path, shard: str, of: Fingerprint, kept: npt.NDArray[np.bool_]) -> None:
-    """Write the mask of the shard of this name, whose fingerprint is `of`; `kept` is bool [lines]."""
+    """Write the mask of the shard with this name and the fingerprint `of`; `kept` is bool [lines]."""
     bits = np.packbits(kept, bitorder="little")
     header = MaskHeader(
         format=FORMAT,
@@ -102,34 +97,30 @@ def write_mask(path: Path, shard: str, of: Fingerprint, kept: npt.NDArray[np.boo
 
 
 def read_mask(path: str | Path) -> KeepMask:
-    """Read a mask; `PilekitError` if the file is none, is damaged, or of another format."""
+    """Read a mask; `PilekitError` if the file is not a mask, is damaged, or has another format."""
     shown = visible(str(path))
     try:
         with Path(path).open("rb") as file:
             line = file.readline(_LONGEST_HEADER)
             bits = np.frombuffer(file.read(), dtype=np.uint8)
-    except (OSError, ValueError) as error:  # the latter: a null character
+    except (OSError, ValueError) as error:  # ValueError: a null character
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise PilekitError(f"{shown}: is a keep mask that cannot be read: {why}") from error
     try:
-        version = msgspec.json.decode(line, type=_Version)
-        if version.kind != KIND:
+        header = msgspec.json.decode(line, type=MaskHeader)
+        if header.kind != KIND:
             raise ValueError("it is of another kind")
     except (msgspec.DecodeError, ValueError) as error:
         raise PilekitError(f"{shown}: is not a keep mask ({visible(str(error), 200)})") from error
-    if version.format != FORMAT:
+    if header.format != FORMAT:
         raise PilekitError(
-            f"{shown}: is a keep mask of format {version.format}, this pilekit {__version__} reads format {FORMAT}; "
-            "make it anew"
+            f"{shown}: is a keep mask of format {header.format}, this pilekit {__version__} reads format {FORMAT}; "
+            "make it again"
         )
-    try:
-        header = msgspec.json.decode(line, type=MaskHeader)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise PilekitError(f"{shown}: is not a keep mask ({visible(str(error), 200)})") from error
     if (
         len(bits) != -(-header.lines // 8)
         or header.sum != xxhash.xxh3_64_hexdigest(bits.data)
         or header.kept != np.bitwise_count(bits).sum(dtype=np.int64)
     ):
-        raise PilekitError(f"{shown}: is damaged (its bits are not those it was written with); make it anew")
+        raise PilekitError(f"{shown}: is damaged (its bits do not match its header); make it again")
     return KeepMask(header, bits)

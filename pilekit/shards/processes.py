@@ -1,7 +1,7 @@
 """How many processes work on shards at a time, and how many CPUs each of them has.
 
-Starting a process takes about a second of work, so a small corpus is not worth a second one; and what `memory://` names
-is in this process only. Where there are fewer processes than CPUs, each may have threads.
+Starting a process costs about a second of work, so a small corpus is processed by one process. A `memory://` URL exists
+only in the process that made it. If there are fewer processes than CPUs, each process may use several threads.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pilekit.corpus import Shard
 from pilekit.engine import usable_cpus
 
 STORED_BYTES_PER_PROCESS = 64 << 20
-"""A further process is worth its start for each so many stored bytes."""
+"""The stored bytes that are worth the start of one more process."""
 
 
 def processes_for(shards: Sequence[Shard], jobs: int | None) -> int:
-    """For these shards: as many as `jobs` says, where it is given, else as are worth it; never more than shards."""
+    """The number of processes: `jobs` if given, else as many as are worth their start; at most one for each shard."""
     if any(shard.path.startswith("memory://") for shard in shards):
         return 1
     if jobs is None:
@@ -27,10 +27,10 @@ def processes_for(shards: Sequence[Shard], jobs: int | None) -> int:
 
 
 def threads_of(processes: int) -> int:
-    """How many threads each of so many processes may keep busy."""
+    """How many threads each of `processes` processes may use."""
     return max(1, usable_cpus() // max(1, processes))
 
 
 def decompress_ahead(processes: int) -> bool:
-    """Whether each decompresses in a thread of its own: where CPUs are left for it; one alone always gains by it."""
+    """Whether each process decompresses in a thread: if there are free CPUs for it, or there is only one process."""
     return processes <= 1 or threads_of(processes) > 1

@@ -1,1 +1,3 @@
-"""From documents to stored bytes: checksummed frames, the seek table, Parquet, and `reframe`."""
+"""From documents to stored bytes: shard_writer cuts lines into frames, frame_writer compresses them, seek_table ends the
+file. parquet_writer writes the same documents as a table. `reframe` copies whole shards: read -> cut_at_lines ->
+frame_writer -> read back."""

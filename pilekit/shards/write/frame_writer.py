@@ -1,7 +1,7 @@
-"""Write text as zstd frames that can be sought: checksummed, each with its size, and a seek table behind the last.
+"""Write text as seekable zstd frames, each with its checksum and size, and a seek table after the last frame.
 
-Frames of 1 MiB make a shard 0.4 to 2.4 % larger than one long frame, at level 3. A frame depends on no
-other, so several threads compress at once (zstd releases the GIL) and the bytes are those that one would write.
+Frames of 1 MiB make a shard 0.4 to 2.4 % larger than one long frame, at level 3. Frames are independent, so several
+threads compress at once (zstd releases the GIL) and the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FRAME_BYTES = 1 << 20
 
 
 class FrameWriter:
-    """Writes pieces of text as checksummed frames, in order, and a seek table behind them.
+    """Writes pieces of text as checksummed frames, in order, and a seek table after them.
 
-    file      where they are written
+    file      the output
     level     zstd compression level
-    executor  compresses frames, of which at most `most` wait; None: each is compressed where it is given
+    executor  compresses frames, of which at most `most` wait; None: `write` compresses
 
-    The bytes depend on the pieces and the level only. `frames` lists (stored bytes, decoded bytes) of those written.
+    The bytes depend only on the pieces and the level. `frames` lists (stored bytes, decoded bytes) of each frame.
     """
 
     def __init__(self, file: BinaryIO, level: int, executor: Executor | None = None, most: int = 0):
@@ -36,7 +36,7 @@ class FrameWriter:
         self._thread = threading.local()
 
     def write(self, text: bytes | memoryview) -> None:
-        """Write one frame; several only where the format allows none so large."""
+        """Write one frame, or several if the text is larger than the format allows in one."""
         for begin in range(0, max(1, len(text)), MAX_FRAME_BYTES):
             part = text[begin : begin + MAX_FRAME_BYTES]
             if self.executor is None:
@@ -46,7 +46,7 @@ class FrameWriter:
                 self._store_waiting(self.most)
 
     def finish(self) -> None:
-        """Write what waits, and the seek table; a file of nothing is one empty frame, as no bytes are no zstd file."""
+        """Write the waiting frames and the seek table. An empty text is one empty frame: 0 bytes are no zstd file."""
         if not self.frames and not self._waiting:
             self.write(b"")
         self._store_waiting(0)

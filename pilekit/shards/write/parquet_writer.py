@@ -1,11 +1,11 @@
-"""Write a shard as Parquet: text and label, in the columns where `datasets`, polars and `read` look for them.
+"""Write a shard as Parquet: text and label, in the columns that `datasets`, polars and `read` expect.
 
-    text: string    meta: struct<pile_set_name: string>        (as the manifest says where records keep them)
+    text: string    meta: struct<pile_set_name: string>        (the manifest names the columns)
 
-A document without a label has null there; other fields of its record are not kept. Row groups hold about 4 MiB of text,
-so that one of them is read for one document, and memory is bounded when writing and reading; a document is at most
-1 GiB (`max_document_bytes`), so no row group comes near the 2 GiB that 32-bit offsets can address. Pages are compressed
-with zstd and carry checksums. The same documents give the same bytes, with one version of pyarrow.
+A document without a label has null there. Other fields of the record are dropped. Row groups hold about 4 MiB of text:
+random access to a document reads one row group, and memory is bounded. A document is at most 1 GiB
+(`max_document_bytes`), so a row group stays far below the 2 GiB that 32-bit offsets can address. Pages are compressed
+with zstd and carry checksums. With one version of pyarrow, the same documents give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilekit.documents import DocumentBatch, RecordFormat
 
 ROW_GROUP_BYTES = 4 << 20
 ROW_BYTES = 32
-"""What a row counts for besides its text: millions of empty texts are no small row group."""
+"""Bytes that a row counts besides its text, so that millions of empty texts do not make one row group."""
 
 
 class RowGroups:
@@ -46,7 +46,7 @@ class RowGroups:
                 self.flush()
 
     def flush(self) -> None:
-        """Make a row group of what is held."""
+        """Write the gathered documents as a row group."""
         if not self._texts:
             return
         labels: Any = pa.array([None if label == UNLABELLED else label for label in self._labels], pa.string())
@@ -59,10 +59,10 @@ class RowGroups:
 
 @contextmanager
 def parquet_writer(path: str | Path, format: RecordFormat) -> Iterator[RowGroups]:
-    """Yield what takes the documents of the Parquet file `path`, with the columns that `format` names.
+    """Yield a `RowGroups` that writes documents to the Parquet file `path`, with the columns that `format` names.
 
-    The file appears under its name only when the block ends without an exception; else nothing is left. Raises
-    `PilekitError` where it cannot be written, a full disk included.
+    The file appears under its name when the block succeeds; nothing is left when it fails. Raises `PilekitError` if it
+    cannot be written, for example on a full disk.
     """
     label = ".".join(format.label_path)
     with (
@@ -73,7 +73,7 @@ def parquet_writer(path: str | Path, format: RecordFormat) -> Iterator[RowGroups
             compression="zstd",
             compression_level=3,
             use_dictionary=[label],
-            write_statistics=[label],  # those of texts would be whole texts
+            write_statistics=[label],  # statistics of the texts would hold whole texts
             write_page_checksum=True,
         ) as writer,
     ):

@@ -1,11 +1,11 @@
 """The seek table of the zstd seekable format (facebook/zstd, contrib/seekable_format, version 0.1.0).
 
-It is a skippable frame at the end of a file: per frame its stored and its decoded size, then a footer. Decoders that do
-not know it skip it, so the file stays an ordinary `.zst`; tools that do can seek to any frame.
+It is a skippable frame at the end of a file: the stored and the decoded size of each frame, then a footer. Decoders
+that do not know it skip it, so the file stays an ordinary `.zst`; tools that know it can seek to any frame.
 
-A table is believed only as far as it agrees with itself and with the file: header and footer must name the same
-length, and the frames listed must end exactly where the table begins. The footer alone says where the header is, so one
-wrong byte in either of them is told from a file that has no table.
+A table is accepted only if it agrees with itself and with the file: header and footer must give the same length, and
+the listed frames must end exactly where the table begins. The footer gives the position of the header, so one wrong
+byte in either of them is an error, and not mistaken for a file without a table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEEKABLE_MAGIC = 0x8F92EAB1
 MAX_FRAME_BYTES = 1 << 30
 """The largest decoded frame the format allows."""
 MAX_FRAMES = 1 << 21
-"""More frames are not read from a table: in memory they would take over 300 MB. (At 1 MiB each they are 2 TiB.)"""
+"""The most frames that are read from a table. More would take over 300 MB of memory; at 1 MiB each, these are 2 TiB."""
 
 _HEADER = struct.Struct("<II")
 _ENTRY = struct.Struct("<II")
@@ -43,10 +43,10 @@ def seek_table(frames: Sequence[tuple[int, int]]) -> bytes:
 
 
 def read_seek_table(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
-    """The table at the end of `file`, a seekable one of `size` bytes; None if it has none.
+    """The table at the end of a seekable `file` of `size` bytes; None if there is no table.
 
-    Returns (stored bytes, decoded bytes) of every frame in front of the table, in order. Skippable frames are among
-    them, with 0 decoded bytes. Raises `ShardDamage` for a table that disagrees with itself or with the file's size.
+    Returns (stored bytes, decoded bytes) of every frame before the table, in order, including skippable frames with 0
+    decoded bytes. Raises `ShardDamage` for a table that disagrees with itself or with the file's size.
     """
     if size < _HEADER.size + _FOOTER.size:
         return None
@@ -58,7 +58,7 @@ def read_seek_table(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
     if magic != SEEKABLE_MAGIC and header != (SKIPPABLE_MAGIC, content):
         return None
     if magic != SEEKABLE_MAGIC or header != (SKIPPABLE_MAGIC, content):
-        # If one half of a header is where the footer says, the other half is what is wrong.
+        # If half of the header is right, the other half is damaged; else the footer is.
         wrong_header = header is not None and (header[0] == SKIPPABLE_MAGIC or header[1] == content)
         wrong = begin if wrong_header and magic == SEEKABLE_MAGIC else size - _FOOTER.size
         raise _damaged("its header and footer disagree", wrong)
@@ -86,5 +86,5 @@ def _read(file: BinaryIO, offset: int, amount: int) -> bytes:
 
 
 def _damaged(why: str, byte: int) -> ShardDamage:
-    reason = f"has a wrong seek table ({why}); fetch the file again, or write it anew with pilekit reframe"
+    reason = f"has a wrong seek table ({why}); fetch the file again, or write it again with pilekit reframe"
     return ShardDamage(reason, frame=None, byte=byte)

@@ -1,18 +1,17 @@
-"""Write a shard: lines byte for byte, in checksummed frames that can be sought, renamed into place when complete.
+"""Write a shard: lines byte for byte, in seekable checksummed frames, renamed into place when complete.
 
-`.jsonl.zst` is cut into frames of about 1 MiB of text (+2.4 % size against one long frame at level 3), each with its
-size and checksum, always at a line's end; a seek table in the zstd seekable format comes last. Every zstd tool reads
-the file as it is.
+`.jsonl.zst` is cut at line ends into frames of about 1 MiB of text, each with its size and checksum. A seek table in
+the zstd seekable format ends the file. Every zstd tool can read it.
 """
 
 from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.documents import DocumentBatch
@@ -26,11 +25,11 @@ class ShardWriter:
 
     path         ends in .jsonl.zst, .jsonl.gz or .jsonl, which decides how it is stored
     level        zstd compression level; 3 as in the released Pile
-    frame_bytes  text in a frame, at least; a frame ends with the line that reaches it
-    follow_links of a symbolic link, replace the file that it leads to; False: the link itself
+    frame_bytes  the least text in a frame; a frame ends with the line that reaches it
+    follow_links if `path` is a symbolic link, replace its target; False: replace the link
 
-    The file appears under its name only when the block ends without an exception; else nothing is left.
-    `documents` and `text_bytes` (line bytes, newlines included) tell what was written.
+    The file appears under its name when the block succeeds; nothing is left when it fails. `documents` and `text_bytes`
+    (bytes of the lines, newlines included) count what was written.
     """
 
     def __init__(self, path: str | Path, *, level: int = 3, frame_bytes: int = FRAME_BYTES, follow_links: bool = True):
@@ -45,26 +44,27 @@ class ShardWriter:
         self.text_bytes = 0
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._atomic: AbstractContextManager[BinaryIO] | None = None
+        self._open: ExitStack | None = None
 
     def __enter__(self) -> Self:
-        self._atomic = write_atomically(self.path, follow_links=self.follow_links)
-        self._file = self._atomic.__enter__()
+        self._open = ExitStack()
+        self._file = self._open.enter_context(write_atomically(self.path, follow_links=self.follow_links))
         self._frames = FrameWriter(self._file, self.level) if self.storage == "zstd" else None
         # No name and no time in the header: the same lines must give the same bytes.
         self._gzip = gzip.GzipFile("", "wb", 6, self._file, mtime=0) if self.storage == "gzip" else None
+        self._open.push(self._finish)
         return self
 
     def write(self, batch: DocumentBatch) -> None:
-        """Write the documents of a batch: their original lines, re-encoded only where the text was edited."""
+        """Write the documents of a batch: their original lines, encoded again only where the text was edited."""
         self.write_lines(batch.raw_lines())
 
     def write_lines(self, lines: Iterable[bytes | memoryview]) -> None:
-        """Write lines, given without their newline; one that holds a newline is a `PilekitError` when it is stored."""
-        if self._atomic is None:
+        """Write lines without their newlines; raises `PilekitError` for a line that holds a newline."""
+        if self._open is None:
             raise PilekitError(f"{visible(str(self.path))}: is not open; write inside `with ShardWriter(...):`")
         for line in lines:
-            # A copy: a view would keep the 2 MiB alive that it lies in, and of a small sample thousands are held.
+            # A copy: a view would keep its piece of 2 MiB alive, and a small sample holds thousands of lines.
             self._held.append(bytes(line))
             self._held.append(b"\n")
             self._held_bytes += len(line) + 1
@@ -74,7 +74,7 @@ class ShardWriter:
 
     def _flush(self) -> None:
         text = b"".join(self._held)
-        # A newline inside a line would shift the numbers, and so the identity, of all documents behind it.
+        # A newline inside a line would shift the number, and so the identity, of every document after it.
         if text.count(b"\n") != len(self._held) // 2:
             raise PilekitError(
                 f"{visible(str(self.path))}: a line to be written holds a newline; give each line by itself"
@@ -86,18 +86,19 @@ class ShardWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._atomic is not None
-        atomic, self._atomic = self._atomic, None
-        try:
-            if error is None:
-                if self._held:
-                    self._flush()
-                if self._gzip is not None:
-                    self._gzip.close()
-                elif self._frames is not None:
-                    self._frames.finish()
-        except BaseException as failure:
-            if not atomic.__exit__(type(failure), failure, failure.__traceback__):
-                raise
-        else:
-            atomic.__exit__(kind, error, traceback)
+        assert self._open is not None
+        stack, self._open = self._open, None
+        stack.__exit__(kind, error, traceback)
+
+    def _finish(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Write the rest if the block succeeded; an error of this is handled like an error of the block."""
+        if error is not None:
+            return
+        if self._held:
+            self._flush()
+        if self._gzip is not None:
+            self._gzip.close()
+        elif self._frames is not None:
+            self._frames.finish()

@@ -370,7 +370,7 @@ def test_an_index_whose_frames_begin_elsewhere(tmp_path: Path) -> None:
     shard = shard_of(str(path))
     index = index_of(shard)
     reader = DocumentReader(shard, moved(index, 3, offset=1))
-    with pytest.raises(PilekitError, match=r"no frame begins where one should; .* index it anew .*frame 3, line"):
+    with pytest.raises(PilekitError, match=r"no frame begins where one should; .* index it again .*frame 3, line"):
         reader.document(int(index.frames.line[3]))
 
 
