@@ -1,4 +1,6 @@
-"""What a corpus is: which subsets it has, under which names, and which shards lie under a path."""
+"""What a corpus is: a manifest with its subsets, and its shards. `Corpus` (find) searches local folders (local) or URLs
+(remote, through stores) for files and makes a `Shard` of each (shard); names turns typed subset names into exact ones.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""`Corpus`: the shards under a file, a folder, a glob, a URL, several of these, or nothing (the default places).
+"""`Corpus`: the shards at a file, a folder, a glob, a URL, several of these, or the default places.
 
-The order is by name, so it depends neither on the file system nor on how a shell expands a pattern. Searches enter no
-hidden and no symlinked folder, and none that pilekit wrote unless it is itself the one given: no output becomes input
-by accident. For the same reason what pilekit writes beside shards is left out where several paths are given.
+Shards are ordered by name, so the order depends neither on the file system nor on the shell. A search enters no hidden
+folder, no symlinked folder, and no folder that pilekit wrote unless it was given itself: output never becomes input by
+accident. For the same reason, files that pilekit writes beside shards are dropped from a list of paths.
 """
 
-# Paths are text here, as they were given: a Path would tidy URLs and `./` away
+# Paths are strings here, as they were given: a Path would change URLs and remove `./`
 # ruff: noqa: PTH100, PTH109, PTH111, PTH112, PTH113
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ ENVIRONMENT = "PILEKIT_DATA"
 
 
 class Corpus:
-    """Shards, in the order of their names, and the manifest that describes them.
+    """Shards in the order of their names, and the manifest that describes them.
 
-    source     a path, glob or URL of a shard or folder, `-` for standard input, or several of them; None: what
-               $PILEKIT_DATA names, else ./data if it has shards, else the current folder
+    source     a path, glob or URL of a shard or folder, `-` for standard input, or several of them; None: the value of
+               $PILEKIT_DATA, else ./data if it has shards, else the current folder
     manifest   a `Manifest`, the name of a bundled one, or the path of a TOML file; the Pile's by default
 
-    Raises PilekitError for a path that does not exist, for folders without shards (naming what was searched), and for
-    two shards of one name.
+    Raises PilekitError for a path that does not exist, for folders without shards (naming the searched places), and for
+    two shards with one name.
     """
 
     root: str
-    """What names are relative to: the folder given; for one file its folder; for several paths their common parent."""
+    """The folder that names are relative to: the given folder, the folder of one file, or the parent of all paths."""
     shards: tuple[Shard, ...]
     manifest: Manifest
 
@@ -61,21 +61,18 @@ class Corpus:
     ) -> None:
         if not isinstance(manifest, Manifest):
             manifest = load_manifest() if manifest is None else load_manifest(manifest)
-        if source is None:
-            self.root, found = _default()
-        else:
-            self.root, found = _search(_paths(source))
+        self.root, found = _default() if source is None else _search(_paths(source))
         self.shards = _in_order(with_split_of_root(found, self.root))
         self.manifest = manifest
 
     @property
     def size(self) -> int | None:
-        """Stored bytes of all shards; None if that of any is unknown."""
+        """Stored bytes of all shards; None if the size of any shard is unknown."""
         sizes = [shard.size for shard in self.shards]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def split(self, split: Split) -> Self:
-        """The corpus of one split; in a corpus that names no train split, train is what is neither val nor test.
+        """The corpus of one split; if no shard is named train, "train" is every shard that is not val or test.
 
         Raises PilekitError if there are no such shards.
         """
@@ -92,15 +89,12 @@ class Corpus:
 
     @property
     def held_out(self) -> tuple[Shard, ...]:
-        """The val and test shards, if there are others too: those that a training run should not read."""
+        """The val and test shards, which a training run should not read; empty if there are no other shards."""
         found = tuple(shard for shard in self.shards if shard.split in ("val", "test"))
         return found if len(found) < len(self.shards) else ()
 
     def without_held_out(self) -> Self:
-        """The corpus without its val and test shards, for whatever learns from it; all of it if it has no others.
-
-        What is left out is said in a warning, as it may have been named outright.
-        """
+        """The corpus without its held-out shards, for training; logs a warning that names the shards left out."""
         held_out = self.held_out
         if not held_out:
             return self
@@ -108,10 +102,7 @@ class Corpus:
         return self._of(tuple(shard for shard in self.shards if shard not in held_out))
 
     def only_held_out(self) -> Self:
-        """The corpus's val and test shards, for whatever judges what was learnt; all of it if it has no others.
-
-        That only they are taken is said in a warning.
-        """
+        """The held-out shards of the corpus, for evaluation, with a warning; the corpus itself if it has none."""
         held_out = self.held_out
         if not held_out:
             return self
@@ -135,39 +126,34 @@ class Corpus:
 
 
 def _paths(source: str | Path | Iterable[str | Path]) -> list[str]:
-    """What was given as a source, as a list of paths."""
     sources = [source] if isinstance(source, str | bytes) or not isinstance(source, Iterable) else list(source)
     if not all(isinstance(path, str | os.PathLike) for path in sources):
         raise PilekitError(
             f"a corpus is a path, glob or URL, or a list of them, not {visible(repr(source), 80)}; give where its "
             "shards are"
         )
-    return [os.fspath(path) for path in sources]
+    return [os.path.expanduser(path) for path in sources]
 
 
 def _default() -> tuple[str, list[Shard]]:
-    named = os.environ.get(ENVIRONMENT)
-    if named:
+    """(root, shards) of the default places."""
+    if named := os.environ.get(ENVIRONMENT):
         try:
-            return _search([named])
+            return _search(_paths(named))
         except PilekitError as error:
             raise PilekitError(f"${ENVIRONMENT}: {error}") from error
-    searched: list[local.Search] = []
+    ours: list[str] = []
     for folder in ("data", "."):
         if os.path.isdir(folder):
             search = local.search_folder(folder)
             if search.files:
                 return folder, [make_shard(*file) for file in search.files]
-            searched.append(search)
-    raise _nothing_found(
-        [f"${ENVIRONMENT} (not set)", "./data", f"the current folder ({os.getcwd()})"],
-        [folder for search in searched for folder in search.ours],
-    )
+            ours += search.ours
+    raise _nothing_found([f"${ENVIRONMENT} (not set)", "./data", f"the current folder ({os.getcwd()})"], ours)
 
 
 def _search(sources: list[str]) -> tuple[str, list[Shard]]:
     """(root, shards) of one or more paths, globs or URLs."""
-    sources = [os.path.expanduser(source) for source in sources]
     if not sources:
         raise PilekitError("no path is given: the list of paths is empty")
     if STANDARD_INPUT in sources:
@@ -175,7 +161,7 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
             raise PilekitError("standard input (-) cannot be read together with other paths")
         return STANDARD_INPUT, [shard_of(STANDARD_INPUT)]
     found: list[tuple[str, local.Search]] = []
-    for source in _without_ours(sources):
+    for source in _without_sidecars(sources):
         search = remote.search(source) if is_url(source) else local.search(source)
         if not search.files:
             raise _nothing_found([source], search.ours)
@@ -193,8 +179,8 @@ def _search(sources: list[str]) -> tuple[str, list[Shard]]:
     ]
 
 
-def _without_ours(sources: list[str]) -> list[str]:
-    """`sources` without the files that pilekit writes beside shards, which `folder/*` of a shell names too."""
+def _without_sidecars(sources: list[str]) -> list[str]:
+    """`sources` without the files that pilekit writes beside shards, which a shell's `folder/*` includes."""
     told = {source: written_beside(without_query(source).rpartition("/")[2]) for source in sources}
     kept = [source for source in sources if told[source] is None or os.path.isdir(source)]
     if not kept:
@@ -203,37 +189,36 @@ def _without_ours(sources: list[str]) -> list[str]:
 
 
 def _warn_of_unfinished(folders: Iterable[str]) -> None:
-    """Say which of the folders lie in output of pilekit that is not complete."""
-    told = set()
+    """Log a warning for each folder that lies in output of pilekit that is not finished."""
+    unfinished = set()
     for folder in folders:
-        for place in (path := Path(os.path.abspath(folder)), *path.parents):
-            if (place / HEADER_FILE).exists():
-                with suppress(PilekitError):
-                    if read_header(place).finished is False:
-                        told.add(str(place))
-                break
-    for name in sorted(told):
+        path = Path(os.path.abspath(folder))
+        place = next((place for place in (path, *path.parents) if (place / HEADER_FILE).exists()), None)
+        with suppress(PilekitError):
+            if place is not None and read_header(place).finished is False:
+                unfinished.add(str(place))
+    for name in sorted(unfinished):
         logger.warning(
-            "%s: is not finished, so shards may be missing; what wrote it goes on when it is run again", visible(name)
+            "%s: is not finished, so shards may be missing; run the command that wrote it again to finish it",
+            visible(name),
         )
 
 
 def _common_parent(roots: list[tuple[str, str]]) -> str:
-    remote_ones = [source for source, _ in roots if is_url(source)]
-    if not remote_ones:
+    remote_sources = [source for source, _ in roots if is_url(source)]
+    if not remote_sources:
         return os.path.commonpath([os.path.abspath(root) for _, root in roots])
     split = [root.rstrip("/").split("/") for _, root in roots]
-    shared = 0
-    while all(len(parts) > shared and parts[shared] == split[0][shared] for parts in split):
-        shared += 1
-    if len(remote_ones) < len(roots) or not shared or any("::" in source for source in remote_ones):
+    shared = os.path.commonprefix(split)  # noqa: RUF071 (of lists it compares parts)
+    if len(remote_sources) < len(roots) or not shared or any("::" in source for source in remote_sources):
         raise PilekitError(
-            f"{visible(remote_ones[0])} and the other paths have no common folder; read them as corpora of their own"
+            f"{visible(remote_sources[0])} and the other paths have no common folder; read them as separate corpora"
         )
-    return "/".join(split[0][:shared])
+    return "/".join(shared)
 
 
 def _below(root: str, folder: str, relative: str) -> str:
+    """The path below `root` of the file `relative` in `folder`."""
     if is_url(root) or is_url(folder):
         inner = folder.rstrip("/")[len(root) :].strip("/")
     else:
@@ -255,7 +240,7 @@ def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 def _nothing_found(searched: list[str], ours: Sequence[str]) -> PilekitError:
     text = f"no shards ({' '.join('*' + suffix for suffix in SHARD_SUFFIXES)}) in {', '.join(map(visible, searched))}"
     if ours:
-        text += f"; not searched, because pilekit wrote them: {', '.join(map(visible, ours[:5]))}"
+        text += f"; not searched, because pilekit wrote them: {', '.join(map(visible, sorted(ours)[:5]))}"
         text += f" and {len(ours) - 5} more" if len(ours) > 5 else ""
         return PilekitError(f"{text}; name such a folder to read it")
     return PilekitError(f"{text}; give a file, folder, glob or URL, or make a small corpus with `pilekit demo`")

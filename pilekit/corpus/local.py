@@ -1,10 +1,10 @@
-"""Finding shards in the local file system: one walk serves folders and globs.
+"""Search for shards in the local file system: one walk serves folders and globs.
 
-A folder is the glob `folder/**/*`. Entries are read with `os.scandir`, whose entries know their kind without a further
-call, so a folder of 100,000 files lists in a fraction of a second.
+A folder is the glob `folder/**/*`. `os.scandir` returns entries that know their kind without another system call, so
+a folder of 100,000 files is listed in a fraction of a second.
 """
 
-# A Path per entry would take most of the time
+# A Path for each entry would take most of the time
 # ruff: noqa: PTH112, PTH116, PTH118, PTH206
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import fnmatch
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.errors import PilekitError, visible
 
-EVERYTHING = ("**", "*")
-
 
 @dataclass
 class Search:
-    """What a search found: (path below root, path, stored bytes) of each shard, and the folders of ours passed over."""
+    """The result of a search.
+
+    files   (path below the root, path, stored bytes) of each shard
+    ours    folders that were skipped because pilekit wrote them
+    """
 
     root: str
     files: list[tuple[str, str, int | None]] = field(default_factory=list)
@@ -33,85 +35,88 @@ class Search:
 
 
 def search(source: str) -> Search:
-    """Shards at a path or glob; raises PilekitError if it does not exist or may not be read."""
+    """Shards at a path or glob; raises PilekitError if it does not exist or cannot be read."""
     if os.path.isdir(source):
         return search_folder(source)
     if os.path.lexists(source):
         folder, name = os.path.split(source)
         return Search(folder or ".", [(name, source, _status(source).st_size)])
-    if is_pattern(source):
+    if _is_pattern(source):
         return _search_pattern(source)
     raise PilekitError(f"{visible(source)}: no such file or folder; check the path")
 
 
-def is_pattern(path: str) -> bool:
-    """Whether `path` has any of the characters `*`, `?` and `[`."""
-    return re.search(r"[*?[]", path) is not None
-
-
 def search_folder(folder: str) -> Search:
     """All shards in a folder and below."""
-    return _run(Search(folder), EVERYTHING)
+    found = Search(folder)
+    _walk(found, folder, (), ("**", "*"))
+    return found
+
+
+def _is_pattern(path: str) -> bool:
+    return re.search(r"[*?[]", path) is not None
 
 
 def _search_pattern(pattern: str) -> Search:
     parts = pattern.split(os.sep)
-    first = next(index for index, part in enumerate(parts) if is_pattern(part))
+    first = next(index for index, part in enumerate(parts) if _is_pattern(part))
     folder = os.sep.join(parts[:first]) or (os.sep if first else ".")
     if not os.path.isdir(folder):
         raise PilekitError(f"{visible(pattern)}: there is no folder {visible(folder)}; check the path")
-    return _run(Search(folder), tuple(part for part in parts[first:] if part not in ("", ".")))
+    heads = tuple(part for part in parts[first:] if part not in ("", "."))
+    found = Search(folder)
+    _walk(found, folder, (), (*heads, "*") if heads[-1] == "**" else heads)
+    return found
 
 
-def _run(search: Search, pattern: tuple[str, ...]) -> Search:
-    # Two `**` in one pattern reach a file in several ways: the path is the key.
-    found = dict(_matching(search, search.root, pattern, search_below="**" not in pattern))
-    cut = len(os.path.join(search.root, ""))
-    search.files = [(path[cut:].replace(os.sep, "/"), path, size) for path, size in found.items()]
-    search.ours = sorted(set(search.ours))
-    return search
+def _walk(found: Search, folder: str, parts: tuple[str, ...], pattern: tuple[str, ...]) -> None:
+    """Add the shards in and below `folder`, whose path below the root is `parts`, that match the pattern.
 
-
-def _matching(
-    search: Search,
-    folder: str,
-    pattern: tuple[str, ...],
-    search_below: bool = False,
-    entries: list[os.DirEntry[str]] | None = None,
-) -> Iterator[tuple[str, int]]:
-    """Shards below `folder` whose path matches `pattern`, one part of it per level; `**` is any number of levels.
-
-    With `search_below`, folders that match the whole pattern are searched themselves.
+    Skips symlinked folders, folders that pilekit wrote (unless it is the root), and folders that cannot match.
     """
-    if entries is None:
-        entries = _entries(folder)
-        if folder != search.root and any(entry.name == HEADER_FILE for entry in entries):
-            search.ours.append(folder)
-            return
-    head, rest = pattern[0], pattern[1:]
-    if head == "**":
-        yield from _matching(search, folder, rest or ("*",), entries=entries)
-        for entry in entries:
-            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                yield from _matching(search, entry.path, pattern)
+    entries = list(_entries(folder))
+    if parts and any(entry.name == HEADER_FILE for entry in entries):
+        found.ours.append(folder)
         return
-    fits = re.compile(fnmatch.translate(head)).match
     for entry in entries:
-        if (entry.name.startswith(".") and not head.startswith(".")) or not fits(entry.name):
-            continue
+        path = (*parts, entry.name)
         if entry.is_dir():
-            if not entry.is_symlink() and (rest or search_below):
-                yield from _matching(search, entry.path, rest or EVERYTHING, search_below and bool(rest))
-        elif not rest and looks_like_shard(entry.name):
+            if not entry.is_symlink() and _may_contain(entry.name, len(parts), pattern):
+                _walk(found, entry.path, path, pattern)
+        elif looks_like_shard(entry.name) and _matches(path, pattern):
             status = _status(entry.path)
-            if stat.S_ISREG(status.st_mode):  # a pipe would keep the reader waiting for ever
-                yield entry.path, status.st_size
+            if stat.S_ISREG(status.st_mode):  # a pipe would block the reader
+                found.files.append(("/".join(path), entry.path, status.st_size))
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def _may_contain(name: str, depth: int, pattern: tuple[str, ...]) -> bool:
+    """Whether a folder with this name, at this depth below the root, may contain matches."""
+    anything = depth >= len(pattern) or "**" in pattern[: depth + 1]
+    return _fits(name, "*" if anything else pattern[depth])
+
+
+def _matches(path: Sequence[str], pattern: tuple[str, ...]) -> bool:
+    """Whether a file matches; without `**` in the pattern, a matching folder stands for all files below it."""
+    return _glob(path, pattern) or ("**" not in pattern and _glob(path, (*pattern, "**", "*")))
+
+
+def _glob(path: Sequence[str], pattern: tuple[str, ...]) -> bool:
+    if not path or not pattern:
+        return not path and not pattern
+    if pattern[0] == "**" and (_glob(path, pattern[1:]) or (_fits(path[0], "*") and _glob(path[1:], pattern))):
+        return True
+    return pattern[0] != "**" and _fits(path[0], pattern[0]) and _glob(path[1:], pattern[1:])
+
+
+def _fits(name: str, head: str) -> bool:
+    """Whether a name matches one part of a pattern; hidden names match only a part that begins with a dot."""
+    return fnmatch.fnmatchcase(name, head) and (head.startswith(".") or not name.startswith("."))
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            return list(entries)
+            yield from entries
     except OSError as error:
         raise PilekitError(
             f"{visible(folder)}: the folder cannot be read ({error.strerror}); make it readable or name the shards"

@@ -1,10 +1,10 @@
-"""Manifests: what is known about a corpus, as data.
+"""Manifests: the facts about a corpus, as data.
 
-A manifest is a TOML file. It says where records keep text and label, which subsets there are and what else they are
-called, and holds what others have published about the corpus: sizes, scores, layout, checksums. A new corpus is a new
-file, not new code; published figures live in these files and nowhere else.
+A manifest is a TOML file. It names the fields of a record that hold text and label, the subsets and their aliases, and
+published figures: sizes, scores, layout, checksums. A new corpus needs a new file, not new code. Published figures live
+in these files only.
 
-Loading is strict: an unknown field, a wrong type or an inconsistency is an error that names file and field.
+Loading is strict: an unknown field, a wrong type or an inconsistency is an error that names the file and the field.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HeldOut(_Strict, frozen=True):
 
 
 class Subset(_Strict, frozen=True):
-    """One subset: its exact label and what is published about it. Everything but the name may be unknown (None)."""
+    """One subset: its exact label and its published figures. Every field but the name may be unknown (None)."""
 
     name: Text
     aliases: tuple[Text, ...] = ()
@@ -64,7 +64,7 @@ class Subset(_Strict, frozen=True):
     documents: Count | None = None
     """Source documents before up-sampling."""
     weight_percent: Amount | None = None
-    """Share of the bytes of the whole, up-sampling included."""
+    """Share of the corpus's bytes, up-sampling included."""
     epochs: Amount | None = None
     """How often each source document nominally occurs in train."""
     effective_gib: Amount | None = None
@@ -104,7 +104,7 @@ class PublishedTable(_Strict, frozen=True):
     overall: tuple[Amount, ...] = ()
     subsets: dict[str, tuple[Amount, ...]] = {}
     split: Literal["val", "test"] | None = None
-    """The held-out split that the data are all of, or a part of; None: other data, or it is not stated."""
+    """The held-out split that the data are part of; None: other data, or not stated."""
     certainty: Certainty = "verified"
     note: str = ""
 
@@ -116,7 +116,7 @@ class PublishedTable(_Strict, frozen=True):
 
 
 class PublishedResult(_Strict, frozen=True):
-    """What is published of one model: its column of a `PublishedTable`."""
+    """The published scores of one model: its column of a `PublishedTable`."""
 
     model: str
     metric: Metric
@@ -138,9 +138,9 @@ class ReleaseFile(_Strict, frozen=True):
     bytes: Count | None = None
     sha256: Sha256 | None = None
     uncompressed_sha256: Sha256 | None = None
-    """Of the same text as plain jsonl."""
+    """The checksum of the text as plain jsonl."""
     first_document: Count | None = None
-    """Number of its first document, counted through all train shards from 0."""
+    """Number of its first document, counted from 0 through all train shards."""
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -166,28 +166,28 @@ class Release(_Strict, frozen=True):
 
     @property
     def shard_documents(self) -> dict[str, int]:
-        """Documents in each train shard, by file name, as far as they are known."""
+        """Documents in each train shard, by file name, as far as known."""
         starts = [(file.name, file.first_document) for file in self.files if file.first_document is not None]
         ends = [start for _, start in starts[1:]] + [self.train_documents]
         return {name: end - start for (name, start), end in zip(starts, ends, strict=True) if end is not None}
 
 
 class Manifest(_Strict, frozen=True):
-    """What is known about a corpus."""
+    """The facts about a corpus."""
 
     name: Text
     description: str = ""
     text_field: Text = "text"
     """The field of a record that holds the text."""
     label_path: Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*\Z")] = "meta.pile_set_name"
-    """Where a record holds its subset's name; a dot goes one object deeper."""
+    """The path of the subset's name in a record; a dot goes one object deeper."""
     subsets: tuple[Subset, ...] = ()
-    """Labels of documents may still be others. None listed: every label is taken as it is."""
+    """Documents may have other labels too. If none are listed, every label is used as it is."""
     totals: Totals = Totals()
     release: Release = Release()
     tables: tuple[PublishedTable, ...] = ()
     tables_from: Literal["pile"] | None = None
-    """A bundled manifest whose published figures per subset hold here too; its overall figures do not."""
+    """A bundled manifest whose published figures for single subsets hold here too, unlike its overall figures."""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -199,21 +199,19 @@ class Manifest(_Strict, frozen=True):
                 raise ValueError(f"table {table.title!r}: {unknown[0]!r} is not a subset of this manifest")
 
     def subset(self, name: str) -> Subset | None:
-        """The subset of this exact name; None for a label that the manifest does not list."""
+        """The subset with this exact name; None for a label that the manifest does not list."""
         return next((subset for subset in self.subsets if subset.name == name), None)
 
     @property
     def published(self) -> tuple[PublishedResult, ...]:
         """All published results, one per model and table."""
         here = [_result(table, column) for table in self.tables for column in range(len(table.models))]
-        if self.tables_from is None:
-            return tuple(here)
         names = {subset.name for subset in self.subsets}
-        there = []
-        for result in load_manifest(self.tables_from).published:
-            subsets = {name: value for name, value in result.subsets.items() if name in names}
-            if subsets:
-                there.append(msgspec.structs.replace(result, overall=None, subsets=subsets))
+        there = [
+            msgspec.structs.replace(result, overall=None, subsets=subsets)
+            for result in (load_manifest(self.tables_from).published if self.tables_from else ())
+            if (subsets := {name: value for name, value in result.subsets.items() if name in names})
+        ]
         return (*here, *there)
 
 
@@ -233,9 +231,9 @@ def _result(table: PublishedTable, column: int) -> PublishedResult:
 
 
 def load_manifest(name_or_path: str | Path = "pile") -> Manifest:
-    """A bundled manifest by name, or one from a TOML file.
+    """A bundled manifest by name, or a manifest from a TOML file.
 
-    Raises PilekitError, naming file and field, for a file that is missing, not TOML, or says what no manifest can say.
+    Raises PilekitError, naming file and field, for a file that is missing, not TOML, or not a valid manifest.
     """
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         return _bundled(name_or_path)

@@ -1,8 +1,7 @@
-"""Subset names: what a person types becomes the exact name.
+"""Subset names: turn what a person types into the exact name.
 
-The Pile's names are irregular (`Github`, `Gutenberg (PG-19)`), and every tool spells them its own way. Two spellings
-are the same if they agree in lower case with everything but letters and digits dropped; names that are truly different
-(`PMC`) come from the manifest's aliases.
+The Pile's names are irregular (`Github`, `Gutenberg (PG-19)`), and every tool spells them differently. Two spellings
+are the same if their letters and digits agree in lower case. Other names (`PMC`) are aliases in the manifest.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pilekit.corpus.manifest import Manifest, load_manifest
 from pilekit.errors import PilekitError, visible
 
 UNLABELLED = "(none)"
-"""The subset of a document that carries no label."""
+"""The subset of documents without a label."""
 
 
 def normalised(name: str) -> str:
@@ -24,12 +23,12 @@ def normalised(name: str) -> str:
 
 
 def resolve_subsets(*names: str | Iterable[str], manifest: Manifest | None = None) -> tuple[str, ...]:
-    """The exact subset names for `names` in any known spelling, in the order given, without repetitions.
+    """The exact subset names for `names` in any known spelling, in the given order, without repetitions.
 
-    names      one by one, or in lists: `resolve_subsets("ArXiv", "PMC")`, `resolve_subsets(["ArXiv", "PMC"])`
-    manifest   whose subsets and aliases to use; the Pile's by default. If it lists no subsets, names stay as they are
+    names      names or lists of names: `resolve_subsets("ArXiv", "PMC")`, `resolve_subsets(["ArXiv", "PMC"])`
+    manifest   the manifest with the subsets and aliases; the Pile's by default. Without subsets, names stay as they are
 
-    `(none)`, the documents without a label, is known to every manifest.
+    Every manifest knows `(none)`, the documents without a label.
 
     Raises PilekitError for an unknown or ambiguous name, with the closest matches.
     """
@@ -57,7 +56,7 @@ def split_names(text: str) -> list[str]:
 
 
 def _spellings(manifest: Manifest) -> dict[str, list[str]]:
-    """Normalised spelling -> the exact names it can mean; a subset's own name goes before another's alias."""
+    """Normalised spelling -> the exact names it can mean; a subset's own name overrides another's alias."""
     own: dict[str, list[str]] = defaultdict(list)
     for subset in manifest.subsets:
         own[normalised(subset.name)].append(subset.name)

@@ -1,4 +1,4 @@
-"""Finding shards behind URLs, through fsspec: the rules for local folders, on the listing that a store gives.
+"""Search for shards behind URLs through fsspec: the rules for local folders, applied to the listing of a store.
 
 A URL may be chained, as fsspec writes it: `zip://train/*.jsonl::s3://bucket/pile.zip` looks inside an archive,
 `simplecache::https://host/00.jsonl.zst` wraps a store in a cache. `*` makes a URL a pattern (`?` begins a query).
@@ -17,9 +17,9 @@ from pilekit.errors import PilekitError, visible
 
 
 def search(url: str) -> Search:
-    """Shards at a URL: of a file, of a folder, or with `*` in it.
+    """Shards at the URL of a file, of a folder, or with `*` in it.
 
-    Raises PilekitError if there is nothing, if the store does not answer, or if its fsspec driver is not installed.
+    Raises PilekitError if nothing is there, if the store does not answer, or if its fsspec driver is not installed.
     """
     if not is_url(url) or (url.startswith(("file://", "local://")) and "::" not in url):
         return search_local(url.partition("://")[2] or url)
@@ -32,7 +32,7 @@ def search(url: str) -> Search:
     try:
         return _search_store(url)
     except FileNotFoundError as error:
-        # An HTTP store calls everything that goes wrong a missing file; the reason is in the cause.
+        # An HTTP store reports every error as a missing file; the cause holds the reason.
         why = f" ({visible(str(error.__cause__), 200)})" if error.__cause__ else ""
         raise PilekitError(f"{visible(url)}: there is no such file or folder{why}; check the URL") from error
     except ImportError as error:
@@ -40,8 +40,7 @@ def search(url: str) -> Search:
         raise PilekitError(f"{visible(url)}: {why}; `pip install 'pilekit[cloud]'` brings the usual ones") from error
     except PilekitError:
         raise
-    except Exception as error:
-        # Every store raises errors of its own making; what they share is that the URL could not be listed.
+    except Exception as error:  # Every store raises its own errors.
         why = visible(str(error) or type(error).__name__, 300)
         raise PilekitError(f"{visible(url)}: cannot be listed: {why}") from error
 
@@ -70,11 +69,11 @@ def _search_store(url: str) -> Search:
         if about.get("type") == "file" and looks_like_shard(name) and not hidden:
             below = name if prefix.endswith("://") else f"/{name}"
             found.files.append((name, f"{prefix}{below}{chain}{outer}", about.get("size")))
-    _leave_out_ours(found, store, base)
+    _drop_ours(found, store, base)
     return found
 
 
-def _leave_out_ours(found: Search, store: Any, base: str) -> None:
+def _drop_ours(found: Search, store: Any, base: str) -> None:
     """Drop the files in folders below the root that hold a header of pilekit."""
     folders = {
         "/".join(parts[:depth])

@@ -1,7 +1,7 @@
 """`Shard`: one stored file of a corpus, and how it gets its name and split.
 
-A shard's name is half of a document's identity, so it depends on nothing but where the file lies below the corpus root:
-`/`-separated, without compression suffix. Recompressing a shard therefore renames no document.
+A shard's name is half of a document's identity. It depends only on the file's path below the corpus root:
+`/`-separated, without compression suffix. So recompressing a shard renames no document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pilekit.errors import PilekitError, visible
 Split = Literal["train", "val", "test"]
 
 SHARD_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".json.zst", ".json.gz", ".parquet")
-"""What the files end in that a search takes for shards; a file named outright may be called anything."""
+"""The endings of files that a search takes for shards; a file that the user names may have any ending."""
 
 _NAMED_OUTRIGHT = (*SHARD_SUFFIXES, ".json", ".ndjson", ".zst", ".zstd", ".gz")
 
@@ -41,9 +41,9 @@ class Shard:
     """One file of a corpus.
 
     name    its identity: the path below the corpus root without compression suffix, e.g. `train/00.jsonl`
-    path    where its bytes are: a local path, a URL, or `-` for standard input
-    size    stored bytes; None where that is not known
-    split   "train", "val" or "test" by its name or, where no shard's name tells one, the root's; else None
+    path    a local path, a URL, or `-` for standard input
+    size    stored bytes; None if unknown
+    split   "train", "val" or "test" by its name or, if no shard's name tells a split, by the root's; else None
     """
 
     name: str
@@ -63,14 +63,14 @@ def looks_like_shard(name: str) -> bool:
 
 
 def names_a_file(name: str) -> bool:
-    """Whether a URL ending in `name` is of one shard: an HTTP server does not say what is a file and what a folder."""
+    """Whether a URL that ends in `name` is a shard: an HTTP server does not tell files from folders."""
     return name.endswith(_NAMED_OUTRIGHT)
 
 
 def shard_of(path: str) -> Shard:
     """The shard at one path or URL, which need not exist; its folder is the corpus root.
 
-    Raises PilekitError for a folder, for what pilekit writes beside shards, and for a path that cannot be an identity.
+    Raises PilekitError for a folder, for a file that pilekit writes beside shards, and for an impossible name.
     """
     if path == STANDARD_INPUT:
         return Shard("(stdin)", path)
@@ -95,7 +95,7 @@ def _refuse_beside(path: str, name: str) -> None:
 
 
 def make_shard(relative: str, path: str, size: int | None) -> Shard:
-    """A shard from its path below the root; raises PilekitError for a path that cannot be an identity."""
+    """A shard from its path below the root; raises PilekitError for a path that cannot be a name."""
     parts = relative.split("/")
     if not relative or ".." in parts or "" in parts:
         raise PilekitError(
@@ -113,10 +113,10 @@ def make_shard(relative: str, path: str, size: int | None) -> Shard:
 
 
 def split_of(name: str) -> Split | None:
-    """The split that a shard's name tells.
+    """The split of a shard by its name.
 
-    The innermost folder called `train`, `val`, `validation`, `test` decides; else such a word in the file's name
-    (`pile_val.jsonl`, `train-00001-of-00009.parquet`), if it is the only one.
+    The innermost folder called `train`, `val`, `validation` or `test` decides. Else the file's name decides, if it
+    holds exactly one of these words (`pile_val.jsonl`, `train-00001-of-00009.parquet`).
     """
     *folders, file = name.lower().split("/")
     for folder in reversed(folders):
@@ -127,9 +127,9 @@ def split_of(name: str) -> Split | None:
 
 
 def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
-    """`shards` with the split that the root's own last folder tells, if the name of none of them tells one.
+    """`shards` with the split of the root's last folder, if no shard's name tells a split.
 
-    Where some do, as `val.jsonl` beside `00.jsonl`, a root that happens to be called `test` says nothing of the others.
+    If some names do, as `val.jsonl` beside `00.jsonl`, the root may be called `test` by chance and is ignored.
     """
     place = next((part for part in root.split("::") if "://" in part), root)
     split = _SPLITS.get(place.replace(os.sep, "/").rstrip("/").rpartition("/")[2].lower())
@@ -139,7 +139,7 @@ def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
 
 
 def without_query(url: str) -> str:
-    """`url` without `?...` and `#...` where those are no part of a file's name."""
+    """A web URL without `?...` and `#...`; other URLs may have these characters in a file's name."""
     return re.split(r"[?#]", url, maxsplit=1)[0] if url.startswith(("http://", "https://")) else url
 
 

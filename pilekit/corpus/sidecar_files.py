@@ -1,6 +1,6 @@
-"""What pilekit writes beside shards: how such files are called, and how they are told from shards.
+"""The files that pilekit writes beside shards: their names, and how they are told from shards.
 
-`pilekit stats folder/*` names them too, as the shell does not know them; they are no input.
+The shell's `pilekit stats folder/*` includes them, but they are not input.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pilekit.errors import visible
 INDEX_SUFFIX = ".index.parquet"
 
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
-"""What a file of sums in the corpus root is called; the first is what pilekit writes."""
+"""Names of a file of checksums in the corpus root; pilekit writes the first."""
 
 
 def index_name(name: str) -> str:
-    """What the index beside the shard file of this name is called.
+    """The name of the index beside the shard file `name`.
 
-    Beside Parquet it is hidden, and does not end in `.parquet`: what reads `*.parquet` or the whole folder as one table
-    (polars looks at hidden files too) would take it for a part of that.
+    Beside Parquet the index is hidden and does not end in `.parquet`: a tool that reads `*.parquet`, or the folder with
+    its hidden files (polars), as one table would include it.
     """
     return f".{name}.index" if name.endswith(".parquet") else name + INDEX_SUFFIX
 
 
 def written_beside(name: str) -> str | None:
-    """What a file of this name is, if it is one that pilekit writes beside shards, and what to give in its place."""
+    """For a file that pilekit writes beside shards: what it is and what to give instead; None for other files."""
     of_parquet = re.fullmatch(r"\.(.+\.parquet)\.index", name)
     shard = of_parquet[1] if of_parquet else name.removesuffix(INDEX_SUFFIX)
     if shard != name:

@@ -1,10 +1,10 @@
-"""From a URL to the store behind it, with time-outs; and what is done again when a store fails.
+"""From a URL to its fsspec store, with time-outs, and retries when a store fails.
 
-Connections drop, servers restart: what may pass is tried again after a moment, a few times, and every wait has an end.
-What will not pass (no such file, no permission, a server that cannot give ranges) fails at once.
+Connections drop and servers restart. Temporary failures are retried a few times, and every wait is limited. Permanent
+failures (no such file, no permission, a server without range requests) raise at once.
 
-fsspec's HTTP store limits a request to five minutes in all, which stops a good download and waits long for a dead one.
-Here it is silence that is limited. Other stores (S3, GCS) bring limits of their own.
+fsspec's HTTP store limits a whole request to five minutes, which stops a good download and waits long for a dead one.
+Here the silence between two bytes is limited. Other stores (S3, GCS) have limits of their own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ RETRY_AFTER = (0.5, 2.0, 8.0)
 
 CONNECT_SECONDS = 30.0
 SILENCE_SECONDS = 30.0
-"""So long may a web server take to accept a connection, and let the next byte wait."""
+"""The longest time a web server may take to accept a connection, and to send the next byte."""
 
 T = TypeVar("T")
 
 
 def store_of(url: str) -> tuple[Any, str]:
-    """The fsspec store of a URL, which may be chained, and the path in it; the store's own errors."""
+    """The fsspec store of a URL, which may be chained, and the path in it; raises the store's own errors."""
     import fsspec
 
     schemes = {part.partition("://")[0] for part in url.split("::")} & {"http", "https"}
@@ -40,7 +40,7 @@ def _web_options(scheme: str) -> dict[str, Any]:
     try:
         import aiohttp
     except ImportError:
-        return {}  # fsspec says what is missing.
+        return {}  # fsspec's error names the missing package.
     from fsspec.config import conf
 
     configured = conf.get(scheme, {}).get("client_kwargs", {})
@@ -49,12 +49,12 @@ def _web_options(scheme: str) -> dict[str, Any]:
 
 
 def retried(attempt: Callable[[], T], url: str) -> T:
-    """What `attempt` returns, which is tried again after what may pass; its last error, if it always fails."""
+    """The result of `attempt`, which is repeated after temporary failures; raises the last error."""
     for wait in RETRY_AFTER:
         try:
             return attempt()
         except Exception as error:
-            if not _may_pass(error):
+            if not _is_temporary(error):
                 raise
             logger.warning("%s: %s; trying again in %g s", visible(url), reason_of(error), wait)
         time.sleep(wait)
@@ -62,25 +62,25 @@ def retried(attempt: Callable[[], T], url: str) -> T:
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong with a store, in one line."""
+    """The reason of a store's error, in one line."""
     error = _cause(error)
     return visible(": ".join(filter(None, (type(error).__name__, str(error).split("\n", 1)[0]))), 300)
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether the store answered that there is no such file."""
+    """Whether the store answered that the file does not exist."""
     cause = _cause(error)
     return isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The HTTP store calls everything that goes wrong at opening a missing file; what it was is the cause."""
+    """The HTTP store raises FileNotFoundError for every error at opening; its cause is the real error."""
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_temporary(error: BaseException) -> bool:
     error = _cause(error)
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | ValueError | TypeError):
         return False

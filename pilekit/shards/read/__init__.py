@@ -1,3 +1,4 @@
 """From stored bytes to documents: `read` opens a shard, decompresses it in a thread, cuts the text into lines, and
-parses the lines into batches. Each step is a generator in a file of its own: open (with unchanged), zstd_frames,
-prefetch, lines, json_records; reader joins them. Parquet shards go from open through parquet to json_records."""
+parses the lines into batches. Each step is a generator in its own file: open (with unchanged), zstd_frames, prefetch,
+lines, json_records; reader joins them. A Parquet shard goes from open through parquet to json_records.
+"""
