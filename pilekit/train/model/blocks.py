@@ -1,8 +1,8 @@
-"""The transformer blocks of a model: the pieces that are gathered, checkpointed and compiled one at a time.
+"""The transformer blocks of a model, which are gathered, checkpointed and compiled one at a time.
 
-Models name them as they like (`layers`, `h`, `blocks`); what they share is that the list of blocks holds most of the
-parameters. A block that shares a parameter with something outside of it is passed over, because a parameter can belong
-to one piece only; it then belongs to the rest of the model.
+Models give their list of blocks different names (`layers`, `h`, `blocks`), but it always holds most of the parameters.
+A block that shares a parameter with another part is left out, because a parameter can belong to one group only; it
+counts as the rest of the model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import nn
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks of `model`, first to last; none if it keeps no list of modules."""
+    """The blocks of `model`, first to last; none if it has no list of modules."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
         return []

@@ -1,12 +1,10 @@
-"""From `[model]` to a model: a preset or a config.json, freshly initialised, or a model_dir to train further.
+"""Build the model that `[model]` names: a preset or a config.json, freshly initialised, or a model_dir.
 
-The same seed gives the same weights, bit for bit: they are drawn on the CPU, from a generator that is put back as it
-was. Among several ranks rank 0 alone draws or loads them, so how many there are has no influence either; what the
-others build is never written to, and such memory costs nothing. Parameters are float32 whatever a config.json says, as
-they are the masters that the optimizer moves; what a step computes in is the business of `[precision]`. A fresh model
-gets the tokenizer's special tokens, so that model and tokenizer agree about them when they are exported together. What
-does not fit is told before anything is allocated, from the model's shape alone: 0.03 s for `pythia-2.8b`, which takes
-11 GB once it is made.
+The same seed gives the same weights bit for bit: they are drawn on the CPU, and torch's generator is restored. Only
+rank 0 draws or loads them, so the number of ranks has no influence; the memory of the other ranks' models is never
+written to and costs nothing. Parameters are float32 whatever a config.json says, because the optimizer updates them. A
+fresh model gets the tokenizer's special tokens. Sizes that do not fit are refused before anything is allocated, from
+the model's shape alone.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from pilekit.train.config import ModelConfig, Objective
 from pilekit.train.model.presets import PRESETS
 
 VOCABULARY_MULTIPLE = 128
-"""GPT-NeoX rounds its embedding up to a multiple of this, which matrix units like: 50,277 ids have 50,304 rows."""
+"""GPT-NeoX rounds its embedding up to a multiple of this, which suits matrix units: 50,277 ids have 50,304 rows."""
 
 KINDS: dict[Objective, Kind] = {"clm": CAUSAL, "mlm": MASKED}
 
@@ -48,9 +46,9 @@ KINDS: dict[Objective, Kind] = {"clm": CAUSAL, "mlm": MASKED}
 def build_on(
     ranks: Ranks, config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
 ) -> CausalLM | MaskedLM:
-    """`build_model` on rank 0, and on the others the same model without its numbers, for `Engine` to fill.
+    """`build_model` on rank 0, and the same model without its numbers on the others, for `Engine` to fill.
 
-    What does not fit, all ranks raise. Only rank 0's can predict: what is to be found out about the model is for it.
+    All ranks raise the same errors.
     """
     built: list[CausalLM | MaskedLM] = []
 
@@ -58,10 +56,23 @@ def build_on(
         built.append(lm := build_model(config, tokenizer, seq_len=seq_len, seed=seed, objective=objective))
         return lm.head_by_place if isinstance(lm, MaskedLM) else lm.transform
 
-    finding = ranks.on_rank0(build)
-    lm = ranks.on_all_ranks(
-        lambda: built[0] if built else _unfilled(model_shape(config, tokenizer, seq_len, objective), objective, finding)
-    )
+    def build_empty() -> CausalLM | MaskedLM:
+        with no_init_weights(), quiet():
+            model = _from_config(model_shape(config, tokenizer, seq_len, objective).config, KINDS[objective])
+        model.tie_weights()
+        if objective == "mlm":
+            return MaskedLM(model, tokens_of(model), head_by_place=head is True)
+        transform = head if isinstance(head, LogitTransform) else None
+        return CausalLM(
+            model=model,
+            trunk=cast("Any", model).base_model,
+            head=cast("Any", model).get_output_embeddings(),
+            max_length=max_length_of(model),
+            transform=transform,
+        )
+
+    head = ranks.on_rank0(build)  # found by running the model, which only rank 0 can
+    lm = ranks.on_all_ranks(lambda: built[0] if built else build_empty())
     lm.model.train()
     return lm
 
@@ -71,8 +82,8 @@ def build_model(
 ) -> CausalLM | MaskedLM:
     """The model that `config` names, float32, on the CPU and ready to train.
 
-    A preset has as many positions as a row has tokens: positions that it never saw in training would be worthless. A
-    config.json or a model_dir must have as many, and an embedding for every id; else a PilekitError names both numbers.
+    A preset has as many positions as a row has tokens. A config.json or a model_dir needs enough positions for a row,
+    and an embedding for every id; PilekitError names both numbers.
     """
     made, kind = model_shape(config, tokenizer, seq_len, objective).config, KINDS[objective]
     if config.path is not None:
@@ -84,8 +95,7 @@ def build_model(
     try:
         lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
-        given = config.preset or config.config or config.path or ""
-        raise PilekitError(f"{visible(given)}: {error}") from error
+        raise PilekitError(f"{visible(config.preset or config.config or config.path or '')}: {error}") from error
     lm.model.train()
     return lm
 
@@ -100,77 +110,46 @@ def model_shape(
     kind = KINDS[objective]
     if config.preset is not None:
         what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
-    elif config.config is not None:
-        what, made = f"model.config {visible(config.config)}", read_config(config.config, kind)
-        _take_special_tokens(made, tokenizer)
     elif config.path is not None:
         check_folder(config.path)
         what, made = f"model.path {visible(config.path)}", read_config(config.path, kind)
     else:
-        raise PilekitError("[model] names no model; give one of preset, config and path")
-    model = model_on_meta(made, what, kind)
-    if not hasattr(cast("Any", model).get_input_embeddings(), "num_embeddings"):
+        what = f"model.config {visible(config.config or '')}"
+        made = _with_special_tokens(read_config(config.config or "", kind), tokenizer)
+    model: Any = model_on_meta(made, what, kind)
+    if not hasattr(model.get_input_embeddings(), "num_embeddings"):
         raise PilekitError(f"{what}: a {type(model).__name__} has no embedding of tokens; it cannot be trained here")
-    if cast("Any", model).get_output_embeddings() is None:
+    if model.get_output_embeddings() is None:
         raise PilekitError(f"{what}: a {type(model).__name__} has no language-model head; it cannot predict tokens")
-    positions = max_length_of(model) if kind is CAUSAL else tokens_of(model)
     check_vocabulary(model, tokenizer, what)
+    positions = max_length_of(model) if kind is CAUSAL else tokens_of(model)
     if positions is not None and positions < seq_len:
         raise PilekitError(
             f"{what}: has {positions:,} positions and data.seq_len is {seq_len:,}; set data.seq_len to {positions} or "
             "less"
         )
-    return model
-
-
-def count_parameters(config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int) -> int:
-    """How many parameters `build_model` will make, tied ones counted once; allocates none of them.
-
-    What `build_model` says of a shape that does not fit, this says too.
-    """
-    return sum(parameter.numel() for parameter in model_shape(config, tokenizer, seq_len).parameters())
+    return model  # type: ignore[no-any-return]
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """XXH3 of the model's configuration, without what says nothing of its outputs (versions, names, stored type)."""
-    passed_over = ("transformers_version", "architectures", "dtype", "torch_dtype")
-    said = {
-        key: value
-        for key, value in model.config.to_dict().items()
-        if key not in passed_over and not key.startswith("_")
+    """XXH3 of the model's configuration, without what does not affect outputs (versions, names, stored type)."""
+    ignored = ("transformers_version", "architectures", "dtype", "torch_dtype")
+    fields = {
+        key: value for key, value in model.config.to_dict().items() if key not in ignored and not key.startswith("_")
     }
-    digest: str = xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True, default=str).encode())
+    digest: str = xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True, default=str).encode())
     return digest
 
 
 def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:
+    """A float32 model of this configuration, with fresh weights."""
     attention = attention_of(made, kind)
-    return cast(
-        "PreTrainedModel",
-        kind.auto.from_config(made, dtype=torch.float32, attn_implementation=attention, trust_remote_code=False),
-    )
-
-
-def _unfilled(
-    shape: PreTrainedModel, objective: Objective, finding: bool | LogitTransform | None
-) -> CausalLM | MaskedLM:
-    """The model of this shape with memory for its parameters that nobody has written to; `finding` is of its head."""
-    with no_init_weights(), quiet():
-        model: Any = _from_config(shape.config, KINDS[objective])
-    model.tie_weights()
-    if objective == "mlm":
-        return MaskedLM(model, tokens_of(model), head_by_place=finding is True)
-    return CausalLM(
-        model=model,
-        trunk=model.base_model,
-        head=model.get_output_embeddings(),
-        max_length=max_length_of(model),
-        transform=finding if isinstance(finding, LogitTransform) else None,
-    )
+    model = kind.auto.from_config(made, dtype=torch.float32, attn_implementation=attention, trust_remote_code=False)
+    return cast("PreTrainedModel", model)
 
 
 def _preset(name: str, tokenizer: Tokenizer, seq_len: int) -> PreTrainedConfig:
-    """A Pythia model's configuration for this tokenizer and length of rows."""
+    """The configuration of a Pythia model for this tokenizer and row length."""
     if name not in PRESETS:
         raise PilekitError(f'model.preset "{visible(name, 60)}" is none of {", ".join(PRESETS)}')
     shape = PRESETS[name]
@@ -190,11 +169,11 @@ def _preset(name: str, tokenizer: Tokenizer, seq_len: int) -> PreTrainedConfig:
         hidden_dropout=0.0,
         tie_word_embeddings=False,
     )
-    _take_special_tokens(made, tokenizer)
-    return made
+    return _with_special_tokens(made, tokenizer)
 
 
-def _take_special_tokens(made: PreTrainedConfig, tokenizer: Tokenizer) -> None:
-    """Put the tokenizer's special tokens into a configuration, whose own belong to another tokenizer or to none."""
+def _with_special_tokens(made: PreTrainedConfig, tokenizer: Tokenizer) -> PreTrainedConfig:
+    """The configuration with the special tokens of this tokenizer instead of its own."""
     text: Any = made.get_text_config()
     text.bos_token_id, text.eos_token_id, text.pad_token_id = tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id
+    return made

@@ -1,11 +1,9 @@
-"""`model/`: what training made, in the format that every other tool reads.
+"""Write `model/`: the trained model in Hugging Face format, which other tools read.
 
-The folder is either complete or not there: it is written beside its final name, every file flushed to disk, and then
-takes the place of an older one by exchanging the two names, which the kernel does in one step (where a file system
-cannot, by two renames, and a kill between them is made good by the next export). So at any moment a reader finds the
-older model or the newer one, whole. Weights are written as they are, in the precision of training's masters, and
-tokenizer.json is copied byte for byte, so `AutoModelForCausalLM` (`AutoModelForMaskedLM`) and `AutoTokenizer` give the
-same logits and the same ids to the last bit. Beside them lies what no other tool looks at: the config of the run.
+The folder is complete or absent: it is written beside its final name, flushed to disk, and then exchanged with an older
+one in one step of the kernel. File systems without that step need two renames; a kill between them is repaired by the
+next export. Weights are the float32 masters and tokenizer.json is copied byte for byte, so `AutoModelForCausalLM` (or
+`AutoModelForMaskedLM`) and `AutoTokenizer` give the same logits and ids to the last bit.
 """
 
 from __future__ import annotations
@@ -46,32 +44,38 @@ def export_model(
     *,
     config: str | None = None,
 ) -> None:
-    """Write model and tokenizer into `folder`, in place of what an earlier export left there; all or nothing.
+    """Write model and tokenizer into `folder`, replacing an earlier export; all or nothing.
 
-    weights   of the model, by name, where it does not hold them whole itself; None: it does
-    config    of the run that trained it, for config.toml; None: there is no such file
+    weights   of the model, by name, if it does not hold them whole itself
+    config    of the run, for config.toml; None writes no such file
 
-    Raises PilekitError where it cannot be written, a full disk included, and if tokenizer.json has changed meanwhile.
+    PilekitError if writing fails, for example on a full disk, or if tokenizer.json has changed since it was loaded.
     """
     folder = Path(folder)
     partial, replaced = (folder.with_name(folder.name + suffix) for suffix in (".partial", ".replaced"))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if replaced.exists() and not folder.exists():
+        if replaced.exists() and not folder.exists():  # a kill between two renames
             replaced.rename(folder)
-        _remove(partial)
-        _remove(replaced)
+        for leftover in (partial, replaced):
+            if leftover.exists():
+                shutil.rmtree(leftover)
         partial.mkdir()
         _write_tokenizer(partial, tokenizer, lm.max_length)
         _write_model(partial, lm, weights)
         if config is not None:
             (partial / "config.toml").write_bytes(config.encode())
         for file in partial.iterdir():
-            # safetensors lets nobody but the owner read; the folder was made with the permissions that the user wants.
-            file.chmod(partial.stat().st_mode & 0o666)
+            file.chmod(partial.stat().st_mode & 0o666)  # safetensors would let only the owner read
             _flush(file)
         _flush(partial)
-        _put_in_place(partial, folder, replaced)
+        if folder.exists() and not _exchange(partial, folder):
+            folder.rename(replaced)
+        if not folder.exists():
+            partial.rename(folder)
+        for leftover in (partial, replaced):
+            if leftover.exists():
+                shutil.rmtree(leftover)
         _flush(folder.parent)
         _warn_of_another_tokenizer(folder, tokenizer, lm.model.config.model_type)
     except BaseException as error:
@@ -84,15 +88,14 @@ def export_model(
 
 def _write_model(folder: Path, lm: CausalLM | MaskedLM, weights: Mapping[str, torch.Tensor] | None) -> None:
     model: Any = lm.model
-    generation = getattr(model, "generation_config", None)  # a masked model has none
-    # It plays no part in training, and one that came with a model_dir may be refused when it is saved.
-    if generation is not None:
+    generation = getattr(model, "generation_config", None)  # masked models have none
+    if generation is not None:  # transformers may refuse to save the one of a model_dir
         model.generation_config = GenerationConfig.from_model_config(model.config)
     try:
         with quiet():
             dtype = model.dtype if weights is None else next(iter(weights.values())).dtype
             model.save_pretrained(folder, state_dict=weights, max_shard_size="10TB")  # which may empty `weights`
-            if dtype != model.dtype:  # it computes in another type than its masters have, which are what is written
+            if dtype != model.dtype:  # the model computes in another type than its masters, which are written
                 model.config.dtype = dtype
                 model.config.save_pretrained(folder)
     finally:
@@ -101,7 +104,7 @@ def _write_model(folder: Path, lm: CausalLM | MaskedLM, weights: Mapping[str, to
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None) -> None:
-    """tokenizer.json as it is, and beside it the names of the special tokens, which it does not hold."""
+    """Copy tokenizer.json, and write the names of the special tokens, which it does not hold, beside it."""
     raw = tokenizer.path.read_bytes()
     if hashlib.sha256(raw).hexdigest() != tokenizer.fingerprint:
         raise PilekitError(
@@ -109,24 +112,20 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int | None)
         )
     (folder / "tokenizer.json").write_bytes(raw)
     reference = tokenizers.Tokenizer.from_str(raw.decode())
-    ids = {
-        "bos_token": tokenizer.bos_id,
-        "eos_token": tokenizer.eos_id,
-        "pad_token": tokenizer.pad_id,
-        "mask_token": tokenizer.mask_id,
-    }
     config: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json and nothing else, in any version of transformers
+        "tokenizer_class": "PreTrainedTokenizerFast",  # makes every version of transformers use tokenizer.json alone
         "clean_up_tokenization_spaces": False,
-        **{role: reference.id_to_token(number) for role, number in ids.items() if number is not None},
     }
+    for role in ("bos", "eos", "pad", "mask"):
+        if (number := getattr(tokenizer, f"{role}_id")) is not None:
+            config[f"{role}_token"] = reference.id_to_token(number)
     if max_length is not None:
         config["model_max_length"] = max_length
     (folder / "tokenizer_config.json").write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: str) -> None:
-    """Say so where AutoTokenizer passes over what the folder says, as it does for some forty model types."""
+    """Warn if AutoTokenizer ignores the folder's tokenizer, as it does for about forty model types."""
     texts = probe_texts([])
     ids, offsets = tokenizer.encode_batch(texts)
     try:
@@ -134,7 +133,7 @@ def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: s
             other: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
             encoded = other(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         same = encoded == [ids[start:end].tolist() for start, end in pairwise(offsets)]
-    except Exception:  # whatever a tokenizer of another kind makes of this file
+    except Exception:  # a tokenizer class of another kind may fail in any way
         same = False
     if not same:
         logger.warning(
@@ -145,29 +144,12 @@ def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: s
         )
 
 
-def _put_in_place(partial: Path, folder: Path, replaced: Path) -> None:
-    """`partial` becomes `folder`, and what was there is removed."""
-    if not folder.exists():
-        partial.rename(folder)
-    elif _exchange(partial, folder):
-        shutil.rmtree(partial)
-    else:
-        folder.rename(replaced)
-        partial.rename(folder)
-        shutil.rmtree(replaced)
-
-
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; false where the system has no such call or the file system refuses it."""
+    """Exchange two names in one step; False if the system or the file system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
     return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def _flush(path: Path) -> None:

@@ -1,12 +1,10 @@
-"""The shapes of the Pythia models, as plain numbers.
+"""The shapes of the Pythia models (Biderman et al., 2023), which were trained on the Pile.
 
-Pythia (Biderman et al., 2023) was trained on the Pile, so its shapes are the natural ones to train here, and their
-published figures the ones to compare with. All are GPT-NeoX models with a parallel residual, rotary embeddings on a
-quarter of each head, an untied head and a feed-forward layer four times as wide as the model; they differ only in the
-three numbers below. With the 50,304 rows that they were published with, `pythia-14m` has 14,067,712 parameters and
-`pythia-2.8b` 2,775,208,960. Only the two largest had more rows, because theirs were cut over several GPUs: with 50,432
-of them, `pythia-6.9b` has 6,857,302,016 parameters, and with 50,688, `pythia-12b` has 11,846,072,320. This module
-imports neither torch nor transformers, so that a name can be checked at once.
+All are GPT-NeoX models with a parallel residual, rotary embeddings on a quarter of each head, an untied head and a
+feed-forward layer four times as wide as the model; they differ only in the three numbers below. With the published
+50,304 embedding rows, `pythia-14m` has 14,067,712 parameters and `pythia-2.8b` 2,775,208,960. The two largest were
+published with more rows: `pythia-6.9b` with 50,432 (6,857,302,016 parameters), `pythia-12b` with 50,688
+(11,846,072,320). This module imports neither torch nor transformers, so that a name can be checked at once.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What distinguishes one preset from another."""
+    """The numbers in which presets differ."""
 
     hidden_size: int
     """Width of the model; the feed-forward layer is four times as wide."""
@@ -38,4 +36,4 @@ PRESETS: dict[str, Shape] = {
     "pythia-6.9b": Shape(hidden_size=4096, layers=32, heads=32),
     "pythia-12b": Shape(hidden_size=5120, layers=36, heads=40),
 }
-"""Name to shape, smallest first; sizes as published, embeddings included (`pythia-1b` has 1,011,781,632 parameters)."""
+"""Name to shape, smallest first."""

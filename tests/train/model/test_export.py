@@ -85,7 +85,7 @@ def in_a_child(function: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "llama", "tied llama", "qwen2", "bloom"])
+@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "tied llama", "bloom"])
 def test_other_tools_read_the_same_model(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     lm = model_of(kind)
     lm.model.train()
@@ -105,9 +105,8 @@ def test_other_tools_read_the_same_model(kind: str, tokenizer: Tokenizer, tmp_pa
     assert ours.max_length == lm.max_length
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "llama", "bloom"])
-def test_other_tools_read_the_same_tokenizer(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    export_model(tmp_path / "model", model_of(kind), tokenizer)
+def test_other_tools_read_the_same_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    export_model(tmp_path / "model", model_of("gpt_neox"), tokenizer)
     assert (tmp_path / "model" / "tokenizer.json").read_bytes() == tokenizer.path.read_bytes()
     texts = [*(word for word in WORDS if "<|" not in word), "", " lead and trail ", "e\u0301 \r\n\t", "日本" * 9]
     ids, offsets = tokenizer.encode_batch(texts)
@@ -123,7 +122,7 @@ def test_other_tools_read_the_same_tokenizer(kind: str, tokenizer: Tokenizer, tm
     assert ours.fingerprint == tokenizer.fingerprint
 
 
-def test_where_transformers_builds_a_tokenizer_of_its_own_a_warning_says_what_to_do(
+def test_a_warning_if_transformers_builds_another_tokenizer(
     tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "model"
@@ -153,18 +152,14 @@ def test_special_tokens_that_a_config_names_are_kept(tmp_path: Path) -> None:
     assert (other.eos_token_id, other.bos_token_id, other.pad_token_id) == expected
 
 
-def test_nothing_of_this_machine_is_written(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    lm = load_causal_lm(tiny_model_dir(tmp_path / "from"))
-    export_model(tmp_path / "model", lm, tokenizer)
-    assert all(str(tmp_path).encode() not in raw for raw in content(tmp_path / "model").values())
-
-
-def test_the_config_of_the_run_lies_beside_the_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    lm, config = model_of("gpt_neox"), '[data]\npath = "größe"\n'
+def test_the_config_of_the_run_lies_beside_the_model_and_no_path_of_this_machine(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    lm, config = load_causal_lm(tiny_model_dir(tmp_path / "from")), '[data]\npath = "größe"\n'
     export_model(tmp_path / "model", lm, tokenizer, config=config)
     export_model(tmp_path / "without", lm, tokenizer)
     assert content(tmp_path / "model") == {**content(tmp_path / "without"), "config.toml": config.encode()}
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() == lm.model.num_parameters()
+    assert all(str(tmp_path).encode() not in raw for raw in content(tmp_path / "model").values())
 
 
 def test_an_older_model_is_replaced_and_leftovers_go(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -181,8 +176,8 @@ def test_an_older_model_is_replaced_and_leftovers_go(tokenizer: Tokenizer, tmp_p
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the names are exchanged by Linux only")
-def test_killed_at_any_moment_there_is_a_whole_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Export is killed at its first system call, its second, ... until it gets through."""
+def test_a_kill_at_any_moment_leaves_a_whole_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Kill the export at its first system call, its second, and so on until it finishes."""
     newer, kept, folder = model_of("llama"), tmp_path / "kept", tmp_path / "run" / "model"
     export_model(kept, newer, tokenizer)
     whole = [{}, content(kept)]
@@ -197,7 +192,7 @@ def test_killed_at_any_moment_there_is_a_whole_model(tokenizer: Tokenizer, tmp_p
         code = in_a_child(lambda: (kill_at(len(found)), export_model(folder, newer, tokenizer)))  # type: ignore[misc]
         assert code in (0, -signal.SIGKILL)
         found.append(whole.index(content(folder)))
-        if len(found) % 20 == 0:  # what a kill leaves does not hinder the next
+        if len(found) % 20 == 0:  # leftovers of a kill do not harm the next export
             export_model(folder, newer, tokenizer)
             assert content(folder) == whole[1]
             assert names(folder.parent) == ["model"]
@@ -205,14 +200,14 @@ def test_killed_at_any_moment_there_is_a_whole_model(tokenizer: Tokenizer, tmp_p
     assert {*found[:-1]} == {0, 1}  # it was killed before the exchange and after it
 
 
-def test_where_names_cannot_be_exchanged_a_kill_is_made_good(
+def test_a_kill_between_two_renames_is_repaired(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "_exchange", lambda _one, _other: False)
     folder = tmp_path / "model"
     export_model(folder, model_of("gpt2"), tokenizer)
     older = content(folder)
-    folder.rename(tmp_path / "model.replaced")  # as a kill between the two renames leaves it
+    folder.rename(tmp_path / "model.replaced")  # the state after a kill between the two renames
     tokenizer.path.write_bytes(b"{}")
     with pytest.raises(PilekitError, match="has changed since it was loaded"):
         export_model(folder, model_of("llama"), tokenizer)
@@ -237,7 +232,7 @@ def kill_at(calls: int) -> None:
     sys.addaudithook(hook)
 
 
-@pytest.mark.parametrize("limit", [0, 100, 5_000, 100_000])
+@pytest.mark.parametrize("limit", [100, 100_000])
 def test_a_full_disk_leaves_the_older_model(limit: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     export_model(folder, model_of("gpt2"), tokenizer)
@@ -255,14 +250,14 @@ def test_a_full_disk_leaves_the_older_model(limit: int, tokenizer: Tokenizer, tm
     assert names(tmp_path) == ["model", "tokenizer"]
 
 
-def test_a_tokenizer_that_has_changed_meanwhile_is_not_exported(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_changed_tokenizer_is_not_exported(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tiny_tokenizer(tokenizer.path.parent, vocab_size=290)
     with pytest.raises(PilekitError, match="has changed since it was loaded"):
         export_model(tmp_path / "model", model_of("gpt2"), tokenizer)
     assert names(tmp_path) == ["tokenizer"]
 
 
-def test_settings_for_generating_that_transformers_would_not_save_do_not_matter(tmp_path: Path) -> None:
+def test_generation_settings_that_transformers_refuses_do_not_matter(tmp_path: Path) -> None:
     source = tiny_model_dir(tmp_path / "from")
     lm, tokenizer = load_causal_lm(source), load_tokenizer(source)
     lm.model.generation_config.temperature = -3.0
@@ -271,12 +266,3 @@ def test_settings_for_generating_that_transformers_would_not_save_do_not_matter(
     export_model(tmp_path / "model", lm, tokenizer)
     assert lm.model.generation_config.temperature == -3.0
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-
-
-def test_exporting_says_nothing_on_stderr(
-    tokenizer: Tokenizer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    lm = model_of("gpt_neox")
-    capfd.readouterr()
-    export_model(tmp_path / "model", lm, tokenizer)
-    assert capfd.readouterr() == ("", "")
