@@ -1,4 +1,4 @@
-"""`python -m pilekit.train`: one rank of `pilekit train`, with its options; `torchrun -m pilekit.train` starts many."""
+"""`python -m pilekit.train`: one rank of `pilekit train`, with its options. `torchrun -m pilekit.train` starts many."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ import sys
 from pilekit.cli.main import rank_main
 from pilekit.train.launch.launch import end_with_launcher
 
-
-def rank() -> None:
-    """Run the command in this process, which ends with its exit code."""
+if __name__ == "__main__":
     end_with_launcher()
     sys.argv[1:1] = ["train"]
     rank_main()
-
-
-if __name__ == "__main__":
-    rank()

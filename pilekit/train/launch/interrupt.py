@@ -1,14 +1,14 @@
-"""Ctrl-C and SIGTERM, politely: both ask the loop to stop after its step, a second Ctrl-C stops at once.
+"""Ctrl-C and SIGTERM: both ask the training loop to stop after its step; a second Ctrl-C stops at once.
 
-A step that is cut in the middle would be lost; one that ends is saved. So either signal only sets a flag, which the
-ranks share, since one that stopped alone would leave the others waiting. SIGTERM is what schedulers send before they
-take a machine away, and launchers pass on: a rank may well get it twice, so only Ctrl-C, which a person presses again
-on purpose, cuts short what is under way. Before the loop there is nothing to save, and SIGTERM just ends the process;
-while modules are imported both wait, since an exception that is raised amid an import may be caught there and lost. A
-rank that waits for others to come, in which Python hears of no signal, leaves them to the system.
+A step that is cut off would be lost, and a rank that stops alone leaves the others waiting. So a signal only sets a
+flag, which the ranks share between steps. Schedulers send SIGTERM, launchers pass it on, and a rank may get it twice.
+Therefore only Ctrl-C, which a person repeats on purpose, cuts a step short.
 
-Python lets nobody but the main thread have signals: elsewhere (a notebook's worker) nothing changes, and both do what
-they always did.
+Before the loop there is nothing to save, and SIGTERM ends the process. During imports both signals wait, because code
+that is being imported may catch the exception. A rank that waits for the others to connect hears nothing in Python, so
+there the signals keep the system's meaning.
+
+Only the main thread of a process receives signals. In other threads these functions change nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _newest: signal.Signals | None = None
 
 
 def interrupted_by() -> signal.Signals | None:
-    """The signal that last asked a loop of this process to stop; None if only another rank had one, or none."""
+    """The signal that last asked a loop of this process to stop; None if only another rank received one, or none."""
     return _newest
 
 
 @contextmanager
 def first_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C or SIGTERM came; another Ctrl-C raises KeyboardInterrupt."""
+    """Yield a function that says whether Ctrl-C or SIGTERM came. A second Ctrl-C raises KeyboardInterrupt."""
     asked = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -46,10 +46,10 @@ def first_interrupt() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM raises SystemExit(0), so that what is open is closed: for all that goes before the loop and after it."""
+    """SIGTERM raises SystemExit(0), which closes what is open: for the time before and after the loop."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is under way, however often it is asked for
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
         raise SystemExit(0)
 
     with _handling({signal.SIGTERM: leave}):
@@ -58,7 +58,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM do at the end of the block what they do outside; the second of a kind does it at once."""
+    """Ctrl-C and SIGTERM take effect at the end of the block. The second of a kind takes effect at once."""
     outside = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     held: list[int] = []
 
@@ -74,7 +74,7 @@ def held_signals() -> Iterator[None]:
 
 @contextmanager
 def unhandled_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the process on the spot: for a long wait outside of Python, with nothing open to close."""
+    """Ctrl-C and SIGTERM end the process at once: for a long wait outside of Python with nothing open."""
     heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
     with _handling(dict.fromkeys(heard, signal.SIG_DFL)):
         yield

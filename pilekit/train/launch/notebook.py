@@ -1,13 +1,12 @@
 """`notebook_launch`: a function in several ranks, from a notebook or a script.
 
-A function that a fresh Python can import, with arguments that it can unpickle, runs in fresh processes: nothing of this
-one is with them. What a notebook or a script defines itself no other process can import; it runs in forks of this
-process. A fork has what its parent had, but of its threads only the one that forked. So it is made by a thread of its
-own, which has never computed: for the threads that OpenMP keeps for any other, its fork would wait for ever. What
-cannot be forked (an open process group, a GPU in use) is refused; the error says what helps: a function in a module, or
-a fresh kernel.
+A function that a fresh Python can import, with picklable arguments, runs in fresh processes that inherit nothing. No
+other process can import a function that a notebook or a script defines itself, so such a function runs in forks of
+this process. A fork copies only the thread that forks. If that thread has computed, the fork would wait forever for
+OpenMP's other threads; so a new thread makes the forks. A process with an open process group or a GPU in use cannot
+fork, and the error names the remedy: a function in a module, or a fresh kernel.
 
-The ranks meet in a store of this process, so no port can be taken by another between choosing and using it.
+The ranks meet in a store of this process, so no other program can take the port between its choice and its use.
 """
 
 from __future__ import annotations
@@ -33,17 +32,35 @@ from pilekit.errors import PilekitError, visible
 T = TypeVar("T")
 
 GRACE_SECONDS = 15.0
-"""For the others to end by themselves when one rank has failed: they hear of it as soon as they talk to it."""
+"""Time for the other ranks to end by themselves after one has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A process in a session of its own. `answers` yields one pickled pair: (True, value) or (False, `_Failure`)."""
+
+    pid: int
+    answers: Connection[Any, Any]
+    join: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An error of a rank; `message` is set for a PilekitError, which needs no traceback."""
+
+    message: str
+    summary: str
+    trace: str
 
 
 def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
-    """Run `fn(*args)` in `nproc` ranks of this machine at once, and return what it returns in rank 0.
+    """Run `fn(*args)` in `nproc` ranks of this machine at once, and return the result of rank 0.
 
     In each of them a `Trainer`, a `PileStream` and torch.distributed find rank and world size by themselves; a machine
     with GPUs gives each its own. The cores are shared out as threads, unless OMP_NUM_THREADS says how many.
 
     An interrupt (Ctrl-C, a notebook's stop button) is passed on: a Trainer then saves and returns. A second one ends
-    all at once. PilekitError if a rank fails, with its message or, in the notes, its traceback.
+    all at once. Raises PilekitError if a rank fails, with its message or, in the notes, its traceback.
     """
     if type(nproc) is not int or nproc < 1:
         raise PilekitError(f"nproc is a whole number from 1 on, not {visible(repr(nproc), 80)}")
@@ -54,18 +71,9 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
 
     check_gpus(nproc, "nproc =")
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environments = [
-        {
-            **rank_environment(nproc),
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(nproc),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-        }
-        for rank in range(nproc)
-    ]
+    job = rank_environment(nproc) | {"WORLD_SIZE": str(nproc), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    environments = [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)]
     work = _importable(fn, args)
     if work is not None:
         ranks = [_fresh(work, environment) for environment in environments]
@@ -76,41 +84,45 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    """A process that leads a session of its own, and what it says: (worked, value or (line, traceback))."""
-
-    pid: int
-    answers: Connection[Any, Any]
-    join: Callable[[], object]
-
-
 def _importable(fn: Callable[..., Any], args: Sequence[Any]) -> bytes | None:
-    """Function and arguments pickled, if another process can make something of that."""
+    """Function and arguments, pickled; None if another process could not unpickle them."""
     try:
         work = pickle.dumps((fn, args))
-    except Exception:  # a lambda, an inner function, an open file: whatever pickle says of it
+    except Exception:  # a lambda, an inner function, an open file: pickle raises many kinds
         return None
     return None if b"__main__" in work else work
 
 
 def _fresh(work: bytes, environment: dict[str, str]) -> _Rank:
-    """A new Python that runs `work`."""
+    """Start a new Python that runs `work`."""
     ours, theirs = multiprocessing.Pipe()
-    path = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
         [sys.executable, "-m", "pilekit.train.launch.notebook", str(theirs.fileno())],
-        env={**os.environ, **environment, "PYTHONPATH": path},
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         pass_fds=[theirs.fileno()],
         start_new_session=True,
     )
     theirs.close()
-    with contextlib.suppress(BrokenPipeError):  # it is gone already, which is heard of later
+    with contextlib.suppress(BrokenPipeError):  # it has died, which `_result` will see
         ours.send_bytes(work)
     return _Rank(process.pid, ours, process.wait)
 
 
+def _check_forkable(torch: Any) -> None:
+    why = None
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        why = "this process has joined a process group (a Trainer does)"
+    elif torch.cuda.is_initialized():
+        why = "this process uses a GPU"
+    if why is not None:
+        raise PilekitError(
+            f"{why}, so ranks cannot be forked from it; put the function into a module and import it from there, or "
+            "restart the kernel and call notebook_launch first"
+        )
+
+
 def _forks(fn: Callable[..., Any], args: Sequence[Any], environments: Sequence[dict[str, str]]) -> list[_Rank]:
+    """Fork this process once for each environment, from a new thread."""
     ranks: list[_Rank] = []
     context = multiprocessing.get_context("fork")
 
@@ -123,7 +135,7 @@ def _forks(fn: Callable[..., Any], args: Sequence[Any], environments: Sequence[d
             assert process.pid is not None
             ranks.append(_Rank(process.pid, ours, process.join))
 
-    for stream in (sys.stdout, sys.stderr):  # or each fork would write again what stands there
+    for stream in (sys.stdout, sys.stderr):  # or each fork would write the buffered text again
         stream.flush()
     thread = threading.Thread(target=start)
     thread.start()
@@ -145,49 +157,33 @@ def _forked(
     os.environ.update(environment)
     import torch
 
-    with contextlib.suppress(ValueError):  # a list, one for each level: not of use here
+    with contextlib.suppress(ValueError):  # OMP_NUM_THREADS may be a list, one number per level
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     _answer(answers, fn, args)
 
 
 def _answer(answers: Connection[Any, Any], fn: Callable[..., Any], args: Sequence[Any]) -> None:
-    """Run the function and send what came of it."""
+    """Run the function and send its result or its error."""
     try:
         value = fn(*args)
         answer = pickle.dumps((True, value if os.environ["RANK"] == "0" else None))
     except BaseException as error:
-        line = str(error) if isinstance(error, PilekitError) else ""
-        kind = type(error).__name__
+        message = str(error) if isinstance(error, PilekitError) else ""
         text = visible(str(error).partition("\n")[0], 300)
-        told = "" if line else f"{kind}{text and f': {text}'}"
-        answer = pickle.dumps((False, (line, told, traceback.format_exc())))
+        summary = f"{type(error).__name__}{text and f': {text}'}"
+        answer = pickle.dumps((False, _Failure(message, summary, traceback.format_exc())))
     with contextlib.suppress(BrokenPipeError):
         answers.send_bytes(answer)
 
 
-def _check_forkable(torch: Any) -> None:
-    why = None
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        why = "this process has joined a process group (a Trainer does)"
-    elif torch.cuda.is_initialized():
-        why = "this process uses a GPU"
-    if why is not None:
-        raise PilekitError(
-            f"{why}, so ranks cannot be forked from it; put the function into a module and import it from there, or "
-            "restart the kernel and call notebook_launch first"
-        )
-
-
 def _result(ranks: Sequence[_Rank]) -> Any:
-    """What rank 0 answered; when this returns or raises, all ranks have ended."""
-    answers: dict[int, Any] = {}
-    failed: int | None = None  # the first that did
-    interrupted = False
-    end = float("inf")
+    """The answer of rank 0. When this returns or raises, all ranks have ended."""
+    answers: dict[int, tuple[bool, Any] | None] = {}  # None for a rank that died
+    interrupted, end = False, float("inf")
     try:
         while len(answers) < len(ranks) and time.monotonic() < end:
+            waiting = {one.answers: rank for rank, one in enumerate(ranks) if rank not in answers}
             try:
-                waiting = {one.answers: rank for rank, one in enumerate(ranks) if rank not in answers}
                 ready = wait(list(waiting), None if end == float("inf") else max(0.0, end - time.monotonic()))
             except KeyboardInterrupt:
                 if interrupted:
@@ -204,34 +200,36 @@ def _result(ranks: Sequence[_Rank]) -> Any:
                     answers[rank] = pickle.loads(connection.recv_bytes())
                 except (EOFError, OSError):
                     answers[rank] = None
-                if failed is None and (answers[rank] is None or not answers[rank][0]):
-                    failed, end = rank, time.monotonic() + GRACE_SECONDS
+                if end == float("inf") and not (answers[rank] or (False,))[0]:
+                    end = time.monotonic() + GRACE_SECONDS
     finally:
-        finished = failed is None and len(answers) == len(ranks)
         for one in ranks:
-            if not finished:
+            if end < float("inf") or len(answers) < len(ranks):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(one.pid, signal.SIGKILL)
             one.join()
             one.answers.close()
-    if failed is not None:
+    if end < float("inf"):
         raise _error(answers, interrupted=interrupted)
+    assert answers[0] is not None
     return answers[0][1]
 
 
-def _error(answers: dict[int, Any], *, interrupted: bool) -> BaseException:
-    """The error to raise: of a rank that died, else of one that failed by itself, else of one that lost another."""
+def _error(answers: dict[int, tuple[bool, Any] | None], *, interrupted: bool) -> BaseException:
+    """The error to raise: of a rank that died, else of a rank that failed by itself, else of one that lost another."""
+    failures: list[tuple[int, _Failure]] = []
     for rank, answer in sorted(answers.items()):
         if answer is None:
-            return PilekitError(f"rank {rank} died without a word; look at what it and the system said (memory?)")
-    own = [(rank, told) for rank, (worked, told) in sorted(answers.items()) if not worked]
-    if interrupted and all(told[1].startswith("KeyboardInterrupt") for _, told in own):
+            return PilekitError(f"rank {rank} died without a message; see its output and the system's log (memory?)")
+        if not answer[0]:
+            failures.append((rank, answer[1]))
+    if interrupted and all(failure.summary.startswith("KeyboardInterrupt") for _, failure in failures):
         return KeyboardInterrupt()
-    rank, (line, told, trace) = min(own, key=lambda one: (": another rank is gone" in one[1][0], one[0]))
-    if line:
-        return PilekitError(line)
-    error = PilekitError(f"rank {rank} failed with {told}")
-    error.add_note(trace)
+    rank, failure = min(failures, key=lambda one: (": another rank is gone" in one[1].message, one[0]))
+    if failure.message:
+        return PilekitError(failure.message)
+    error = PilekitError(f"rank {rank} failed with {failure.summary}")
+    error.add_note(failure.trace)
     return error
 
 

@@ -1,4 +1,4 @@
-"""What ranks run in the tests of `notebook_launch`: functions that a fresh process can import."""
+"""Functions for the ranks of `notebook_launch` in its tests; a fresh process can import them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unpicklable() -> object:
 
 
 def loop(folder: Path) -> int:
-    """Until it is interrupted; the number of the step after which all stopped."""
+    """Run until interrupted; returns the step after which all stopped."""
     ranks = join()
     step = 0
     with first_interrupt() as asked:
@@ -51,7 +51,7 @@ def loop(folder: Path) -> int:
 
 
 def stay(folder: Path) -> None:
-    """For ever, whatever is asked."""
+    """Never end, whatever signal comes."""
     file = folder / f"{join().rank}"
     signal.signal(signal.SIGINT, lambda *_: file.write_text(f"{os.getpid()} asked"))
     file.write_text(str(os.getpid()))

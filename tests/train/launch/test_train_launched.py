@@ -1,4 +1,4 @@
-"""Whole runs in several processes, under `pilekit train` and under torchrun: killed, stopped, and gone on with."""
+"""Whole runs in several processes, under `pilekit train` and torchrun: killed, stopped and resumed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.process_groups import ROOT
+from tests.train.launch.test_launch import is_there, wait_for
 from tests.train.runs import lines, tiny_run
-from tests.train.test_launch import is_there, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SECONDS = 240.0
 STEPS = 60
-"""So many that what is done to a run after its first ones, however late, is done amid it."""
+"""Enough steps that a signal after the first ones always comes before the last."""
 BIN = Path(sys.executable).parent
 
 
@@ -118,13 +118,12 @@ def test_killed_ranks_start_again_and_end_with_the_same_weights(
 @pytest.mark.parametrize(
     ("launcher", "number", "to", "code"),
     [
-        ("pilekit", signal.SIGTERM, "launcher", 0),
         ("pilekit", signal.SIGINT, "launcher", 130),
         ("torchrun", signal.SIGTERM, "launcher", None),
         ("torchrun", signal.SIGTERM, "ranks", 0),
     ],
 )
-def test_a_run_that_is_stopped_saves_and_goes_on(
+def test_a_run_that_is_stopped_saves_and_resumes(
     made: Path, undisturbed: Path, tmp_path: Path, launcher: str, number: signal.Signals, to: str, code: int | None
 ) -> None:
     run = tmp_path / "runs" / "tiny"
@@ -150,7 +149,7 @@ def test_a_run_that_is_stopped_saves_and_goes_on(
     assert lines(run) == lines(undisturbed)
 
 
-def test_what_fails_on_all_ranks_is_told_once(made: Path, tmp_path: Path) -> None:
+def test_an_error_of_all_ranks_is_printed_once(made: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with running(command("torchrun", made / "tiny.toml", "--set", 'data.subsets=["nothing"]'), tmp_path) as process:
         _, stderr = process.communicate(timeout=SECONDS)
@@ -158,7 +157,7 @@ def test_what_fails_on_all_ranks_is_told_once(made: Path, tmp_path: Path) -> Non
     assert len(re.findall("^error: ", stderr, re.M)) == 1, stderr
 
 
-def test_a_run_that_another_holds_is_told_once(made: Path, tmp_path: Path) -> None:
+def test_a_run_that_another_process_holds_is_refused_once(made: Path, tmp_path: Path) -> None:
     with running(command("pilekit", made / "tiny.toml"), tmp_path) as holder:
         wait_for(lambda: steps_in(tmp_path / "runs" / "tiny") >= 1)
         holder.send_signal(signal.SIGSTOP)
@@ -171,4 +170,4 @@ def test_a_run_that_another_holds_is_told_once(made: Path, tmp_path: Path) -> No
     assert (process.returncode, stdout) == (1, "")
     told, launcher = stderr.splitlines()
     assert "trains in this folder" in told
-    assert launcher.startswith("error: rank 0 of the run ended with exit code 1; what it said stands above")
+    assert launcher.startswith("error: rank 0 of the run ended with exit code 1; see its message above")

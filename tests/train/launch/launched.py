@@ -1,8 +1,8 @@
-"""What `launch` starts in its tests in place of a training run: a rank that does as its arguments say.
+"""A rank that `launch` starts in its tests in place of a training run; its arguments say what it does.
 
-    python -m tests.train.launched FOLDER KIND [more arguments]
+    python -m tests.train.launch.launched FOLDER KIND [more arguments]
 
-Every rank leaves `FOLDER/<rank>.<attempt>.json`, and waits there until all have.
+Every rank writes `FOLDER/<rank>.<attempt>.json` and waits until all have.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def refuse(ranks: Ranks) -> None:
 
 
 def count(ranks: Ranks, folder: Path, attempt: int, killed_at: str, last_attempt: str) -> None:
-    """Add up, saving at each step as a run does; rank 1 is killed in the middle of a step of the first attempts."""
+    """Add numbers, saving at each step as a run does; rank 1 is killed within a step of the first attempts."""
     saved = folder / "saved.json"
     step, total = json.loads(saved.read_text()) if saved.exists() else (0, 0.0)
     ranks.gather(None)  # all have read it

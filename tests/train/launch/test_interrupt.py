@@ -1,0 +1,109 @@
+"""Ctrl-C and SIGTERM set a flag first; afterwards the old handlers are back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from pilekit.train.launch.interrupt import (
+    ended_by_sigterm,
+    first_interrupt,
+    held_signals,
+    interrupted_by,
+    unhandled_signals,
+)
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_restored() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in BOTH]
+    yield
+    assert [signal.getsignal(number) for number in BOTH] == before
+
+
+def send(number: signal.Signals) -> None:
+    """To this process, which handles it before the next line."""
+    os.kill(os.getpid(), number)
+
+
+def test_the_first_signal_is_a_flag_and_only_ctrl_c_stops_at_once() -> None:
+    for number in BOTH:
+        with first_interrupt() as asked:
+            assert not asked()
+            send(number)
+            assert asked()
+            send(signal.SIGTERM)
+            assert interrupted_by() is signal.SIGTERM
+            with pytest.raises(KeyboardInterrupt):
+                send(signal.SIGINT)
+            assert asked()
+        with first_interrupt() as asked:
+            assert not asked()
+
+
+def test_outside_the_loop_sigterm_closes_what_is_open_and_ends_with_0() -> None:
+    closed = []
+    with pytest.raises(SystemExit) as ended, ended_by_sigterm():
+        with first_interrupt() as asked:  # the loop's flag takes precedence
+            send(signal.SIGTERM)
+            assert asked()
+        try:
+            send(signal.SIGTERM)
+        finally:
+            send(signal.SIGTERM)  # while it closes
+            closed.append(True)
+    assert ended.value.code == 0
+    assert closed == [True]
+
+
+def test_a_signal_during_imports_is_not_lost() -> None:
+    for number, raised in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+        reached = []
+        with ended_by_sigterm():
+            with pytest.raises(raised):
+                with held_signals():
+                    with suppress(BaseException):  # as an imported module may
+                        send(number)
+                    reached.append(True)
+                reached.append(False)
+            with held_signals():
+                pass  # nothing is left of the first block
+        assert reached == [True]
+    with pytest.raises(KeyboardInterrupt), held_signals():
+        send(signal.SIGINT)
+        reached.append(True)
+        send(signal.SIGINT)  # the second takes effect at once
+        reached.append(False)
+    assert reached == [True, True]
+
+
+def test_a_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_signals():
+            send(signal.SIGINT)
+        with unhandled_signals():
+            send(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_leaves_signals_alone() -> None:
+    found = []
+
+    def look() -> None:
+        before = signal.getsignal(signal.SIGINT)
+        with ended_by_sigterm(), first_interrupt() as asked:
+            found.append(not asked() and signal.getsignal(signal.SIGINT) is before)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [True]
