@@ -1,4 +1,4 @@
-"""The progress of an evaluation in stored bytes, read and scored."""
+"""The progress of an evaluation, in stored bytes that are read and scored."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class ScoringProgress:
     READ_AHEAD = 4 << 20
 
     def __init__(self, advance: Callable[[int], None], world_size: int = 1) -> None:
-        self.advance = advance
-        self.bytes_per_token = self.BYTES_PER_TOKEN * world_size
-        self.bytes_read = self.told = self.tokens = 0
+        self._advance = advance
+        self._bytes_per_token = self.BYTES_PER_TOKEN * world_size
+        self._read = self._reported = self._tokens = 0
 
     def read(self, amount: int) -> None:
-        """`amount` more stored bytes are read."""
-        self.bytes_read += amount  # the decoding thread's only act here: what is due is told by the other alone
+        """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
+        self._read += amount
 
     def passing(self, batches: Iterable[T]) -> Iterator[T]:
-        """`batches`; with each that is asked for, tell what is due."""
+        """Yield `batches`, and report before each."""
         for batch in batches:
             self.scored(0)
             yield batch
 
     def scored(self, tokens: int) -> None:
-        """`tokens` more are scored."""
-        self.tokens += tokens
-        due = max(int(self.tokens * self.bytes_per_token), self.bytes_read - self.READ_AHEAD)
-        self._tell(min(due, self.bytes_read))
+        """Count `tokens` more as scored, and report."""
+        self._tokens += tokens
+        self._report(max(int(self._tokens * self._bytes_per_token), self._read - self.READ_AHEAD))
 
     def all(self) -> None:
-        """All that was read is dealt with."""
-        self._tell(self.bytes_read)
+        """Report everything that was read."""
+        self._report(self._read)
 
-    def _tell(self, due: int) -> None:
-        if due > self.told:
-            self.advance(due - self.told)
-            self.told = due
+    def _report(self, done: int) -> None:
+        done = min(done, self._read)
+        if done > self._reported:
+            self._advance(done - self._reported)
+            self._reported = done

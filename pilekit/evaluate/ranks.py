@@ -1,15 +1,15 @@
-"""The ranks of an evaluation: each scores its own documents, asks the others for nothing, and then they meet.
+"""The ranks of an evaluation: each scores its own documents without the others, and then they meet.
 
-They may take hours, and not equally long; a collective operation would give up waiting. So a rank that is done says so
-in the store where the ranks found each other, and waits there until all are. While it works and while it waits a thread
-of its own leaves a sign of life there every second: a rank that has given none for a while is gone. One that fails says
-that too, and the others, who look for it between two forward passes, stop and raise what it raised.
+Ranks may take hours, and some longer than others, while a collective operation gives up after minutes. So a rank that
+is done says so in the store where the ranks found each other, and waits there for the others. A thread leaves a sign of
+life there every second: a rank without one for a while is gone. A rank that fails says so too. The others look for that
+between two forward passes, stop, and raise its message.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -27,98 +27,97 @@ T = TypeVar("T")
 
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 120.0
-"""How long a rank may give no sign of life."""
+"""A rank without a sign of life for so long is gone."""
+REMEDY = "run the same command again: with --out, recorded documents are not scored again"
+
+_calls = itertools.count()
+
+
+def alone() -> Ranks:
+    """The only rank of a job; no process group is made."""
+    nobody = cast("Any", None)
+    return Ranks(0, 1, 0, torch.device("cpu"), mesh=nobody, control=nobody, saving=nobody)
 
 
 def ranks_of_job() -> Ranks:
-    """The ranks that this process is one of; where it is alone, no process group is made."""
-    if dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") != "1":
-        return join()
-    nobody = cast("Any", None)
-    return Ranks(0, 1, 0, torch.device("cpu"), mesh=nobody, control=nobody, saving=nobody)
+    """This process among the ranks of its job."""
+    return join() if dist.is_initialized() or os.environ.get("WORLD_SIZE", "1") != "1" else alone()
 
 
 def apart(ranks: Ranks, work: Callable[[Callable[[], None]], T], lost_after: float = LOST_SECONDS) -> T:
     """`Ranks.on_all_ranks` for work that takes long, and longer on some ranks than on others.
 
-    work         is given a function to call now and then, which raises what another rank has failed with
-    lost_after   seconds without a sign of life after which a rank that is waited for is gone
+    work         is given a function to call now and then, which raises the failure of another rank
+    lost_after   seconds without a sign of life after which a rank is gone
     """
     if ranks.world_size == 1:
         return work(lambda: None)
-    name = ranks.on_rank0(lambda: secrets.token_hex(8))  # one for each call
+    call = next(_calls)
 
     def checked() -> T:
-        signs = _Signs(name, ranks, lost_after)
+        signs = _Signs(call, ranks, lost_after)
         try:
             value = work(signs.check)
             signs.wait_for_all()
             return value
         except BaseException as error:
-            signs.tell(str(error) if isinstance(error, PilekitError) else f"{type(error).__name__} on another rank")
+            signs.fail(str(error) if isinstance(error, PilekitError) else f"{type(error).__name__} on another rank")
             raise
         finally:
-            signs.end()
+            signs.ended.set()
 
     return ranks.on_all_ranks(checked)
 
 
 class _Signs:
-    """What the ranks leave in the store: "failed", "done/<rank>" and "beat/<rank>"."""
+    """The entries of the ranks in the store: "failed", "done/<rank>" and "beat/<rank>"."""
 
-    def __init__(self, name: str, ranks: Ranks, lost_after: float) -> None:
-        store = dist.distributed_c10d._get_default_store()
-        self._store = PrefixStore(f"pilekit/{name}", store)
+    def __init__(self, call: int, ranks: Ranks, lost_after: float) -> None:
+        self._store = PrefixStore(f"pilekit/evaluate/{call}", dist.distributed_c10d._get_default_store())
         self._ranks, self._lost_after, self._checked = ranks, lost_after, 0.0
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         threading.Thread(target=self._beat, name="pilekit-beat", daemon=True).start()
 
     def check(self) -> None:
-        """Raise what another rank has failed with, if one has; asks at most once a second."""
+        """Raise the failure of another rank; looks at most once a second."""
         if time.monotonic() - self._checked >= BEAT_SECONDS:
             self._checked = time.monotonic()
-            if self._has("failed"):
-                raise PilekitError(self._store.get("failed").decode())
+            if (failure := self._get("failed")) is not None:
+                raise PilekitError(failure)
 
     def wait_for_all(self) -> None:
-        """Return when all ranks have come here; raise what one failed with, or that it is gone."""
+        """Return when all ranks have come here; raise the failure of a rank, or that it is gone."""
         self._store.set(f"done/{self._ranks.rank}", "")
         for rank in range(self._ranks.world_size):
-            beat, since = "", time.monotonic()
-            while not self._has(f"done/{rank}"):
+            beat, since = None, time.monotonic()
+            while self._get(f"done/{rank}") is None:
                 self.check()
-                newest = self._store.get(f"beat/{rank}").decode() if self._has(f"beat/{rank}") else ""
-                if newest != beat:
+                if (newest := self._get(f"beat/{rank}")) != beat:
                     beat, since = newest, time.monotonic()
                 elif time.monotonic() - since > self._lost_after:
                     raise PilekitError(
                         f"rank {rank} is gone: no sign of life for {self._lost_after:g} seconds; look at its messages, "
-                        "and run the same command again: with --out, what is recorded is not scored again"
+                        f"and {REMEDY}"
                     )
                 time.sleep(BEAT_SECONDS / 10)
 
-    def tell(self, message: str) -> None:
-        """Say what this rank fails with."""
-        with suppress(RuntimeError):  # the store may be what is gone
+    def fail(self, message: str) -> None:
+        """Tell the others that this rank fails."""
+        with suppress(RuntimeError):  # the store itself may be gone
             self._store.set("failed", message)
 
-    def end(self) -> None:
-        """No further sign of life."""
-        self._ended.set()
-
     def _beat(self) -> None:
-        beats = 0
         with suppress(RuntimeError):
-            while not self._ended.is_set():
-                self._store.set(f"beat/{self._ranks.rank}", str(beats))
-                beats += 1
-                self._ended.wait(BEAT_SECONDS)
+            for beat in itertools.count():
+                self._store.set(f"beat/{self._ranks.rank}", str(beat))
+                if self.ended.wait(BEAT_SECONDS):
+                    return
 
-    def _has(self, key: str) -> bool:
+    def _get(self, key: str) -> str | None:
         try:
-            return bool(self._store.check([key]))
-        except RuntimeError as error:  # the process that kept it
+            return self._store.get(key).decode() if self._store.check([key]) else None
+        except RuntimeError as error:  # the process that kept the store is gone
             raise ToldElsewhere(
-                f"rank {self._ranks.rank}: the rank that the others meet at is gone; look at the messages of the "
-                "others, and run the same command again: with --out, what is recorded is not scored again"
+                f"rank {self._ranks.rank}: the rank that keeps the store of all is gone; look at the messages of the "
+                f"others, and {REMEDY}"
             ) from error

@@ -1,10 +1,10 @@
-"""Which documents are scored, and by whom: text goes by in batches, and none of it is held.
+"""Which documents are scored, and by which rank.
 
-    read -> those of the subsets asked for -> the first `limit` of each subset -> those not recorded yet -> this rank's
+    read -> the subsets asked for -> the first `limit` of each subset -> not recorded yet -> this rank's -> tokens
 
-Every rank reads all of the text, which costs little beside the model, and none asks the others: the deal follows from
-the bytes alone. A document goes to the rank that has the fewest so far, so no rank has more than one document's bytes
-above another, and only its own are tokenized and scored.
+Every rank reads all of the text, which costs little beside the model, and decides alone which documents are its own:
+each document goes to the rank that has the least so far. So no rank has more than one document's bytes above another,
+and it tokenizes and scores only its own documents. No text is kept.
 """
 
 from __future__ import annotations
@@ -14,105 +14,95 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 import numpy as np
 
-from pilekit.corpus import Corpus
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.protocol import Rules
+from pilekit.evaluate.plan import Plan
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.score.causal_nll import TokenizedDocument
+from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import read
 from pilekit.tokenize import Tokenize, Tokenizer
 
 DOCUMENT_BYTES = 64
-"""What a document counts beside its bytes: a million empty ones are work too."""
+"""The weight of a document besides its bytes, so that empty documents are dealt to all ranks too."""
 
 
 def selected(
-    corpus: Corpus,
-    rules: Rules,
-    on_error: OnError,
-    skipped: SkippedLines,
-    advance: Callable[[int], None],
-    labels: dict[str, None] | None = None,
+    plan: Plan, labels: dict[str, int], skipped: SkippedLines, advance: Callable[[int], None]
 ) -> Generator[DocumentBatch, None, None]:
-    """All batches of the documents that `rules` select, in the corpus's order.
+    """All batches of the documents that `plan` selects, in the corpus's order.
 
-    on_error   "raise" or "skip" at a bad line; what is passed over is added to `skipped`
-    advance    called with each further amount of stored bytes read
-    labels     gets those of all documents that are read, also of those that are not selected. So all are decoded, which
-               costs little beside the model; None: only what `rules` select is
+    With a limit, reading ends when all subsets that were asked for are full, else when all of the manifest's and all
+    others met so far are.
+
+    labels    counts the documents taken of each label that is met, also of labels that are not selected
+    skipped   collects the bad lines that are passed over
+    advance   called with each further amount of stored bytes read
     """
-    wanted = None if rules.subsets is None else frozenset(rules.subsets)
-    first = _FirstDocuments(corpus, rules)
-    for shard in corpus.shards:
-        decoded = rules.subsets if labels is None else None
-        with read(shard, decoded, on_error, manifest=corpus.manifest, advance=advance) as reader:
+    limit, manifest = plan.options.limit, plan.corpus.manifest
+    expected = [subset.name for subset in manifest.subsets] if plan.subsets is None else list(plan.subsets)
+
+    def take(label: str) -> bool:
+        taken = labels.setdefault(label, 0)
+        wanted = (plan.subsets is None or label in plan.subsets) and (limit is None or taken < limit)
+        labels[label] = taken + wanted
+        return wanted
+
+    def is_full() -> bool:
+        names = expected if plan.subsets is not None else {*expected, *labels}
+        return limit is not None and bool(names) and all(labels.get(name) == limit for name in names)
+
+    for shard in plan.corpus.shards:
+        with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:
             for batch in reader:
-                if labels is not None and len(labels) < MAX_SUBSETS:
-                    labels.update(dict.fromkeys(batch.subsets))
-                if wanted is not None:
-                    batch = batch.where([label in wanted for label in batch.subsets])
-                yield first.of(batch)
-                if first.are_all_there:
+                yield batch.where([take(label) for label in batch.subsets])
+                if len(labels) > len(expected) + MAX_SUBSETS:
+                    raise too_many_subsets(MAX_SUBSETS)
+                if is_full():
                     break
             skipped.merge(reader.skipped)
-        if first.are_all_there:
+        if is_full():
             return
 
 
 class Recorded:
-    """What is recorded already, and which of it the corpus has been found to hold."""
+    """The records of earlier runs, and which of them the corpus has been found to hold."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
-        self.met = np.zeros(len(records), dtype=np.bool_)
+        names = [records.shards[code] for code in records.shard.tolist()]
+        self.missing = {place: row for row, place in enumerate(zip(names, records.number.tolist(), strict=True))}
 
     def left_of(self, batch: DocumentBatch) -> DocumentBatch:
-        """The documents of `batch` that are not recorded.
-
-        PilekitError for one whose record is of another text or subset: what was scored is not what is there now.
-        """
-        of = self.records
-        if not len(of) or not len(batch):
+        """The documents of `batch` that are not recorded; PilekitError if a record is of another text or subset."""
+        if not self.missing or not len(batch):
             return batch
-        begin, end = np.searchsorted(of.shard, [shard := of.shards.index(batch.shard), shard + 1])
-        places = begin + np.searchsorted(of.number[begin:end], batch.numbers)
-        found = places < end
-        found[found] = of.number[places[found]] == batch.numbers[found]
-        if not found.any():
+        rows = [self.missing.pop((batch.shard, number), None) for number in batch.numbers.tolist()]
+        if all(row is None for row in rows):
             return batch
-        _, hashes = batch.text_hashes()
-        for i in np.flatnonzero(found).tolist():
-            place = int(places[i])
-            if of.text[place] != hashes[i] or of.subsets[of.subset[place]] != batch.subsets[i]:
-                raise PilekitError(
-                    f"{visible(batch.shard, 200)}, document {batch.numbers[i]}: is not the text that was scored and "
-                    "recorded, so the corpus has changed; name another --out, or remove its records/ to score all of "
-                    "it again"
-                )
-        self.met[places[found]] = True
-        return batch.where(~found)
+        of, hashes = self.records, batch.text_hashes()[1].tolist()
+        for i, row in enumerate(rows):
+            if row is not None and (of.text[row] != hashes[i] or of.subsets[of.subset[row]] != batch.subsets[i]):
+                raise _changed(batch.shard, int(batch.numbers[i]), "is not the text that was scored and recorded")
+        return batch.where([row is None for row in rows])
 
     def all_met(self) -> Records:
         """The records, all of which the corpus must have been found to hold, else PilekitError."""
-        missing = np.flatnonzero(~self.met)
-        if len(missing):
-            of, first = self.records, int(missing[0])
-            raise PilekitError(
-                f"{visible(of.shards[of.shard[first]], 200)}, document {of.number[first]}: is recorded, but not among "
-                "the documents that are read, so the corpus has changed; name another --out, or remove its records/ "
-                "to score all of it again"
-            )
+        for shard, number in self.missing:
+            raise _changed(shard, number, "is recorded, but is not among the documents that are read")
         return self.records
 
 
+def _changed(shard: str, number: int, how: str) -> PilekitError:
+    return PilekitError(
+        f"{visible(shard, 200)}, document {number}: {how}, so the corpus has changed; name another --out, or remove "
+        "its records/ to score all of it again"
+    )
+
+
 def dealt(batches: Iterable[DocumentBatch], rank: int, world_size: int) -> Iterator[DocumentBatch]:
-    """This rank's documents of all batches, which every rank must be given alike."""
-    if world_size == 1:
-        yield from batches
-        return
-    loads = [(0, of) for of in range(world_size)]  # a heap: the least loaded first, the lower rank of two alike
+    """This rank's documents of all batches, which must be the same on every rank."""
+    loads = [(0, of) for of in range(world_size)]  # a heap: the least loaded rank first, of equal ones the lowest
     for batch in batches:
         own = np.zeros(len(batch), dtype=np.bool_)
         for i, size in enumerate(batch.text_bytes().tolist()):
@@ -131,28 +121,3 @@ def tokenized(batches: Iterable[DocumentBatch], tokenizer: Tokenizer) -> Iterato
             for i, (begin, end) in enumerate(zip(tokens.offsets, tokens.offsets[1:], strict=False)):
                 number, subset, ids = int(tokens.numbers[i]), tokens.subsets[i], tokens.ids[begin:end]
                 yield TokenizedDocument(batch.shard, number, hashes[i], subset, sizes[i], ids)
-
-
-class _FirstDocuments:
-    """Takes the first `limit` documents of each subset; counts what it takes."""
-
-    def __init__(self, corpus: Corpus, rules: Rules) -> None:
-        self.limit = rules.limit
-        known = [subset.name for subset in corpus.manifest.subsets]
-        self.taken = dict.fromkeys(known if rules.subsets is None else rules.subsets, 0)
-        self.most = len(self.taken) + MAX_SUBSETS
-        self.ends = self.limit is not None and bool(self.taken)
-
-    def of(self, batch: DocumentBatch) -> DocumentBatch:
-        keep = []
-        for subset in batch.subsets:
-            taken = self.taken.get(subset, 0)
-            keep.append(self.limit is None or taken < self.limit)
-            self.taken[subset] = taken + keep[-1]
-        if len(self.taken) > self.most:
-            raise too_many_subsets(MAX_SUBSETS)
-        return batch.where(keep)
-
-    @property
-    def are_all_there(self) -> bool:
-        return self.ends and all(taken == self.limit for taken in self.taken.values())

@@ -25,7 +25,7 @@ from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.result import BitsPerByte
-from pilekit.evaluate.score.causal_nll import Forward, Share, Windows
+from pilekit.evaluate.score.batching import Forward, Share, Windows
 from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import TrainConfig

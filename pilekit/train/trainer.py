@@ -29,7 +29,7 @@ from pilekit.engine.ranks import join, lost_rank
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
 from pilekit.evaluate.model.causal import CausalLM, isolates_documents
-from pilekit.evaluate.model.fitting import is_out_of_memory
+from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint import Checkpoints, Progress
 from pilekit.train.config import TrainConfig, check, to_toml

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pilekit.evaluate import bits_per_byte as module
-from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score import causal_nll as scoring
-from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument
+from pilekit.evaluate.score.batching import TokenizedDocument
 
 
 def lines(out: Path) -> list[dict[str, Any]]:

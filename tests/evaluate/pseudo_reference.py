@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pilekit.evaluate.masked.pseudo_scoring import Template
+from pilekit.evaluate.masked.pseudo_nll import Template
 
 
 @torch.no_grad()

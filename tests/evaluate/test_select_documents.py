@@ -1,4 +1,4 @@
-"""Which documents are scored: subsets, limits, held-out shards; and what is told of those that are not."""
+"""Which documents are scored: subsets, limits, held-out shards; and the warnings about documents that are not."""
 
 from __future__ import annotations
 
@@ -14,69 +14,57 @@ from pilekit.evaluate.bits_per_byte import bits_per_byte
 from tests.evaluate.documents import manifest_of, write
 
 
-def test_labels_in_the_manifests_order_then_as_they_come(tmp_path: Path, model_dir: Path) -> None:
+def test_subsets_are_in_the_manifests_order_then_as_they_come(tmp_path: Path, model_dir: Path) -> None:
     labels = ["zebra", "ArXiv", None, "apple", "Pile-CC", "Github", "ArXiv"]
     shard = write(tmp_path / "a.jsonl", [(label, f"text {label}") for label in labels])
     result = bits_per_byte(model_dir, shard)
     assert list(result.subsets) == ["Pile-CC", "ArXiv", "Github", "zebra", "(none)", "apple"]
     assert result.subsets["ArXiv"].documents == 2
     assert list(bits_per_byte(model_dir, shard, subsets=["(none)", "github"]).subsets) == ["Github", "(none)"]
-
-
-def test_every_pile_subset_can_be_named(model_dir: Path, tmp_path: Path) -> None:
     names = [subset.name for subset in load_manifest().subsets]
-    shard = write(tmp_path / "a.jsonl", [(name, f"text of {name}") for name in reversed(names)])
+    shard = write(tmp_path / "b.jsonl", [(name, f"text of {name}") for name in reversed(names)])
     assert list(bits_per_byte(model_dir, shard).subsets) == names
 
 
-def test_limit_takes_the_first_documents_of_each_subset(tmp_path: Path, model_dir: Path) -> None:
+def test_a_limit_takes_the_first_documents_of_each_subset(tmp_path: Path, model_dir: Path) -> None:
     texts = [("ArXiv", "a" * n) for n in range(1, 6)] + [("Github", "b"), (None, "cc"), (None, "ccc"), (None, "c")]
-    shard = write(tmp_path / "a.jsonl", texts)
-    result = bits_per_byte(model_dir, shard, limit=2)
+    result = bits_per_byte(model_dir, write(tmp_path / "a.jsonl", texts), limit=2)
     sizes = {name: (score.documents, score.bytes) for name, score in result.subsets.items()}
     assert sizes == {"ArXiv": (2, 3), "Github": (1, 1), "(none)": (2, 5)}
-    assert result.protocol["limit"] == 2
 
 
-@pytest.mark.parametrize(
-    ("names", "subsets", "reads_on"),
-    [
+def test_a_limit_ends_reading_when_all_subsets_are_full(tmp_path: Path, model_dir: Path) -> None:
+    write(tmp_path / "corpus" / "00.jsonl", [("A", "a"), ("B", "b"), ("A", "aa")])
+    (tmp_path / "corpus" / "01.jsonl").write_text("this is no document\n")
+    cases: list[tuple[tuple[str, ...], tuple[str, ...] | None, bool]] = [
         (("A", "B"), None, False),
         (("A", "B", "C"), None, True),
         (("A", "B", "C"), ("A", "B"), False),
-        ((), None, True),
         ((), ("B",), False),
-    ],
-)
-def test_limit_stops_reading_once_nothing_more_can_be_wanted(
-    names: tuple[str, ...], subsets: tuple[str, ...] | None, reads_on: bool, tmp_path: Path, model_dir: Path
-) -> None:
-    write(tmp_path / "corpus" / "00.jsonl", [("A", "a"), ("B", "b"), ("A", "aa")])
-    (tmp_path / "corpus" / "01.jsonl").write_text("this is no document\n")
-    corpus = Corpus(tmp_path / "corpus", manifest_of(*names))
-    if reads_on:
-        with pytest.raises(PilekitError, match=r"01\.jsonl, line 1"):
-            bits_per_byte(model_dir, corpus, limit=1, subsets=subsets)
-    else:
-        assert set(bits_per_byte(model_dir, corpus, limit=1, subsets=subsets).subsets) == set(subsets or names)
-
-
-def test_limit_reads_on_for_a_label_that_has_come_up(tmp_path: Path, model_dir: Path) -> None:
-    write(tmp_path / "00.jsonl", [("A", "a"), ("A", "a"), ("X", "x")])
-    write(tmp_path / "01.jsonl", [("X", "x"), ("X", "x")])
-    result = bits_per_byte(model_dir, Corpus(tmp_path, manifest_of("A")), limit=2)
+    ]
+    for names, subsets, reads_on in cases:
+        corpus = Corpus(tmp_path / "corpus", manifest_of(*names))
+        if reads_on:
+            with pytest.raises(PilekitError, match=r"01\.jsonl, line 1"):
+                bits_per_byte(model_dir, corpus, limit=1, subsets=subsets)
+        else:
+            assert set(bits_per_byte(model_dir, corpus, limit=1, subsets=subsets).subsets) == set(subsets or names)
+    write(tmp_path / "more" / "00.jsonl", [("A", "a"), ("A", "a"), ("X", "x")])
+    write(tmp_path / "more" / "01.jsonl", [("X", "x"), ("X", "x")])
+    result = bits_per_byte(model_dir, Corpus(tmp_path / "more", manifest_of("A")), limit=2)
     assert {name: score.documents for name, score in result.subsets.items()} == {"A": 2, "X": 2}
 
 
 def test_empty_selections(tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     shard = write(tmp_path / "a.jsonl", [("ArXiv", "x")])
-    with pytest.raises(PilekitError, match=r"no documents of Books3 in the one shard of .*; `pilekit stats` shows"):
-        bits_per_byte(model_dir, shard, subsets=["Books3"])
-    with pytest.raises(PilekitError, match="subsets is empty"):
-        bits_per_byte(model_dir, shard, subsets=[])
-    with pytest.raises(PilekitError, match="unknown subset"):
-        bits_per_byte(model_dir, shard, subsets=["Bux"])
     (tmp_path / "blank.jsonl").write_text("\n")
+    for subsets, words in (
+        (["Books3"], r"no documents of Books3 in the one shard of .*; `pilekit stats` shows"),
+        ([], "subsets is empty"),
+        (["Bux"], "unknown subset"),
+    ):
+        with pytest.raises(PilekitError, match=words):
+            bits_per_byte(model_dir, shard, subsets=subsets)
     with pytest.raises(PilekitError, match="no documents in the one shard of"):
         bits_per_byte(model_dir, tmp_path / "blank.jsonl")
     caplog.clear()
@@ -84,7 +72,7 @@ def test_empty_selections(tmp_path: Path, model_dir: Path, caplog: pytest.LogCap
     assert "no documents of Books3 in " in caplog.text
 
 
-def test_of_a_corpus_with_held_out_shards_only_they_are_scored(
+def test_held_out_shards_among_others_are_scored_alone(
     tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path / "train" / "00.jsonl", [("ArXiv", "train")])
@@ -94,18 +82,11 @@ def test_of_a_corpus_with_held_out_shards_only_they_are_scored(
         result = bits_per_byte(model_dir, tmp_path)
     assert [shard["name"] for shard in result.protocol["data"]] == ["test.jsonl", "val.jsonl"]
     assert result.overall.bytes == 7
-    said = "only the held-out shards are taken: test.jsonl, val.jsonl; to take the others, name them without these"
-    assert said in caplog.text
-    caplog.clear()
-    for data in (tmp_path / "train", Corpus(tmp_path).split("train")):
-        assert bits_per_byte(model_dir, data).overall.bytes == 5
-    part = Corpus(tmp_path).only_held_out()
-    caplog.clear()
-    assert part.only_held_out() is part
-    assert caplog.text == ""
+    assert "only the held-out shards are taken: test.jsonl, val.jsonl" in caplog.text
+    assert bits_per_byte(model_dir, tmp_path / "train").overall.bytes == 5
 
 
-def test_bad_lines_are_skipped_and_counted_when_asked(
+def test_bad_lines_are_skipped_and_counted_on_demand(
     tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = write(tmp_path / "good.jsonl", [("ArXiv", "one"), ("Github", "two"), ("ArXiv", "three")])
@@ -128,4 +109,4 @@ def test_too_many_labels_are_no_subsets(model_dir: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(selection, "MAX_SUBSETS", 3)
     shard = write(tmp_path / "a.jsonl", [(f"label {n}", "x") for n in range(4)])
     with pytest.raises(PilekitError, match="more than 3 different subset labels"):
-        bits_per_byte(model_dir, shard)
+        bits_per_byte(model_dir, Corpus(shard, manifest_of()))

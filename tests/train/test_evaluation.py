@@ -16,8 +16,10 @@ from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
+from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result import Score
-from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument, score_documents
+from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.evaluate.score.causal_nll import score_documents
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import (
     DataConfig,

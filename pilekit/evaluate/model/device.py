@@ -1,6 +1,6 @@
-"""Where a model computes, and in which precision: what was asked for, or one line why this machine cannot.
+"""The device and precision a model computes in: as asked for, or one line that says why this machine cannot.
 
-Nothing is concluded from names here either: whether a device can compute in a precision is tried, on a few numbers.
+A precision is tried on a few numbers, so that nothing is concluded from a device's name.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-"""A precision to compute in; "auto": float32 on a CPU, on a GPU that in which the weights are stored."""
+"""The precision to compute in; "auto": float32 on a CPU, the precision of the stored weights on a GPU."""
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
+"""Words in errors without a class of their own: of a CPU, the GPU's driver, C++ and cuBLAS."""
+
 
 def device_of(given: str, ranks: Ranks) -> torch.device:
-    """The device that "auto", "cpu", "cuda" or "cuda:N" means for this rank; among several ranks each has a GPU.
+    """The device that "auto", "cpu", "cuda" or "cuda:N" means for this rank; each of several ranks has its own GPU.
 
     PilekitError for anything else, and for a GPU that is not there.
     """
@@ -35,29 +38,24 @@ def device_of(given: str, ranks: Ranks) -> torch.device:
         if given == "auto":
             return torch.device("cpu")
         raise PilekitError(f"device {given}: torch finds no GPU on this machine; give cpu, or auto")
-    if named[1] is not None:
-        if ranks.world_size > 1:
-            raise PilekitError(
-                f"device {given}: is one GPU, but there are {ranks.world_size} ranks, of which each needs its own; "
-                "give cuda"
-            )
-        if int(named[1]) >= gpus:
-            raise PilekitError(f"device {given}: this machine has only cuda:0 to cuda:{gpus - 1}; give one of them")
-        return torch.device("cuda", int(named[1]))
     if ranks.world_size == 1:
-        return torch.device("cuda", torch.cuda.current_device())
-    if ranks.local_rank >= gpus:
+        number = torch.cuda.current_device() if named[1] is None else int(named[1])
+    elif named[1] is None:
+        number = ranks.local_rank
+    else:
+        raise PilekitError(f"device {given}: each of {ranks.world_size} ranks needs a GPU of its own; give cuda")
+    if number >= gpus:
         raise PilekitError(
-            f"rank {ranks.rank} is number {ranks.local_rank} (from 0) of a machine with {gpus} GPU{'s' * (gpus > 1)}; "
-            f"start at most {gpus} ranks there, or give --device cpu"
+            f"rank {ranks.rank} needs cuda:{number}, but this machine has only cuda:0 to cuda:{gpus - 1}; start at "
+            f"most {gpus} ranks there, or give --device cpu"
         )
-    return torch.device("cuda", ranks.local_rank)
+    return torch.device("cuda", number)
 
 
 def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
     """The precision that "auto", "fp32", "bf16" or "fp16" means on `device`; `stored` is that of the weights.
 
-    PilekitError for anything else, and for one that the device cannot compute in.
+    PilekitError for anything else, and for a precision that the device cannot compute in.
     """
     if given == "auto":
         dtype = torch.float32 if device.type == "cpu" else stored
@@ -69,9 +67,15 @@ def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dty
         few = torch.ones(1, 1, 2, 2, dtype=dtype, device=device)
         scaled_dot_product_attention(few, few, linear(few, few[0, 0]), is_causal=True)
     except (RuntimeError, NotImplementedError) as error:
-        name = next(name for name, of in _DTYPES.items() if of == dtype)
         reason = visible(str(error).partition("\n")[0], 200)
         raise PilekitError(
-            f"dtype {name}: this machine's {device.type} cannot compute in it ({reason}); give fp32"
+            f"{dtype}: this machine's {device.type} cannot compute in it ({reason}); give fp32"
         ) from error
     return dtype
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error says that memory ran out, the machine's or a GPU's."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

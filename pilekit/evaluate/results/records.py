@@ -1,18 +1,16 @@
-"""`Records`: what is known of each document that was scored, in columns of 48 bytes a document.
+"""Records: a row for each scored document, in columns. All figures are computed from them.
 
-A document's identity is its shard's name, its number there, and the hash of its text: two records of one identity are
-of the same text, whichever model they are of. The order is that of the corpus, so it depends neither on the order in
-which documents were scored nor on who scored them, and sums over it come out the same to the last bit.
+A document's identity is its shard's name, its number there, and the hash of its text. Records are in the order of the
+corpus, so neither the order of scoring nor the number of ranks has a part in the figures.
 """
 
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,12 +19,9 @@ from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)
 
-_CODES = {"shard": "i", "number": "q", "text": "Q", "subset": "i", "bytes": "q", "tokens": "q", "nll": "d"}
 
-
-@dataclass(frozen=True, slots=True)
-class ScoredDocument:
-    """A document that was scored: `tokens` is how many were predicted, `nll` the sum over them in nats."""
+class ScoredDocument(msgspec.Struct, frozen=True, rename={"number": "document"}):
+    """A scored document: `tokens` is how many were predicted, `nll` the sum over them in nats."""
 
     shard: str
     number: int
@@ -35,6 +30,17 @@ class ScoredDocument:
     bytes: int
     tokens: int
     nll: float
+
+
+_COLUMNS = {
+    "shard": np.int32,
+    "number": np.int64,
+    "text": np.uint64,
+    "subset": np.int32,
+    "bytes": np.int64,
+    "tokens": np.int64,
+    "nll": np.float64,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,68 +75,40 @@ class Records:
     def of(cls, documents: Iterable[ScoredDocument], shards: Sequence[str], manifest: Manifest) -> Records:
         """The records of `documents`, given in any order, of a corpus with these shards.
 
-        Of a record that is there twice one is taken, which a warning says. PilekitError for a document of another
-        shard, and for one of which two records differ.
+        Equal records of one document become one, with a warning. PilekitError for a document of another shard, and
+        where two records of one document differ.
         """
         places = {name: place for place, name in enumerate(shards)}
-        subsets: dict[str, int] = {}
-        columns: dict[str, array[Any]] = {name: array(code) for name, code in _CODES.items()}
+        found: dict[tuple[int, int], ScoredDocument] = {}
+        copies = 0
         for document in documents:
-            place = places.get(document.shard)
-            if place is None:
+            if document.shard not in places:
                 raise PilekitError(f"{visible(document.shard, 200)}: is no shard of this corpus")
-            columns["shard"].append(place)
-            columns["number"].append(document.number)
-            columns["text"].append(document.text)
-            columns["subset"].append(subsets.setdefault(document.subset, len(subsets)))
-            columns["bytes"].append(document.bytes)
-            columns["tokens"].append(document.tokens)
-            columns["nll"].append(document.nll)
-        found = {name: np.frombuffer(column, dtype=np.dtype(column.typecode)) for name, column in columns.items()}
-        return cls(tuple(shards), tuple(subsets), **found)._in_order(manifest)
+            if found.setdefault((places[document.shard], document.number), document) is not document:
+                if found[places[document.shard], document.number] != document:
+                    shown = f"{visible(document.shard, 200)}, document {document.number}"
+                    raise PilekitError(f"{shown}: is recorded twice, and not alike")
+                copies += 1
+        if copies:
+            logger.warning("passed over %s equal copies of records", f"{copies:,}")
+        ordered = [document for _, document in sorted(found.items(), key=lambda item: item[0])]
+        met = dict.fromkeys(document.subset for document in ordered)
+        subsets = [subset.name for subset in manifest.subsets if subset.name in met]
+        subsets += [name for name in met if name not in subsets]
+        code = {name: place for place, name in enumerate(subsets)}
+        columns = {name: [getattr(document, name) for document in ordered] for name in _COLUMNS}
+        columns["shard"] = [places[name] for name in columns["shard"]]
+        columns["subset"] = [code[name] for name in columns["subset"]]
+        arrays = {name: np.array(columns[name], dtype=dtype) for name, dtype in _COLUMNS.items()}
+        return cls(tuple(shards), tuple(subsets), **arrays)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Records], manifest: Manifest) -> Records:
-        """All records of `parts`, which are of the same shards, at least one part; of a record in two, see `of`."""
-        subsets = {name: None for part in parts for name in part.subsets}
-        places = {name: place for place, name in enumerate(subsets)}
-        codes = [np.array([places[name] for name in part.subsets], dtype=np.int32)[part.subset] for part in parts]
-        whole = [replace(part, subset=code) for part, code in zip(parts, codes, strict=True)]
-        found = {name: np.concatenate([getattr(part, name) for part in whole]) for name in _CODES}
-        return cls(parts[0].shards, tuple(subsets), **found)._in_order(manifest)
+    def documents(self) -> list[ScoredDocument]:
+        """The records as `Records.of` takes them."""
+        columns = {name: getattr(self, name).tolist() for name in _COLUMNS}
+        columns["shard"] = [self.shards[code] for code in columns["shard"]]
+        columns["subset"] = [self.subsets[code] for code in columns["subset"]]
+        return [ScoredDocument(*row) for row in zip(*columns.values(), strict=True)]
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Records:
         """The records for which `mask` (bool [documents]) is true, with the names of all shards and subsets."""
-        return replace(self, **{name: getattr(self, name)[mask] for name in _CODES})
-
-    def _without_copies(self) -> Records:
-        """One record of each document, of records in order; PilekitError where two of one document differ."""
-        alike = {name: getattr(self, name)[1:] == getattr(self, name)[:-1] for name in _CODES}
-        again = alike["shard"] & alike["number"]
-        if not again.any():
-            return self
-
-        def told(where: npt.NDArray[np.bool_]) -> str:
-            first = int(np.flatnonzero(where)[0])
-            return f"{visible(self.shards[self.shard[first]], 200)}, document {self.number[first]}"
-
-        differing = again & ~np.logical_and.reduce(list(alike.values()))
-        if differing.any():
-            raise PilekitError(f"{told(differing)}: is recorded twice, and not alike")
-        count = int(np.count_nonzero(again))
-        copies = "1 copy of a record is" if count == 1 else f"{count:,} copies of records are"
-        logger.warning("%s: is recorded twice, alike; %s passed over", told(again), copies)
-        return self.where(np.concatenate([[True], ~again]))
-
-    def _in_order(self, manifest: Manifest) -> Records:
-        order = np.lexsort((self.number, self.shard))
-        of = replace(self, **{name: getattr(self, name)[order] for name in _CODES})
-        of = of._without_copies()
-        met, first_places = np.unique(of.subset, return_index=True)
-        by_first = {self.subsets[code]: int(code) for code in met[np.argsort(first_places)]}
-        known = [subset.name for subset in manifest.subsets if subset.name in by_first]
-        names = tuple(dict.fromkeys((*known, *by_first)))
-        codes = np.zeros(len(self.subsets), dtype=np.int32)
-        for code, name in enumerate(names):
-            codes[by_first[name]] = code
-        return replace(of, subsets=names, subset=codes[of.subset])
+        return replace(self, **{name: getattr(self, name)[mask] for name in _COLUMNS})

@@ -20,9 +20,8 @@ from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.compare import Comparison, Difference, common_rows, compare
 from pilekit.evaluate.results.intervals import REPLICATES, interval, ratios, resampled_sums
-from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, Score
-from pilekit.evaluate.score.causal_nll import ScoredDocument
 
 LN2 = math.log(2)
 SHARDS = ("a.jsonl", "b.jsonl")

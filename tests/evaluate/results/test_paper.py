@@ -6,9 +6,8 @@ import pytest
 
 from pilekit.corpus import PublishedTable, load_manifest
 from pilekit.evaluate.results.paper import bytes_of_all_tokens, bytes_of_tokens
-from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.tabulate import tabulate
-from pilekit.evaluate.score.causal_nll import ScoredDocument
 
 PILE = load_manifest()
 TABLES: dict[str, PublishedTable] = {table.title: table for table in PILE.tables}

@@ -8,8 +8,7 @@ import pytest
 
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.evaluate.results.published import published_beside, warnings_on, why_withheld
-from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.score.causal_nll import ScoredDocument
+from pilekit.evaluate.results.records import Records, ScoredDocument
 
 PILE, SEVENTEEN = load_manifest(), load_manifest("pile-uncopyrighted")
 NAMES = [subset.name for subset in PILE.subsets]

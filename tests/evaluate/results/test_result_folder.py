@@ -1,4 +1,4 @@
-"""DIR/records and DIR/result.json: a document is recorded once, a cut run resumes, nothing wrong is read as right."""
+"""DIR/records and DIR/result.json: a document is recorded once, a stopped run resumes, damage is an error."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus, load_manifest
@@ -59,9 +58,6 @@ SCORED = st.builds(
 SEVERAL = st.lists(SCORED, max_size=6, unique_by=lambda one: (one.shard, one.number))
 
 
-# ---- lines and files
-
-
 @given(SCORED)
 @example(ScoredDocument("a", 0, 2**64 - 1, "\x00\n", 0, 0, 5e-324))
 def test_a_line_gives_back_what_was_written(document: ScoredDocument) -> None:
@@ -72,6 +68,7 @@ def test_a_line_gives_back_what_was_written(document: ScoredDocument) -> None:
     assert read_line(line) == document
 
 
+@settings(max_examples=30)
 @given(SEVERAL, st.data())
 def test_a_torn_line_is_dropped_and_scored_again(
     tmp_path_factory: pytest.TempPathFactory, documents: list[ScoredDocument], data: st.DataObject
@@ -95,6 +92,7 @@ def test_a_torn_line_is_dropped_and_scored_again(
     shutil.rmtree(folder)
 
 
+@settings(max_examples=50)
 @given(SEVERAL.filter(bool), st.data())
 def test_damage_is_an_error_or_a_torn_end(
     tmp_path_factory: pytest.TempPathFactory, documents: list[ScoredDocument], data: st.DataObject
@@ -115,9 +113,6 @@ def test_damage_is_an_error_or_a_torn_end(
         whole = [document for document in documents if record_line(document) in content]
         assert found == rows(Records.of(whole, shards, load_manifest()))
     shutil.rmtree(folder)
-
-
-# ---- a folder of a whole run
 
 
 def test_every_document_is_recorded(whole: tuple[BitsPerByte, Path], corpus: Path) -> None:
@@ -169,10 +164,8 @@ def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Pat
     (longer / "01.jsonl.zst").write_bytes(zstandard.compress(text + b'{"text": "more"}\n'))
     settings: list[tuple[Path, Path, dict[str, Any]]] = [
         (model_dir, corpus, {}),
-        (model_dir, corpus, {"max_length": 16}),
         (model_dir, corpus, {"context_len": 4}),
         (model_dir, corpus, {"prefix": 5}),
-        (model_dir, corpus, {"subsets": ["ArXiv"]}),
         (model_dir, corpus, {"limit": 2}),
         (model_dir, corpus, {"dtype": "bf16"}),
         (changed, corpus, {}),
@@ -183,8 +176,6 @@ def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Pat
     results = [bits_per_byte(model, data, out=out, **options) for model, data, options in settings]
     keys = [result.protocol["records"] for result in results]
     assert len(set(keys)) == len(keys)
-    alone = bits_per_byte(model_dir, corpus, limit=2)
-    assert (alone.overall, alone.subsets) == (results[5].overall, results[5].subsets)
     # The same model elsewhere, and other ways to say and to compute the same.
     moved = shutil.copytree(model_dir, tmp_path / "moved")
     for options in ({"batch_tokens": 50}, {"prefix": "eos"}, {"prefix": 0, "device": "cpu", "dtype": "fp32"}):
@@ -193,12 +184,7 @@ def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Pat
     assert read_result(out).to_dict() == newest.to_dict()
 
 
-# ---- resuming
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.97])
 def test_a_torn_run_resumes(
-    share: float,
     whole: tuple[BitsPerByte, Path],
     model_dir: Path,
     corpus: Path,
@@ -206,18 +192,20 @@ def test_a_torn_run_resumes(
     scored: list[tuple[str, int]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    out = shutil.copytree(whole[1], tmp_path / "out")
-    (out / "result.json").unlink()
-    content = only_file(out).read_bytes()
-    only_file(out).write_bytes(content[: int(share * len(content))])
-    left = content[: int(share * len(content))].count(b"\n")
-    same(bits_per_byte(model_dir, corpus, out=out), whole[0])
-    assert len(scored) == 50 - left
-    resuming = [f"resuming: {left} documents are scored already, recorded in {out}"] if left else []
-    assert caplog.messages == resuming
-    assert Counter((line["shard"], line["document"]) for line in lines(out)).most_common(1)[0][1] == 1
-    assert len(lines(out)) == 50
-    assert read_result(out).to_dict() == json.loads((out / "result.json").read_text())
+    for share in (0.0, 0.6):
+        scored.clear()
+        caplog.clear()
+        out = shutil.copytree(whole[1], tmp_path / str(share))
+        (out / "result.json").unlink()
+        content = only_file(out).read_bytes()
+        content = content[: int(share * len(content))]
+        only_file(out).write_bytes(content)
+        left = content.count(b"\n")
+        same(bits_per_byte(model_dir, corpus, out=out), whole[0])
+        assert len(scored) == 50 - left
+        assert caplog.messages == [f"resuming: {left} documents are scored already, recorded in {out}"] * bool(left)
+        assert len({(line["shard"], line["document"]) for line in lines(out)}) == len(lines(out)) == 50
+        assert read_result(out).to_dict() == json.loads((out / "result.json").read_text())
 
 
 class Stop(BaseException):
@@ -242,7 +230,7 @@ def test_at_most_the_batch_under_way_is_lost(
     assert recorded == sorted(recorded)
     assert len([of for of in recorded if of]) > len(recorded) * 0.8 > 40
 
-    for stop_at in (1, 5, 40):
+    for stop_at in (1, 20):
         passes, out = 0, tmp_path / str(stop_at)
 
         def advance(amount: int, stop_at: int = stop_at) -> None:
@@ -264,7 +252,7 @@ def command(model_dir: Path, corpus: Path, out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "pilekit", "bpb", str(model_dir), str(corpus), "--out", str(out), *more]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 15))])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_process_that_is_stopped_resumes(
     number: int, model_dir: Path, slow_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,68 +327,48 @@ def test_a_run_that_did_not_end_changes_no_variant(
     assert (again.overall, again.subsets, again.weighted) == (paper.overall, paper.subsets, paper.weighted)
 
 
-# ---- what is refused
-
-
 def edited(file: Path, *path: str, value: Any) -> None:
-    """Give a value of a JSON file another; Ellipsis: remove it."""
-    told = json.loads(file.read_text())
-    of = told
+    """Change a value in a JSON file."""
+    content = json.loads(file.read_text())
+    of = content
     for name in path[:-1]:
         of = of[name]
-    if value is ...:
-        del of[path[-1]]
-    else:
-        of[path[-1]] = value
-    file.write_text(json.dumps(told))
+    of[path[-1]] = value
+    file.write_text(json.dumps(content))
 
 
-def test_a_result_that_cannot_be_made_again_is_one_line(
+def test_a_damaged_result_is_one_line_and_the_same_command_mends_it(
     whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    """And the same command mends it, unless records are damaged."""
-    key = whole[0].protocol["records"]
     out = tmp_path / "out"
-    result, header = out / "result.json", records_folder(out, key) / "pilekit.json"
-
-    def flipped() -> None:
-        file = only_file(out)
-        file.write_bytes(file.read_bytes().replace(b'"nll":', b'"nll":1', 1))
-
+    result, header = out / "result.json", records_folder(out, whole[0].protocol["records"]) / "pilekit.json"
+    differs = "result.json: does not match its records in records/; score the model again with the same command"
     damages: list[tuple[Callable[[], object], str]] = [
-        (lambda: result.unlink(), r"has no result\.json; score a model with --out"),
-        (lambda: result.write_text("{"), r"result\.json: is no result with records"),
-        (lambda: only_file(out).write_bytes(b""), "is of 50 documents, but 0 are recorded"),
-        (lambda: header.unlink(), r"was not written by pilekit \(it has no pilekit\.json\)"),
-        (lambda: shutil.rmtree(out / "records"), r"was not written by pilekit"),
-        (lambda: edited(header, "parameters", "max_length", value=64), "its header is not what was written"),
-        (lambda: edited(header, "parameters", "kind", value=...), "its header is not what was written"),
-        (lambda: edited(header, "inputs", "manifest", value=5), "its header is not what was written"),
-        (lambda: edited(result, "protocol", "paper", value=True), "its overall bpb is not that of its records"),
-        (lambda: edited(result, "overall", "bpb", value=1.25), "its overall bpb is not that of its records"),
+        (lambda: result.unlink(), "has no result.json; score a model with --out"),
+        (lambda: result.write_text("{"), "result.json: is no result with records"),
+        (lambda: only_file(out).write_bytes(b""), differs),
+        (lambda: shutil.rmtree(out / "records"), "was not written by pilekit"),
+        (lambda: edited(header, "inputs", "manifest", value=5), differs),
+        (lambda: edited(result, "protocol", "paper", value=True), differs),
+        (lambda: edited(result, "protocol", "max_length", value=64), differs),
+        (lambda: edited(result, "protocol", "records", value="../records"), differs),
+        (lambda: edited(result, "overall", "bpb", value=1.25), differs),
+        (lambda: edited(result, "overall", value=None), differs),
+        (lambda: edited(result, "protocol", value=7), "is no result with records"),
+        (lambda: edited(result, "training_copies", value={"overall": 1}), "is no result with records"),
     ]
-    wrong: list[tuple[tuple[str, ...], Any]] = [
-        (("overall", "documents"), "x"),
-        (("overall",), None),
-        (("training_copies",), {"overall": 1, "subsets": {"ArXiv": "1"}, "shards": []}),
-        (("protocol",), 7),
-        (("protocol", "records"), "../records"),
-        (("protocol", "skipped_lines"), "none"),
-    ]
-    for path, value in wrong:
-        damages.append((partial(edited, result, *path, value=value), "is no result with records"))
     for damage, words in damages:
         shutil.copytree(whole[1], out)
         damage()
-        with pytest.raises(PilekitError, match=words) as error:
+        with pytest.raises(PilekitError) as error:
             read_result(out)
+        assert words in str(error.value)
         assert "\n" not in str(error.value)
-        if words.startswith("its header"):
-            bits_per_byte(model_dir, corpus, out=out)
-            assert read_result(out).to_dict() == whole[0].to_dict()
+        bits_per_byte(model_dir, corpus, out=out)
+        same(read_result(out), whole[0])
         shutil.rmtree(out)
     shutil.copytree(whole[1], out)
-    flipped()
+    only_file(out).write_bytes(only_file(out).read_bytes().replace(b'"nll":', b'"nll":1', 1))
     for call in (partial(read_result, out), partial(bits_per_byte, model_dir, corpus, out=out)):
         with pytest.raises(PilekitError, match=r"line 1 of records\.0\.jsonl is damaged .*; remove this folder, and"):
             call()
@@ -431,9 +399,12 @@ def test_records_of_another_text_or_of_no_document_are_refused(
     content = only_file(out).read_bytes()
     of = read_line(content.splitlines(keepends=True)[0])
     for one, words in (
-        (ScoredDocument("00.jsonl", 999, 1, "ArXiv", 1, 1, 1.0), r"^00\.jsonl, document 999: is recorded, but not"),
+        (ScoredDocument("00.jsonl", 999, 1, "ArXiv", 1, 1, 1.0), r"^00\.jsonl, document 999: is recorded, but is not among"),
         (ScoredDocument("02.jsonl", 0, 1, "ArXiv", 1, 1, 1.0), r": 02\.jsonl: is no shard of this corpus"),
-        (replace(of, nll=of.nll + 1), "is recorded twice, and not alike; remove this folder, and the same command"),
+        (
+            msgspec.structs.replace(of, nll=of.nll + 1),
+            "is recorded twice, and not alike; remove this folder, and the same command",
+        ),
     ):
         only_file(out).write_bytes(content + record_line(one))
         with pytest.raises(PilekitError, match=words):

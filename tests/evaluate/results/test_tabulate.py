@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest, Subset, Totals, load_manifest
-from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, result_text
 from pilekit.evaluate.results.tabulate import tabulate
-from pilekit.evaluate.score.causal_nll import ScoredDocument
 
 PILE = load_manifest()
 PROTOCOL: dict[str, Any] = {"kind": "causal", "paper": False, "context_len": 1, "subsets": None, "manifest": "small"}

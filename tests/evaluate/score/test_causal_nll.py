@@ -1,3 +1,5 @@
+"""Negative log-likelihoods beside a reference that scores one window at a time, in float64."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -6,26 +8,21 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    AutoModelForCausalLM,
-    MptConfig,
-    Phi3Config,
-    Phi3ForCausalLM,
-    RobertaConfig,
-)
+from transformers import AutoModelForCausalLM, MptConfig, Phi3Config, Phi3ForCausalLM, RobertaConfig
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.causal import CausalLM, as_causal_lm
+from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.evaluate.model.logit_transform import UNCHANGED
-from pilekit.evaluate.score import causal_nll as scoring
-from pilekit.evaluate.score.causal_nll import ScoredDocument, TokenizedDocument, score_documents
+from pilekit.evaluate.score import batching
+from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.evaluate.score.causal_nll import score_documents
 from tests.evaluate.reference import reference_nll
+from tests.evaluate.score.making import document, documents, note_shapes, scored
 from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny import Family, tiny_model
 
@@ -33,26 +30,8 @@ FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 LENGTHS = [0, 1, 2, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]
 
 
-def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:
-    return TokenizedDocument(shard, number, 7 * number, "Github", 4 * len(ids), np.array(ids, dtype=np.uint32))
-
-
-def documents(lengths: list[int], vocabulary: int = 320, seed: int = 0) -> list[TokenizedDocument]:
-    rng = np.random.default_rng(seed)
-    return [document(rng.integers(0, vocabulary, size=n).tolist(), number) for number, n in enumerate(lengths)]
-
-
-def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> list[ScoredDocument]:
-    """What came out, by the documents' numbers: each of them once."""
-    found = sorted(
-        score_documents(lm, given, **{"prefix": 0, "max_length": 32, **settings}), key=lambda one: one.number
-    )
-    assert [one.number for one in found] == [one.number for one in given]
-    return found
-
-
 def long_rope() -> Any:
-    """A model whose rotary factors are other ones as soon as its input is longer than 16, be it by padding."""
+    """A model whose rotary factors change as soon as its input, padding included, is longer than 16."""
     config = Phi3Config(
         vocab_size=320,
         hidden_size=32,
@@ -85,66 +64,49 @@ def model_of(family: str) -> Any:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *LOGIT_TRANSFORMS, "phi3"])
-@pytest.mark.parametrize("prefix", [0, 5, None])
-def test_equal_to_one_window_at_a_time_in_float64(family: str, prefix: int | None) -> None:
+def test_scores_equal_the_reference(family: str) -> None:
     given = documents(LENGTHS)
-    single = scored(as_causal_lm(model_of(family)), given, prefix=prefix)
-    model = model_of(family).double()
-    lm = as_causal_lm(model)
-    assert lm.transform == LOGIT_TRANSFORMS.get(family, UNCHANGED)
-    double = scored(lm, given, prefix=prefix)
-    for exact, rounded, of in zip(double, single, given, strict=True):
-        expected = reference_nll(model, of.ids.tolist(), prefix, 32)
-        assert exact.tokens == rounded.tokens == max(len(of.ids) - (prefix is None), 0)
-        assert exact.bytes == of.bytes
-        # Gemma 2 takes its softmax in float32 whatever its weights are.
-        assert exact.nll == pytest.approx(expected, rel=1e-7 if family == "gemma2" else 1e-12, abs=1e-12)
-        assert rounded.nll == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    single, model = as_causal_lm(model_of(family)), model_of(family).double()
+    double = as_causal_lm(model)
+    assert double.transform == LOGIT_TRANSFORMS.get(family, UNCHANGED)
+    for prefix in (0, 5, None):
+        found = zip(scored(double, given, prefix=prefix), scored(single, given, prefix=prefix), given, strict=True)
+        for exact, rounded, of in found:
+            expected = reference_nll(model, of.ids.tolist(), prefix, 32)
+            assert exact.tokens == rounded.tokens == max(len(of.ids) - (prefix is None), 0)
+            assert exact.bytes == of.bytes
+            # Gemma 2 takes its softmax in float32 whatever its weights are.
+            assert exact.nll == pytest.approx(expected, rel=1e-7 if family == "gemma2" else 1e-12, abs=1e-12)
+            assert rounded.nll == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", LOGIT_TRANSFORMS)
-def test_logits_finished_in_chunks_are_the_models_own(family: str, dtype: torch.dtype) -> None:
-    """To the rounding of sums; in bf16 too, where each step behind the head rounds as the model's does."""
-    model = transforming_model(family).to(dtype)
-    lm, given = as_causal_lm(model), documents(LENGTHS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 320)
+def test_transformed_logits_of_chunks_are_the_models_own(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16 too, where each step behind the head rounds as the model's does."""
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 20 * 4 * 320)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        lm, given = as_causal_lm(transforming_model(family).to(dtype)), documents(LENGTHS)
         in_chunks, unfinished, whole = (
             [one.nll for one in scored(dataclasses.replace(lm, transform=transform), given)]
             for transform in (lm.transform, UNCHANGED, None)
         )
-    assert in_chunks == pytest.approx(whole, rel=1e-12 if dtype == torch.float64 else 1e-6)
-    assert abs(sum(unfinished) - sum(whole)) > 0.03 * sum(whole)
+        assert in_chunks == pytest.approx(whole, rel=1e-12 if dtype == torch.float64 else 1e-6)
+        assert abs(sum(unfinished) - sum(whole)) > 0.03 * sum(whole)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("context_len", [1, 2, 16, 31, 32])
-def test_overlapping_windows_too(family: Family, context_len: int) -> None:
-    model = tiny_model(family).double().eval()
-    given = documents(LENGTHS)
-    for one, of in zip(scored(as_causal_lm(model), given, context_len=context_len), given, strict=True):
-        assert one.tokens == len(of.ids)
-        assert one.nll == pytest.approx(reference_nll(model, of.ids.tolist(), 0, 32, context_len), rel=1e-12)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("context_len", [1, 20])
-def test_in_fp32_to_1e_7_whatever_the_batch_is(family: Family, context_len: int) -> None:
-    """All documents together, as a figure has them: a single token's loss may be rounded by more."""
+def test_in_fp32_figures_are_right_to_1e_7_whatever_the_batch(family: Family) -> None:
+    """Of all documents together; a single token's loss may be rounded by more."""
     given = documents([*LENGTHS, *range(40), 500], seed=1)
-    lm = as_causal_lm(tiny_model(family).eval())
-    sums = [
-        math.fsum(one.nll for one in scored(lm, given, batch_tokens=windows * 32, context_len=context_len))
-        for windows in (1, 64)
-    ]
-    model = tiny_model(family).double().eval()
-    expected = math.fsum(reference_nll(model, of.ids.tolist(), 0, 32, context_len) for of in given)
-    assert sums == pytest.approx([expected] * 2, rel=1e-7)
-    assert sums[0] == pytest.approx(sums[1], rel=1e-7)
+    lm, model = as_causal_lm(tiny_model(family).eval()), tiny_model(family).double().eval()
+    for context_len in (1, 20):
+        expected = math.fsum(reference_nll(model, of.ids.tolist(), 0, 32, context_len) for of in given)
+        for windows in (1, 64):
+            found = scored(lm, given, batch_tokens=windows * 32, context_len=context_len)
+            assert math.fsum(one.nll for one in found) == pytest.approx(expected, rel=1e-7)
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(0, 50), max_size=12),
     st.integers(1, 16),
@@ -163,43 +125,36 @@ def test_no_setting_changes_a_figure(
     prefix: int | None,
     data: st.DataObject,
 ) -> None:
-    context_len = data.draw(st.integers(1, max_length))
+    options = {
+        "prefix": prefix,
+        "max_length": max_length,
+        "context_len": data.draw(st.integers(1, max_length)),
+        "batch_tokens": batch_tokens,
+        "look_ahead": look_ahead,
+    }
     lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=64).double().eval())
     given = documents(lengths, vocabulary=64)
     progress: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "CHUNK_BYTES", chunk_bytes)
-        found = scored(
-            lm,
-            given,
-            prefix=prefix,
-            max_length=max_length,
-            context_len=context_len,
-            batch_tokens=batch_tokens,
-            look_ahead=look_ahead,
-            scored=progress.append,
-        )
+        patch.setattr(batching, "CHUNK_BYTES", chunk_bytes)
+        found = scored(lm, given, **options, scored=progress.append)
     assert sum(progress) == sum(one.tokens for one in found)
     for one, of in zip(found, given, strict=True):
-        expected = reference_nll(lm.model, of.ids.tolist(), prefix, max_length, context_len)
+        expected = reference_nll(lm.model, of.ids.tolist(), prefix, max_length, options["context_len"])
         assert one.nll == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_uniform_model_needs_log_v_nats_a_token(dtype: torch.dtype) -> None:
-    model = tiny_model("gpt_neox").to(dtype).eval()
-    torch.nn.init.zeros_(model.get_output_embeddings().weight)
-    for one in scored(as_causal_lm(model), documents(LENGTHS)):
-        expected = one.tokens * math.log(320)
-        assert one.nll == pytest.approx(expected, rel=1e-7 if dtype == torch.float32 else 1e-15)
-        bpb = one.nll / math.log(2) / max(one.bytes, 1)
-        assert bpb == pytest.approx(
-            math.log2(320) * one.tokens / max(one.bytes, 1), rel=1e-7 if dtype == torch.float32 else 1e-15
-        )
+def test_a_uniform_model_needs_log_v_nats_a_token() -> None:
+    """In bfloat16 too: a sum over 4,096 tokens in that precision would stop growing at a few hundred."""
+    for dtype, rel in ((torch.float64, 1e-13), (torch.float32, 1e-7), (torch.bfloat16, 1e-7)):
+        model = tiny_model("gpt_neox").to(dtype).eval()
+        torch.nn.init.zeros_(model.get_output_embeddings().weight)
+        for one in scored(as_causal_lm(model), documents([*LENGTHS, 4096])):
+            assert one.nll == pytest.approx(one.tokens * math.log(320), rel=rel)
 
 
 def test_a_bigram_model_whose_probabilities_are_known() -> None:
-    """Without blocks a model knows only the token before; its head is then made to give log P(next | token) itself."""
+    """A model without blocks knows only the token before; its head is made to give log P(next | token)."""
     table = torch.tensor(
         [[0.5, 0.25, 0.125, 0.125], [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25] * 4], dtype=torch.float64
     )
@@ -207,10 +162,8 @@ def test_a_bigram_model_whose_probabilities_are_known() -> None:
     model.gpt_neox.layers = torch.nn.ModuleList()
     hidden = model.get_input_embeddings().weight
     with torch.no_grad():
-        torch.nn.init.zeros_(hidden)
-        for token in range(4):
-            hidden[token, token] = 1.0
-        # The last layer norm makes a one-hot vector two-valued: solve for the head that undoes it. Not by torch's
+        hidden.copy_(torch.eye(4, hidden.shape[1]))
+        # The last layer norm makes a one-hot vector two-valued: solve for the head that undoes it. Not with torch's
         # lstsq: one call in twenty takes these independent rows for fewer (pytorch/pytorch#187411, mended after 2.13).
         normed = model.gpt_neox.final_layer_norm(hidden)
         model.get_output_embeddings().weight.copy_((torch.linalg.pinv(normed) @ table.log()).T)
@@ -223,83 +176,60 @@ def test_a_bigram_model_whose_probabilities_are_known() -> None:
     assert without.tokens == 6
 
 
-def test_bf16_logits_are_summed_in_full_precision() -> None:
-    """4,096 tokens of log(320) nats: in bfloat16 the sum would stop growing at a few hundred."""
-    model = tiny_model("gpt_neox").to(torch.bfloat16).eval()
-    torch.nn.init.zeros_(model.get_output_embeddings().weight)
-    [one] = scored(as_causal_lm(model), documents([4096]))
-    assert one.nll == pytest.approx(4096 * math.log(320), rel=1e-7)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_half_precision_only_a_chunk_of_logits_is_float32(dtype: torch.dtype) -> None:
-    """Every tensor that torch makes is seen: of logits there are some rows, and only they are made float32."""
-    lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=317).to(dtype).eval())
+@pytest.mark.parametrize("family", ["gpt_neox", *LOGIT_TRANSFORMS])
+def test_only_a_chunk_of_logits_exists_and_only_it_is_float32(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor that torch makes is looked at, in bfloat16."""
+    vocabulary = 317
+    if family == "gpt_neox":
+        model = tiny_model("gpt_neox", vocab_size=vocabulary).eval()
+    else:
+        model = transforming_model(family, vocab_size=vocabulary)
+    lm = as_causal_lm(model.to(torch.bfloat16))
     weight = lm.head.weight.untyped_storage().data_ptr()
     seen: list[torch.Size] = []
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **kwargs or {})
-            for one in made if isinstance(made, tuple | list) else [made]:
-                if not isinstance(one, torch.Tensor) or one.untyped_storage().data_ptr() == weight:
-                    continue
-                if one.shape[-1:] == (317,):
-                    seen.append(one.shape)
-                elif one.dtype == torch.float32:
-                    assert one.numel() <= 64 * 32 * 4  # the angles of the rotary embedding, 4 a position
+            if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() != weight:
+                if made.shape[-1:] == (vocabulary,):
+                    seen.append(made.shape)
+                elif family == "gpt_neox" and made.dtype == torch.float32:
+                    assert made.numel() <= 64 * 32 * 4  # the angles of the rotary embedding, 4 a position
             return made
 
-    with pytest.MonkeyPatch.context() as patch, Watch():
-        patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 317)
-        found = scored(lm, documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
-    assert max(shape.numel() for shape in seen) == 20 * 317
+    given = documents([32] * 64, vocabulary=vocabulary)
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 20 * 4 * vocabulary)
+    with Watch():
+        found = scored(lm, given, batch_tokens=64 * 32)
+    assert max(shape.numel() for shape in seen) == 20 * vocabulary
     assert len(seen) >= 3 * (64 * 32 // 20)  # the head's output, in float32, and its softmax
-    expected = scored(as_causal_lm(lm.model.float()), documents([32] * 64, vocabulary=317))
+    expected = scored(as_causal_lm(model.float()), given)
     assert sum(one.nll for one in found) == pytest.approx(sum(one.nll for one in expected), rel=1e-2)
 
 
-@pytest.mark.parametrize("family", LOGIT_TRANSFORMS)
-def test_finished_logits_are_made_in_chunks_alone(family: str) -> None:
-    """Every tensor that torch makes is seen; none has more logits than a chunk's."""
-    seen: list[torch.Size] = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **kwargs or {})
-            if isinstance(made, torch.Tensor) and made.shape[-1:] == (317,):  # and not the weight's transpose
-                seen.extend([made.shape] * (made.untyped_storage().data_ptr() != weight))
-            return made
-
-    lm = as_causal_lm(transforming_model(family, vocab_size=317))
-    weight = lm.head.weight.untyped_storage().data_ptr()
-    with pytest.MonkeyPatch.context() as patch, Watch():
-        patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 317)
-        scored(lm, documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
-    assert max(shape.numel() for shape in seen) == 20 * 317
-    with Watch():  # which sees them where they are made at once
-        scored(dataclasses.replace(lm, transform=None), documents([32] * 64, vocabulary=317), batch_tokens=64 * 32)
-    assert max(shape.numel() for shape in seen) == 64 * 32 * 317
+def test_logits_are_made_only_where_a_token_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = as_causal_lm(tiny_model("gpt_neox").eval())
+    rows: list[int] = []
+    lm.head.register_forward_hook(lambda _module, _given, made: rows.append(made.shape[0]))
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 20 * 4 * 320)
+    found = scored(lm, documents([33, 40, 1]))
+    assert sum(rows) == sum(one.tokens for one in found) == 74  # two windows of 32 reach back
+    assert max(rows) == 20
 
 
 def test_a_document_comes_as_soon_as_it_is_scored() -> None:
-    """Between two forward passes, the longest first; one that is not read to its end yet comes when it is."""
     lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=64).eval())
-    done = 0
-
-    def note(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-
+    progress: list[int] = []
     given = documents([3, 32, 0, 20, 100, 20, 3], vocabulary=64)
-    found = score_documents(lm, given, prefix=0, max_length=32, batch_tokens=64, scored=note)
-    came = [(one.number, done) for one in found]
+    found = score_documents(lm, given, prefix=0, max_length=32, batch_tokens=64, scored=progress.append)
+    came = [(one.number, sum(progress)) for one in found]
     # Two windows a pass: 32 and the first of 100, two of it, its last with 4 targets and 20, then all the others.
     assert came == [(2, 0), (1, 64), (4, 152), (3, 152), (5, 178), (0, 178), (6, 178)]
 
 
 def test_the_look_ahead_is_bounded() -> None:
-    """A document comes out before many more than the look-ahead have been taken in; one without tokens at once."""
+    """Also within a document; a document without tokens comes at once."""
     taken = 0
 
     def many() -> Iterator[TokenizedDocument]:
@@ -309,17 +239,10 @@ def test_the_look_ahead_is_bounded() -> None:
             taken += 1
 
     lm = as_causal_lm(tiny_model("gpt_neox", vocab_size=64).eval())
-    given = score_documents(lm, many(), prefix=0, max_length=32, look_ahead=1000)
-    for one in islice(given, 400):
-        assert taken - one.number <= 2 * (1000 // scoring.OBJECT_TOKENS + 1)
+    for one in islice(score_documents(lm, many(), prefix=0, max_length=32, look_ahead=1000), 400):
+        assert taken - one.number <= 2 * (1000 // batching.OBJECT_TOKENS + 1)
         assert one.number % 2 or taken == one.number
-
-
-def test_a_document_longer_than_the_look_ahead_is_scored_as_it_is_cut() -> None:
-    model = tiny_model("llama").double().eval()
-    lm = as_causal_lm(model)
-    given = documents([500, 3, 700])
-    progress: list[int] = []
+    model, given, progress = lm.model.double(), documents([500, 3, 700], vocabulary=64), list[int]()
     found = score_documents(lm, given, prefix=0, max_length=32, look_ahead=100, scored=progress.append)
     first = next(found)
     assert sum(progress) < 1000
@@ -327,63 +250,42 @@ def test_a_document_longer_than_the_look_ahead_is_scored_as_it_is_cut() -> None:
         assert one.nll == pytest.approx(reference_nll(model, given[one.number].ids.tolist(), 0, 32), rel=1e-12)
 
 
-def test_logits_are_made_in_chunks_and_only_where_a_token_is_scored() -> None:
+def test_batches_have_like_lengths_and_keep_to_their_tokens() -> None:
     lm = as_causal_lm(tiny_model("gpt_neox").eval())
-    rows: list[int] = []
-    lm.head.register_forward_hook(lambda _module, _given, made: rows.append(made.shape[0]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "CHUNK_BYTES", 20 * 4 * 320)
-        found = scored(lm, documents([33, 40, 1]))
-    assert sum(rows) == sum(one.tokens for one in found) == 74  # two windows of 32 reach back
-    assert max(rows) == 20
-
-
-def test_batches_are_of_like_length_and_within_their_tokens() -> None:
-    lm = as_causal_lm(tiny_model("gpt_neox").eval())
-    shapes: list[tuple[int, int]] = []
-    lm.trunk.register_forward_pre_hook(
-        lambda _module, _given, named: shapes.append(tuple(named["input_ids"].shape)), with_kwargs=True
-    )
+    shapes = note_shapes(lm)
     scored(lm, documents([3, 32, 5, 17, 4, 16, 31, 1]), batch_tokens=64)
     assert shapes == [(2, 32), (3, 17), (3, 4)]
     shapes.clear()
-    scored(lm, documents([32] * 130))  # on a CPU, where nothing else is asked for
-    assert shapes == [(scoring.BATCH_TOKENS // 32, 32), (2, 32)]
+    scored(lm, documents([32] * 130))  # the default of a CPU
+    assert shapes == [(batching.BATCH_TOKENS // 32, 32), (2, 32)]
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_names_its_document(number: float) -> None:
-    model = tiny_model("gpt2").eval()
-    lm = as_causal_lm(model)
-    with torch.no_grad():
-        model.get_input_embeddings().weight[7] = number
-    given = [document([1, 2], 0), document([3, 7, 4], 41, "b\x1b.jsonl"), document([5], 99)]
-    with pytest.raises(PilekitError) as error:
-        scored(lm, given)
-    assert str(error.value).startswith("b\\x1b.jsonl, document 41 (Github): the model's loss is nan, ")
-    assert str(error.value).endswith("; copy the model again")
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
-def test_padding_changes_no_figure_where_rotary_factors_depend_on_the_length(batch_tokens: int) -> None:
-    model = long_rope().double()
+def test_nothing_is_padded_where_rotary_factors_depend_on_the_length() -> None:
+    lm = as_causal_lm(long_rope().double())
+    shapes = note_shapes(lm)
     given = documents([10, 31, 32, 3, 10, 17, 16, 10])
-    for one, of in zip(scored(as_causal_lm(model), given, batch_tokens=batch_tokens), given, strict=True):
-        assert one.nll == pytest.approx(reference_nll(model, of.ids.tolist(), 0, 32), rel=1e-7)
+    for batch_tokens in (1, 64, 100_000):
+        shapes.clear()
+        for one, of in zip(scored(lm, given, batch_tokens=batch_tokens), given, strict=True):
+            assert one.nll == pytest.approx(reference_nll(lm.model, of.ids.tolist(), 0, 32), rel=1e-7)
+    assert (3, 10) in shapes
 
 
-def test_windows_of_one_length_are_still_scored_together() -> None:
-    lm = as_causal_lm(long_rope())
-    shapes: list[tuple[int, int]] = []
-    lm.trunk.register_forward_pre_hook(
-        lambda _module, _given, named: shapes.append(tuple(named["input_ids"].shape)), with_kwargs=True
-    )
-    scored(lm, documents([10, 20, 10, 20, 3]), batch_tokens=1000)
-    assert shapes == [(2, 20), (2, 10), (1, 3)]
+def test_a_loss_that_is_not_finite_names_its_document() -> None:
+    given = [document([1, 2], 0), document([3, 7, 4], 41, "b\x1b.jsonl"), document([5], 99)]
+    for number in (math.nan, math.inf):
+        model = tiny_model("gpt2").eval()
+        lm = as_causal_lm(model)
+        with torch.no_grad():
+            model.get_input_embeddings().weight[7] = number
+        with pytest.raises(PilekitError) as error:
+            scored(lm, given)
+        assert str(error.value).startswith("b\\x1b.jsonl, document 41 (Github): the model's loss is nan, ")
+        assert str(error.value).endswith("; copy the model again")
 
 
 def test_a_model_that_fails_at_a_length_names_it_and_the_document() -> None:
-    """RoBERTa's first two positions are not for tokens, so that of the 34 that it names it has 32."""
+    """RoBERTa's first two positions are not for tokens: of the 34 that it names it has 32."""
     config = RobertaConfig(
         vocab_size=320,
         hidden_size=32,
@@ -407,9 +309,3 @@ def test_a_model_that_fails_at_a_length_names_it_and_the_document() -> None:
 def test_the_positions_of_mpt_are_known() -> None:
     config = MptConfig(vocab_size=64, d_model=32, n_heads=4, n_layers=1, max_seq_len=16)
     assert as_causal_lm(AutoModelForCausalLM.from_config(config).eval()).max_length == 16
-
-
-def test_no_documents() -> None:
-    lm = as_causal_lm(tiny_model("gpt_neox").eval())
-    assert scored(lm, []) == []
-    assert [(one.tokens, one.nll) for one in scored(lm, documents([0, 0]))] == [(0, 0.0), (0, 0.0)]

@@ -9,10 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from pilekit.corpus import load_manifest
-from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
 from pilekit.evaluate.results.tabulate import tabulate
-from pilekit.evaluate.score.causal_nll import ScoredDocument
 from pilekit.evaluate.show.table import result_table
 from pilekit.evaluate.training_copies import TrainingCopies
 from pilekit.fitted_table import MOST_ROWS

@@ -1,0 +1,216 @@
+"""Windows of documents, scored in batches of like length.
+
+    documents -> their windows, held until they fill a look-ahead -> batches of like length, the longest first
+              -> one forward pass for each batch -> every document as soon as its last window is scored
+
+`causal_nll.py` and `masked/pseudo_nll.py` say which windows a document has and how a batch is scored. Memory does not
+grow with the corpus: at most the look-ahead is held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.model.device import is_out_of_memory
+from pilekit.evaluate.results.records import ScoredDocument
+
+BATCH_TOKENS = 4096
+"""A token of `pythia-14m` takes one CPU core 270-280 us with 2,048 or 4,096 tokens in a batch, 300 with 8,192, 330 with
+32,768: larger batches leave the cache, and pad more. Four fifths of it are the head and its softmax."""
+BATCH_TOKENS_ON_GPU = 32_768
+"""A guess, not measured: enough that the GPU takes the time, and not Python, which launches its kernels."""
+CHUNK_BYTES = 24 << 20
+"""Logits held at a time: 125 rows of a vocabulary of 50,304. A token takes 370 us with 6 MiB, 310 with 12, 280 with 24,
+and 390 with 48 or more: from 32 MiB on the C library returns the memory at once, and each chunk asks for it again."""
+CHUNK_BYTES_ON_GPU = 256 << 20
+"""A guess: fewer, larger kernels; not measured."""
+OBJECT_TOKENS = 16
+"""The weight of a window besides its tokens: a million empty windows must not be held either."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedDocument:
+    """A document to be scored.
+
+    shard, number   its identity
+    text            xxh3_64 of its raw text's UTF-8, which is part of the identity
+    subset          its label
+    bytes           UTF-8 bytes of its raw text
+    ids             uint32 [tokens], without special tokens
+    """
+
+    shard: str
+    number: int
+    text: int
+    subset: str
+    bytes: int
+    ids: npt.NDArray[np.uint32] = field(repr=False)
+
+
+@dataclass(slots=True, eq=False)
+class OpenDocument:
+    """A document whose rows are being scored.
+
+    tokens     tokens predicted in the rows so far
+    rows       rows that are not scored yet
+    complete   whether no further rows follow
+    losses     the losses of the scored rows, by window
+    """
+
+    document: TokenizedDocument
+    tokens: int = 0
+    rows: int = 0
+    complete: bool = False
+    losses: dict[int, list[float]] = field(default_factory=dict)
+
+
+class Row(NamedTuple):
+    """One row of a forward pass.
+
+    of       its document
+    ids      token ids of the window
+    length   inputs of the model
+    tokens   tokens of the document that count as scored with this row
+    window   number of the window in the document
+    place    the masked place, for a masked model
+    """
+
+    of: OpenDocument
+    ids: npt.NDArray[np.unsignedinteger | np.signedinteger]
+    length: int
+    tokens: int
+    window: int = 0
+    place: int = 0
+
+
+Windows = list[Row]
+"""A batch of rows of like length."""
+Forward = Callable[[Windows], list[float]]
+"""One forward pass: the loss of each row of a batch."""
+Share = Callable[[Sequence[Windows], Forward], Iterable[list[float]]]
+"""Makes the forward passes of all batches, and returns their losses in order."""
+
+
+def ignore(amount: int) -> None:
+    """The progress callback of callers that need none."""
+
+
+def usual_batch_tokens(device: torch.device) -> int:
+    """The default number of inputs in a batch."""
+    return BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ON_GPU
+
+
+def chunk_rows(device: torch.device, vocabulary: int) -> int:
+    """How many rows of logits are made at a time."""
+    return max(1, (CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_ON_GPU) // (4 * vocabulary))
+
+
+def batches(held: Iterable[Row], most_rows: Callable[[int], int], *, mixed: bool = True) -> Iterator[Windows]:
+    """Rows in batches of like length, the longest first, so that a batch too large for memory shows at once.
+
+    most_rows   how many rows of a given length a batch may have; it has at least one
+    mixed       whether a batch may hold rows of different lengths, the shorter ones padded
+    """
+    batch: Windows = []
+    for row in sorted(held, key=lambda row: row.length, reverse=True):
+        if batch and (len(batch) >= most_rows(batch[0].length) or not (mixed or row.length == batch[0].length)):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def score_rows(
+    documents: Iterable[TokenizedDocument],
+    windows_of: Callable[[OpenDocument], Iterator[list[Row]]],
+    losses_of: Forward,
+    nll_of: Callable[[OpenDocument], float],
+    *,
+    most_rows: Callable[[int], int],
+    mixed: bool,
+    look_ahead: int,
+    share: Share,
+    scored: Callable[[int], None],
+) -> Iterator[ScoredDocument]:
+    """Yield every document with its negative log-likelihood, as soon as its last row is scored.
+
+    windows_of   the rows of each window of a document
+    losses_of    one forward pass of the model
+    nll_of       the negative log-likelihood of a document from its losses
+    most_rows    rows of a given length in a batch; `mixed`: whether a batch may mix lengths
+    look_ahead   windows of so many inputs are sorted by length together
+    share        makes the forward passes
+    scored       called with each further number of tokens scored
+
+    A loss that is not finite and an error of the model are PilekitErrors that name the document.
+    """
+
+    def forward(batch: Windows) -> list[float]:
+        try:
+            return losses_of(batch)
+        except (RuntimeError, IndexError, ValueError, MemoryError) as error:
+            raise _failed(batch, error) from error
+
+    def done(document: OpenDocument) -> ScoredDocument:
+        of = document.document
+        return ScoredDocument(of.shard, of.number, of.text, of.subset, of.bytes, document.tokens, nll_of(document))
+
+    def score(held: Windows) -> Iterator[ScoredDocument]:
+        made = list(batches(held, most_rows, mixed=mixed))
+        for batch, losses in zip(made, share(made, forward), strict=True):
+            for row, loss in zip(batch, losses, strict=True):
+                if not math.isfinite(loss):
+                    raise PilekitError(
+                        f"{_name(row)}: the model's loss is {loss}, not a finite number; its weights are damaged, or "
+                        "too large for the precision it computes in; copy the model again"
+                    )
+                row.of.losses.setdefault(row.window, []).append(loss)
+                row.of.rows -= 1
+            scored(sum(row.tokens for row in batch))
+            yield from map(done, dict.fromkeys(row.of for row in batch if row.of.complete and not row.of.rows))
+
+    held: Windows = []
+    weight = 0
+    for document in documents:
+        current = OpenDocument(document)
+        for rows in windows_of(current):
+            if weight >= look_ahead:
+                yield from score(held)
+                held, weight = [], 0
+            held += rows
+            current.rows += len(rows)
+            current.tokens += sum(row.tokens for row in rows)
+            weight += OBJECT_TOKENS + sum(row.length for row in rows)
+        current.complete = True
+        if not current.rows:
+            yield done(current)
+    yield from score(held)
+
+
+def _failed(batch: Windows, error: Exception) -> PilekitError:
+    """The error of a forward pass, in one line that names the document of its longest row."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said, length = visible(lines[0], 200), batch[0].length
+    if is_out_of_memory(error):
+        many = "a window" if len(batch) == 1 else f"{len(batch):,} windows"
+        return PilekitError(
+            f"{_name(batch[0])}: memory does not hold a forward pass over {many} of {length:,} tokens ({said}); "
+            "give a smaller --max-length, or --dtype bf16"
+        )
+    return PilekitError(
+        f"{_name(batch[0])}: the model fails at a window of {length:,} tokens ({said}); give a smaller --max-length"
+    )
+
+
+def _name(row: Row) -> str:
+    of = row.of.document
+    return f"{visible(of.shard, 200)}, document {of.number} ({visible(of.subset, 80)})"

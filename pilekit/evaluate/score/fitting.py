@@ -1,0 +1,68 @@
+"""Forward passes over as many rows as memory holds.
+
+The memory of a pass grows with its inputs, and the first batch has the longest rows, so a batch size that is too large
+shows at once. A batch that does not fit is halved until its first part fits. The rest of it, and all batches after it,
+are then scored in parts of that size. This costs the failed passes, once, and changes no figure: each row has its own
+sum.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate.model.device import is_out_of_memory
+from pilekit.evaluate.score.batching import Forward, Windows
+
+logger = logging.getLogger(__name__)
+
+
+class Fitting:
+    """A `Share` for one process: it makes all passes, in parts where memory does not hold a batch.
+
+    most   the most inputs of a pass, padding counted; None: every batch has fitted so far
+    """
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+        self._warned = False
+
+    def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[float]]:
+        """The losses of each batch, in order.
+
+        An error of `forward` is raised, unless memory ran out for a batch of several rows.
+        """
+        for batch in batches:
+            yield self._losses(batch, forward)
+
+    def _losses(self, batch: Windows, forward: Forward) -> list[float]:
+        losses: list[float] = []
+        while len(losses) < len(batch):
+            longest = batch[len(losses)].length
+            rows = len(batch) if self.most is None else max(1, self.most // longest)
+            part = batch[len(losses) : len(losses) + rows]
+            found = _tried(part, forward)
+            if found is None:
+                self.most = len(part) // 2 * longest
+                continue
+            losses += found
+            if self.most is not None and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "memory does not hold a forward pass over %s tokens; going on with at most %s in each",
+                    f"{len(batch) * batch[0].length:,}",
+                    f"{self.most:,}",
+                )
+        return losses
+
+
+def _tried(part: Windows, forward: Forward) -> list[float] | None:
+    """The losses of a part; None if it has several rows and memory does not hold them."""
+    try:
+        return forward(part)
+    except PilekitError as error:
+        if len(part) == 1 or not is_out_of_memory(error.__cause__):
+            raise
+    # Leaving the handler frees the error and its traceback, which holds all that the failed pass had made.
+    return None

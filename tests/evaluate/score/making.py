@@ -1,0 +1,40 @@
+"""Tokenized documents, and their scores by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pilekit.evaluate.model.causal import CausalLM
+from pilekit.evaluate.results.records import ScoredDocument
+from pilekit.evaluate.score.batching import TokenizedDocument
+from pilekit.evaluate.score.causal_nll import score_documents
+
+
+def document(ids: list[int], number: int = 0, shard: str = "a.jsonl") -> TokenizedDocument:
+    return TokenizedDocument(shard, number, 7 * number, "Github", 4 * len(ids), np.array(ids, dtype=np.uint32))
+
+
+def documents(lengths: list[int], vocabulary: int = 320, seed: int = 0) -> list[TokenizedDocument]:
+    rng = np.random.default_rng(seed)
+    return [document(rng.integers(0, vocabulary, size=n).tolist(), number) for number, n in enumerate(lengths)]
+
+
+def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> list[ScoredDocument]:
+    """The scores in the order of the documents' numbers, one for each."""
+    settings = {"prefix": 0, "max_length": 32, **settings}
+    found = sorted(score_documents(lm, given, **settings), key=lambda one: one.number)
+    assert [one.number for one in found] == [one.number for one in given]
+    return found
+
+
+def note_shapes(lm: CausalLM) -> list[tuple[int, int]]:
+    """The shapes of all batches that the model will be given."""
+    shapes: list[tuple[int, int]] = []
+
+    def note(_module: Any, _given: Any, named: dict[str, Any]) -> None:
+        shapes.append(tuple(named["input_ids"].shape))
+
+    lm.trunk.register_forward_pre_hook(note, with_kwargs=True)
+    return shapes

@@ -1,0 +1,104 @@
+"""Options are checked before the weights are read, and reach the figures and the protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilekit.errors import PilekitError
+from pilekit.evaluate import bits_per_byte as module
+from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.evaluate.results.result import BitsPerByte
+from pilekit.tokenize import load_tokenizer
+from tests.evaluate.documents import documents_of
+from tests.tiny import tiny_model_dir
+from tests.tokenize.making import byte_level_bpe
+
+
+def refused(model_dir: Any, corpus: Path, **options: Any) -> str:
+    with pytest.raises(PilekitError) as error:
+        bits_per_byte(model_dir, corpus, **options)
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+def test_errors_are_found_before_the_weights_are_read(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "load_causal_lm", lambda *_, **__: pytest.fail("the weights were read"))
+    model_dir = tiny_model_dir(tmp_path / "model")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"prefix": 320}, "only the ids 0 to 319"),
+        ({"prefix": "bos"}, "no BOS token for the prefix bos; give a token's id as prefix, or none"),
+        ({"max_length": 33}, "max_length is 33, but the model has 32 positions; give at most that"),
+        ({"max_length": 8, "context_len": 9}, "context_len is 9, but a window has only 8 tokens"),
+        ({"mlm_sample": 5}, "mlm_sample is for masked models, and this gpt_neox model is a causal one"),
+        ({"dtype": "float32"}, "dtype is auto, fp32, bf16 or fp16, not 'float32'"),
+        ({"device": "gpu"}, "device is auto, cpu, cuda or cuda:N, not 'gpu'"),
+        ({"train": tmp_path / "nowhere"}, "no such file or folder"),
+        ({"out": model_dir / "config.json"}, "cannot be made: Not a directory"),
+    ]
+    for name in ("limit", "max_length", "batch_tokens", "context_len", "mlm_sample"):
+        wrong += [({name: value}, f"{name} is a whole number from 1 on, not ") for value in (0, -1, 1.0, "8", True)]
+    for prefix in ("BOS", "", "-1", "1.5", "٣", "9" * 5000, -1, 1.5, None, "\x1b[31m"):
+        wrong.append(({"prefix": prefix}, "prefix is auto, bos, eos, none or a token's id, not '"))
+    for options, words in wrong:
+        assert words in refused(model_dir, corpus, **options)
+    for value in (3, None, b"model", ["model"]):
+        assert "model_dir is the path of a model's folder, not " in refused(value, corpus)
+    byte_level_bpe(600).save(str(model_dir / "tokenizer.json"))
+    assert "vocabulary larger than the embeddings" in refused(model_dir, corpus)
+    (model_dir / "tokenizer.json").unlink()
+    assert "no tokenizer.json" in refused(model_dir, corpus)
+    (model_dir / "model.safetensors").write_bytes(b"nothing")
+    assert "not a whole safetensors file" in refused(model_dir, corpus)
+    (model_dir / "model.safetensors").unlink()
+    assert "no weights" in refused(model_dir, corpus)
+
+
+def test_prefixes(tmp_path: Path, corpus: Path) -> None:
+    model_dir = tiny_model_dir(tmp_path)
+
+    def of(prefix: str | int) -> tuple[BitsPerByte, dict[str, Any]]:
+        result = bits_per_byte(model_dir, corpus, prefix=prefix)
+        return result, result.protocol["prefix"]
+
+    auto, eos, none, by_text, by_id = (of(prefix) for prefix in ("auto", "eos", "none", "5", 5))
+    assert auto[0].overall == eos[0].overall
+    assert by_text[0].overall == by_id[0].overall != auto[0].overall
+    assert by_id[1] == {"given": "5", "id": 5, "token": load_tokenizer(model_dir).decode([5])}
+    assert none[1] == {"given": "none", "id": None, "token": None}
+    texts = [text for of in documents_of(corpus).values() for text in of]
+    assert auto[0].overall.tokens - none[0].overall.tokens == sum(map(bool, texts))
+    assert auto[0].overall.bytes == none[0].overall.bytes
+    (model_dir / "tokenizer_config.json").write_text('{"bos_token": "<|padding|>", "eos_token": "<|endoftext|>"}')
+    assert [of(prefix)[1]["id"] for prefix in ("auto", "bos", "eos")] == [1, 1, 0]
+    assert of("auto")[0].overall == of(1)[0].overall
+    (model_dir / "tokenizer_config.json").unlink()
+    file = model_dir / "tokenizer.json"
+    file.write_text(file.read_text().replace("<|endoftext|>", "<|nothing|>"))
+    assert "neither a BOS nor an EOS token for the prefix auto" in refused(model_dir, corpus)
+    assert of("none")[0].overall.tokens > 0
+
+
+def test_options_reach_the_figures_and_the_protocol(model_dir: Path, corpus: Path) -> None:
+    disjoint, overlapping, short, half = (
+        bits_per_byte(model_dir, corpus, **options)
+        for options in ({}, {"context_len": 16}, {"max_length": 8}, {"dtype": "bf16"})
+    )
+    assert overlapping.protocol["context_len"] == 16
+    assert "overlap" in overlapping.protocol["windows"]
+    assert short.protocol["max_length"] == 8
+    assert (disjoint.protocol["dtype"], half.protocol["dtype"]) == ("float32", "bfloat16")
+    assert half.overall.nll == pytest.approx(disjoint.overall.nll, rel=1e-2)
+    results = (disjoint, overlapping, short, half)
+    assert len({result.overall.nll for result in results}) == 4
+    assert len({result.overall.tokens for result in results}) == 1
+
+
+def test_other_weights_have_another_fingerprint(tmp_path: Path, corpus: Path, model_dir: Path) -> None:
+    folders = (model_dir, tiny_model_dir(tmp_path / "same"), tiny_model_dir(tmp_path / "other", seed=1))
+    weights = [bits_per_byte(folder, corpus, limit=1).protocol["model"]["weights"] for folder in folders]
+    assert weights[0] == weights[1] != weights[2]
