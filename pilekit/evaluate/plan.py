@@ -22,7 +22,8 @@ from pilekit.evaluate.masked.pseudo_nll import Template, template_of
 from pilekit.evaluate.model.causal import check_vocabulary, max_length_of
 from pilekit.evaluate.model.device import dtype_of
 from pilekit.evaluate.model.load import MASKED, kind_of, outline, stored_dtype
-from pilekit.evaluate.protocol import describe, record_key
+from pilekit.evaluate.protocol import describe
+from pilekit.evaluate.results.result_folder import record_key
 from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer, load_tokenizer
 

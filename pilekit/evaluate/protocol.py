@@ -8,7 +8,6 @@ model's weights and the tokenizer's file.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 MLM_SEED = 0
 """Seed of the sample of tokens in a masked model's windows."""
-
-_NO_PART_OF_KEY = ("windows", "bytes", "paper", "intervals", "skipped_lines", "labels", "records")
 
 
 def describe(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path | None) -> dict[str, Any]:
@@ -74,18 +71,6 @@ def describe(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path | 
         "limit": options.limit,
         "paper": options.paper,
     }
-
-
-def record_key(protocol: dict[str, Any]) -> str:
-    """A hash (32 hexadecimal digits) of the model and the protocol, as far as the record of a document depends on it.
-
-    All records under one key may stand in one table. The name and place of the model, and the figures that are made of
-    the records, are no part of the key.
-    """
-    of = {name: value for name, value in protocol.items() if name not in _NO_PART_OF_KEY}
-    of["model"] = {name: value for name, value in protocol["model"].items() if name != "path"}
-    of["prefix"] = protocol["prefix"]["id"]
-    return xxhash.xxh3_128_hexdigest(json.dumps(of, sort_keys=True).encode())
 
 
 def weights_fingerprint(model_dir: str | Path) -> str:

@@ -31,7 +31,6 @@ from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.own_file import open_own
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.protocol import record_key
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import RESULT_FILE, BitsPerByte, result_text
 from pilekit.evaluate.results.tabulate import tabulate
@@ -39,6 +38,7 @@ from pilekit.evaluate.training_copies import TrainingCopies
 
 RECORDS = "records"
 KIND = "records"
+_NO_PART_OF_KEY = ("windows", "bytes", "paper", "intervals", "skipped_lines", "labels", "records")
 
 _decoder = msgspec.json.Decoder(ScoredDocument)
 
@@ -55,6 +55,18 @@ def read_line(line: bytes) -> ScoredDocument:
     if record_line(document) != line:
         raise ValueError("it is not what was written")
     return document
+
+
+def record_key(protocol: dict[str, Any]) -> str:
+    """A hash (32 hexadecimal digits) of the model and the protocol, as far as the record of a document depends on it.
+
+    All records under one key may stand in one table. The name and place of the model, and the figures that are made of
+    the records, are no part of the key.
+    """
+    of = {name: value for name, value in protocol.items() if name not in _NO_PART_OF_KEY}
+    of["model"] = {name: value for name, value in protocol["model"].items() if name != "path"}
+    of["prefix"] = protocol["prefix"]["id"]
+    return xxhash.xxh3_128_hexdigest(json.dumps(of, sort_keys=True).encode())
 
 
 def records_folder(out: str | Path, key: str) -> Path:

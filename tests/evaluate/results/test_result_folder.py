@@ -23,7 +23,6 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate import bits_per_byte as module
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.evaluate.model import causal as causal_lm
-from pilekit.evaluate.protocol import record_key
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import (
@@ -32,6 +31,7 @@ from pilekit.evaluate.results.result_folder import (
     read_records,
     read_result,
     record_file,
+    record_key,
     record_line,
     records_folder,
 )
@@ -399,7 +399,10 @@ def test_records_of_another_text_or_of_no_document_are_refused(
     content = only_file(out).read_bytes()
     of = read_line(content.splitlines(keepends=True)[0])
     for one, words in (
-        (ScoredDocument("00.jsonl", 999, 1, "ArXiv", 1, 1, 1.0), r"^00\.jsonl, document 999: is recorded, but is not among"),
+        (
+            ScoredDocument("00.jsonl", 999, 1, "ArXiv", 1, 1, 1.0),
+            r"^00\.jsonl, document 999: is recorded, but is not",
+        ),
         (ScoredDocument("02.jsonl", 0, 1, "ArXiv", 1, 1, 1.0), r": 02\.jsonl: is no shard of this corpus"),
         (
             msgspec.structs.replace(of, nll=of.nll + 1),

@@ -20,7 +20,7 @@ def test_a_shard_without_any_known_label_is_told(
     write(tmp_path / "b.jsonl", [("Foo", "x"), ("ArXiv", "x")])
     bits_per_byte(model_dir, tmp_path)
     [said] = [record.getMessage() for record in caplog.records]
-    assert said.startswith("a.jsonl: has no label that the manifest pile knows, only (none), Bar, Foo\\x1b; if labels")
+    assert said.startswith("a.jsonl: has no label that the manifest pile knows, only (none), Bar, Foo\\x1b; if its")
     caplog.clear()
     bits_per_byte(model_dir, Corpus(tmp_path, manifest_of()))
     assert caplog.text == ""
