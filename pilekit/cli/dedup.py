@@ -6,11 +6,11 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import (
     ByteSize,
     Folder,
@@ -22,22 +22,19 @@ from pilekit.cli.options import (
     on_error_option,
     open_corpus,
 )
-from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import Advance, byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.dedup.match.population import Keep
     from pilekit.dedup.steps import Report
-    from pilekit.shards.read.reader import OnError
 
 
 @click.command()
 @corpus_argument
-@click.option("--only", is_flag=True, help="Leave out the documents of other subsets than --subsets names.")
+@click.option("--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name.")
 @click.option(
     "--threshold",
-    type=Similarity(above_zero=True),
+    type=Similarity(0, 1, min_open=True),
     default=0.8,
     show_default=True,
     help="Least similarity of near-duplicates.",
@@ -70,7 +67,7 @@ if TYPE_CHECKING:
 @click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
 @click.option(
     "--memory",
-    type=ByteSize(64 * 10**6, 1 << 50),
+    type=ByteSize(64 * 10**6),
     default="4GB",
     show_default=True,
     help="For sorting and comparing, however large the corpus.",
@@ -78,30 +75,14 @@ if TYPE_CHECKING:
 @on_error_option()
 @jobs_option
 @json_option
-def command(
-    paths: tuple[str, ...],
-    subsets: str | None,
-    manifest: str | None,
-    only: bool,
-    threshold: float,
-    ngram: int,
-    num_perm: int,
-    keep: Keep,
-    against: Path | None,
-    out: Path,
-    no_write: bool,
-    memory: int,
-    on_error: OnError,
-    jobs: int | None,
-    as_json: bool,
-) -> None:
+def command(paths: tuple[str, ...], manifest: str | None, no_write: bool, as_json: bool, **options: Any) -> None:
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.
 
     Two documents are near-duplicates if the sets of their word n-grams are similar (Jaccard) to the threshold or more.
     A document is removed only if a document that stays is so similar to it. The similarity is computed exactly;
-    removed.parquet in DIR names both. DIR/clean holds the lines that stay, byte for byte, DIR/masks a bit for each
-    document. Documents of other subsets pass through. Memory does not grow with the corpus. A killed run resumes when
-    run again.
+    removed.parquet in DIR names both. DIR/clean holds the lines that stay, byte for byte. DIR/masks holds a bit for
+    each document. Documents of other subsets pass through. Memory does not grow with the corpus. A killed run resumes
+    when run again.
 
     \b
     Example:
@@ -113,41 +94,28 @@ def command(
     from pilekit.dedup.deduplicate import deduplicate
     from pilekit.dedup.sketch.bands import choose_bands
 
-    if only and subsets is None:
-        raise click.UsageError("--only leaves out the documents of other subsets than --subsets names: name some")
+    if options["only"] and options["subsets"] is None:
+        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
     corpus = open_corpus(paths, manifest)
-    names = exact_subsets(subsets, corpus)
-    click.echo(choose_bands(threshold, num_perm).curve(), err=True)
+    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    click.echo(choose_bands(options["threshold"], options["num_perm"]).curve(), err=True)
     with _progress() as advance:
-        found = deduplicate(
-            corpus,
-            subsets=names,
-            only=only,
-            threshold=threshold,
-            ngram=ngram,
-            num_perm=num_perm,
-            keep=keep,
-            against=against,
-            out=out,
-            write=not no_write,
-            memory=memory,
-            jobs=jobs,
-            on_error=on_error,
-            advance=advance,
-        )
-    tell_skipped(found.skipped)
+        found = deduplicate(corpus, write=not no_write, advance=advance, **options)
+    report_skipped(found.skipped)
     summary = found.summary
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     else:
         print_fitted(found.table())
-        click.echo(_sum(summary))
-        what = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
-        click.echo(f"{what} in {visible(str(found.folder))}")
+        parts = {name: summary[name] for name in ("kept", "removed", "skipped", "left_out") if name in summary}
+        sum_of_parts = " + ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items())
+        click.echo(f"{summary['read']:,} read = {sum_of_parts}")
+        written = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
+        click.echo(f"{written} in {visible(str(found.folder))}")
     if "hot" in summary:
         click.echo(
-            f"{summary['hot']['documents']:,} documents in very large groups of look-alikes were compared with part of "
-            "their group; pairs may be missed there",
+            f"{summary['hot']['documents']:,} documents in very large groups of look-alikes were compared with only a "
+            "part of their group; pairs may be missed there",
             err=True,
         )
     if "up_sampled" in summary:
@@ -174,11 +142,3 @@ def _progress() -> Iterator[Report]:
             lines[step](amount)
 
         yield advance
-
-
-def _sum(summary: dict[str, Any]) -> str:
-    """That nothing got lost."""
-    parts = [f"{summary[name]:,} {name.replace('_', ' ')}" for name in ("kept", "removed", "skipped")]
-    if "left_out" in summary:
-        parts.append(f"{summary['left_out']:,} left out")
-    return f"{summary['read']:,} read = {' + '.join(parts)}"

@@ -1,7 +1,7 @@
 """`pilekit demo`: all of pilekit on one small corpus, each step a command that a newcomer can repeat.
 
 The corpus is made from text that Python ships, so nothing is downloaded. Every step is printed as a person would type
-it, and runs in a process of its own.
+it and runs in its own process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pilekit.artifacts.header import write_header
 from pilekit.assemble import demo_corpus
 from pilekit.errors import PilekitError, visible
 
-# A model of 2 million parameters, which takes a higher rate than larger ones do.
+# The model has 2 million parameters. Models this small take a higher learning rate than larger ones.
 CONFIG = """\
 [data]
 path = {corpus}
@@ -50,7 +50,7 @@ warmup = 15
 min_lr = 1e-4
 """
 
-# Prints one JSON line per optimizer step: {"step": 0, "rows": [sha256 of each row that this rank gets]}.
+# Prints a JSON line per optimizer step: {"step": 0, "rows": [sha256 of each row that this rank gets]}.
 STEPS = """\
 import hashlib
 import json
@@ -58,8 +58,8 @@ from itertools import islice
 
 from pilekit import PileStream
 
-# RANK and WORLD_SIZE say which rank this is. A step has 16 rows and a batch 4: one rank makes four batches for a step,
-# two ranks make two each.
+# RANK and WORLD_SIZE say which rank this is. A step has 16 rows and a batch has 4. One rank makes four batches for a
+# step; two ranks make two each.
 stream = PileStream({corpus}, tokenizer={tokenizer}, seq_len=512, global_batch_size=16, batch_size=4)
 batches = iter(stream)
 for step in range(6):
@@ -73,7 +73,7 @@ def run(*arguments: str, expected: int = 0) -> None:
     """Print `$ pilekit ARGUMENTS` and run it; PilekitError unless it ends with exit code `expected`."""
     click.echo(f"\n$ {visible(shlex.join(('pilekit', *arguments)))}")
     sys.stdout.flush()
-    # -P: as with the installed command, a file in the current folder is no module of ours.
+    # -P: a file in the current folder must not be imported, as with the installed command.
     code = subprocess.call([sys.executable, "-P", "-m", "pilekit.cli.main", *arguments])
     if code != expected:
         raise PilekitError(f"the demo stopped: `pilekit {arguments[0]}` ended with exit code {code}, not {expected}")
@@ -85,17 +85,17 @@ def run(*arguments: str, expected: int = 0) -> None:
     default="demo",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the corpus and what is made from it.",
+    help="Folder for the corpus and everything made from it.",
 )
 def command(out: Path) -> None:
     """Make a small corpus from text that Python ships and run everything on it.
 
     The corpus has four training shards, a validation and a test shard: standard-library source, docstrings, the
-    language reference and generated arithmetic. The demo reframes and verifies them, verifies a copy with one wrong
-    bit, and removes near-duplicates. It trains a tokenizer, counts the corpus and streams it as packed batches, by one
-    rank and by two, which make the same steps. Two ranks train a small model for a minute; bits per byte before and
-    after are compared and drawn. It takes two to three minutes and no network. A second run keeps the corpus, the
-    models and the scores.
+    language reference and generated arithmetic. The demo reframes and verifies the shards, verifies a copy with one
+    wrong bit, and removes near-duplicates. It trains a tokenizer, counts the corpus and streams it as packed batches.
+    One rank and two ranks make the same steps. Two ranks train a small model for a minute. Bits per byte on the
+    validation shard, before and after, are compared and drawn. All of it takes about two minutes and no network. A
+    second run keeps the corpus, the models and the scores.
 
     \b
     Example:
@@ -125,7 +125,7 @@ def command(out: Path) -> None:
     _compare_steps(out / "steps.py")
     with write_atomically(out / "train.toml") as file:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
-    held_out = (f"{corpus / 'val.jsonl.zst'}", f"{corpus / 'test.jsonl.zst'}", "--manifest", "demo")
+    held_out = (f"{corpus / 'val.jsonl.zst'}", "--manifest", "demo")
     one_step = ("--set", "train.steps=1", "--set", "schedule.warmup=1")
     scores = [out / "before" / "bpb", out / "after" / "bpb"]
     for score, changes in zip(scores, (one_step, ()), strict=True):
@@ -138,11 +138,11 @@ def command(out: Path) -> None:
 
 
 def _damage(shard: Path, copy: Path) -> None:
-    """Write a copy of `shard` whose middle byte has one wrong bit, as a bad disk leaves it."""
+    """Write a copy of `shard` with one wrong bit in its middle byte, as a bad disk leaves it."""
     stored = bytearray(shard.read_bytes())
     middle = len(stored) // 2
     stored[middle] ^= 1
-    # The header keeps a search for shards out of this folder.
+    # The header keeps this folder out of searches for shards.
     write_header(copy.parent, kind="damaged copy", parameters={"byte": middle, "bit": 0}, inputs={"shard": str(shard)})
     with write_atomically(copy) as file:
         file.write(stored)
@@ -150,7 +150,7 @@ def _damage(shard: Path, copy: Path) -> None:
 
 
 def _steps(script: Path, place: tuple[int, int]) -> list[list[str]]:
-    """The rows' hashes of each step, as `script` prints them when it runs as (rank, world size)."""
+    """Run `script` as (rank, world size), and return the row hashes of each step."""
     rank, world = place
     environment = {**os.environ, "RANK": f"{rank}", "WORLD_SIZE": f"{world}"}
     done = subprocess.run([sys.executable, "-P", f"{script}"], env=environment, stdout=subprocess.PIPE, check=False)
@@ -160,7 +160,7 @@ def _steps(script: Path, place: tuple[int, int]) -> list[list[str]]:
 
 
 def _compare_steps(script: Path) -> None:
-    """Run `script` as one rank and as two, and print a hash of each step's rows; both must make the same steps."""
+    """Run `script` as one rank and as two, and print a hash of each step's rows. The steps must be equal."""
     places = [(0, 1), (0, 2), (1, 2)]
     click.echo()
     for rank, world in places:
@@ -169,7 +169,7 @@ def _compare_steps(script: Path) -> None:
         made = list(pool.map(lambda place: _steps(script, place), places))
     click.echo("\nOptimizer steps by 1 rank and by 2, each as a hash of all its rows")
     for step, (alone, *parts) in enumerate(zip(*made, strict=True)):
-        # The topology decides in which order rows come, so a step is compared without the order of its rows.
+        # The order of the rows within a step depends on the topology, so the rows are sorted first.
         rows = (alone, [row for part in parts for row in part])
         one, two = (hashlib.sha256("".join(sorted(some)).encode()).hexdigest()[:16] for some in rows)
         shares = " + ".join(f"{len(part)}" for part in parts)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections import defaultdict
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.display.output import plural, terminal
 from pilekit.cli.options import Folder, Similarity
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import byte_progress
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
     from pilekit.dedup.show.removed_pairs import RemovedPair
 
 MOST_HELD = 100_000_000
-"""Characters of all texts together that are held, equally many of each: each shard is read once, for all pairs."""
+"""Characters of all texts in memory. Each text gets the same share, so that each shard is read once."""
 
 MOST_LISTED = 40
 """Subsets that an error names."""
 
-Texts = dict[int, tuple[str, int]]
-"""Of documents by number: as much as is held of each, and how many more characters it has."""
+Text = tuple[str, int]
+"""The beginning of a text, and the number of characters after it."""
 
 
 @click.command()
@@ -36,7 +35,7 @@ Texts = dict[int, tuple[str, int]]
 @click.option("--subset", metavar="NAME", help="Only documents removed from this subset.")
 @click.option(
     "--min-similarity",
-    type=Similarity(),
+    type=Similarity(0, 1),
     default=0.0,
     help="Only pairs at least so similar.  [default: all]",
 )
@@ -45,8 +44,8 @@ Texts = dict[int, tuple[str, int]]
 def command(folder: Path, subset: str | None, min_similarity: float, count: int, as_json: bool) -> None:
     """Show what `pilekit dedup` removed beside what it kept, the differing words marked.
 
-    DIR is the folder that `pilekit dedup` wrote; its shards are read again. Pairs are spread evenly over the
-    similarities, the least similar first. Exact copies come last, and only where there are too few others.
+    DIR is the folder that `pilekit dedup` wrote. Its shards are read again. Pairs are spread evenly over the
+    similarities, the least similar first. Exact copies come last, and only if there are too few others.
 
     Words that only the kept document has are green, words that only the removed document had are red. Case, spaces and
     punctuation make no difference, as in the similarity. Of long texts only a part is compared.
@@ -73,11 +72,11 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
         click.echo(f"no {'such ' * asked}document was removed")
         return
     _print(pairs, _texts(pairs, finished_run(folder)))
-    click.echo(f"{len(pairs):,} of {total:,} removed document{'s' * (total != 1)}")
+    click.echo(f"{len(pairs):,} of {plural(total, 'removed document')}")
 
 
 def _exact_name(subset: str, removed: Path) -> str:
-    """The label as the corpus has it, or what it means in the Pile; PilekitError if no removed document has it."""
+    """The label as the corpus has it, or the Pile's name for it; PilekitError if no removed document has it."""
     from pilekit.corpus import resolve_subsets
     from pilekit.dedup.show.removed_pairs import subsets_of
 
@@ -94,65 +93,56 @@ def _exact_name(subset: str, removed: Path) -> str:
     raise PilekitError(f'no document of subset "{visible(subset, 60)}" was removed; those removed are of {shown}')
 
 
-def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    """The texts of each pair, the kept one's first, as much as is held, and how many more characters each has."""
+def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[Text, Text]]:
+    """(kept, removed) texts of each pair."""
     import msgspec
 
     from pilekit.corpus import load_manifest
     from pilekit.dedup.previous_runs import runs_before
     from pilekit.shards.index.format import find_index
     from pilekit.shards.random_access.document_reader import DocumentReader
-    from pilekit.shards.read.open import is_parquet
 
-    before = runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else []
-    runs = [run, *before]
-    # Several earlier runs may have a shard of that name: each may be the one.
-    places = [[0] if pair.kept_corpus == "this" else _kept_in(before, pair) for pair in pairs]
-    numbers: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for pair, possible in zip(pairs, places, strict=True):
-        numbers[0, pair.shard].add(pair.number)
+    runs = [run, *(runs_before(run) if any(pair.kept_corpus == "against" for pair in pairs) else [])]
+    # Several earlier runs may have kept a document of this shard name and number: read them all.
+    keepers = [[0] if pair.kept_corpus == "this" else _kept_in(runs, pair) for pair in pairs]
+    wanted: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for pair, possible in zip(pairs, keepers, strict=True):
+        wanted[0, pair.shard].add(pair.number)
         for place in possible:
-            numbers[place, pair.kept_shard].add(pair.kept_number)
-    manifests = [
-        msgspec.structs.replace(
-            load_manifest(), **{name: one.parameters[name] for name in ("text_field", "label_path")}
-        )
-        for one in runs
-    ]
+            wanted[place, pair.kept_shard].add(pair.kept_number)
+    share = MOST_HELD // sum(map(len, wanted.values()))
+    texts: dict[tuple[int, str, int], Text] = {}
     shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
-    indexes = {key: find_index(shards[key], manifests[key[0]]) for key in sorted(numbers)}
-    without = [shards[key] for key, index in indexes.items() if index is None and not is_parquet(shards[key].path)]
-    texts: dict[tuple[int, str], Texts] = defaultdict(dict)
-    most = MOST_HELD // sum(map(len, numbers.values()))
-    with byte_progress("reading", sum(shard.size or 0 for shard in without)) as advance:
-        for key, index in indexes.items():
-            with closing(DocumentReader(shards[key], index, manifest=manifests[key[0]], advance=advance)) as reader:
-                for document in reader.read(sorted(numbers[key])):
-                    texts[key][document.number] = document.text[:most], max(0, len(document.text) - most)
+    with byte_progress("reading", sum(shards[key].size or 0 for key in wanted)) as advance:
+        for key in sorted(wanted):
+            record = {name: runs[key[0]].parameters[name] for name in ("text_field", "label_path")}
+            manifest = msgspec.structs.replace(load_manifest(), **record)
+            index = find_index(shards[key], manifest)
+            with closing(DocumentReader(shards[key], index, manifest=manifest, advance=advance)) as reader:
+                for document in reader.read(sorted(wanted[key])):
+                    texts[*key, document.number] = document.text[:share], max(0, len(document.text) - share)
     found = []
-    for pair, possible in zip(pairs, places, strict=True):
-        removed = texts[0, pair.shard][pair.number]
-        kept = [texts[place, pair.kept_shard][pair.kept_number] for place in possible]
-        found.append((_of_similarity(kept, removed, pair.similarity, run.parameters["ngram"]), removed))
+    for pair, possible in zip(pairs, keepers, strict=True):
+        removed = texts[0, pair.shard, pair.number]
+        kept = [texts[place, pair.kept_shard, pair.kept_number] for place in possible]
+        found.append((_most_fitting(kept, removed, pair.similarity, run.parameters["ngram"]), removed))
     return found
 
 
-def _kept_in(before: list[EarlierRun], pair: RemovedPair) -> list[int]:
-    """Which of the earlier runs, from 1 on, kept a document that has the name of the pair's kept one."""
+def _kept_in(runs: list[EarlierRun], pair: RemovedPair) -> list[int]:
+    """The places of the earlier runs that kept a document with the name of the pair's kept one."""
     import numpy as np
 
     found = []
-    for place, run in enumerate(before, 1):
+    for place, run in enumerate(runs[1:], 1):
         for shard, mask in zip(run.shards, run.masks(), strict=True):
             if shard.name == pair.kept_shard and pair.kept_number < mask.header.lines:
                 found += [place] * int(mask.keeps(np.array([pair.kept_number]))[0])
     return found
 
 
-def _of_similarity(
-    kept: list[tuple[str, int]], removed: tuple[str, int], similarity: float, ngram: int
-) -> tuple[str, int]:
-    """The text that is so similar to the removed one."""
+def _most_fitting(kept: list[Text], removed: Text, similarity: float, ngram: int) -> Text:
+    """The kept text whose similarity to the removed one is `similarity`."""
     import numpy as np
 
     from pilekit.dedup.sketch.shingles import jaccard, shingle_set
@@ -163,18 +153,17 @@ def _of_similarity(
     return min(zip(kept, sets[1:], strict=True), key=lambda one: abs(jaccard(one[1], sets[0]) - similarity))[0]
 
 
-def _print(pairs: list[RemovedPair], texts: list[tuple[tuple[str, int], tuple[str, int]]]) -> None:
-    from rich.console import Console
-    from rich.text import Text
+def _print(pairs: list[RemovedPair], texts: list[tuple[Text, Text]]) -> None:
+    from rich import text
 
     from pilekit.dedup.show.side_by_side import side_by_side
     from pilekit.dedup.show.word_diff import word_diff
 
-    console = Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False)
+    console = terminal()
     colour = console.color_system is not None and not console.no_color
     for place, (pair, ((one, more), (other, more_of_other))) in enumerate(zip(pairs, texts, strict=True), 1):
         how = "exact copy" if pair.reason == "exact" else f"similarity {pair.similarity:.4f}"
-        console.print(Text(f"{place} of {len(pairs)}: {how}", style="bold"))
+        console.print(text.Text(f"{place} of {len(pairs)}: {how}", style="bold"))
         kept = f"kept: {visible(pair.kept_shard, 100)} {pair.kept_number:,}, {visible(pair.kept_subset, 60)}"
         if pair.kept_corpus == "against":
             kept += " (of an earlier run)"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import jobs_option, json_option, on_error_option, open_corpus, paths_argument
-from pilekit.cli.output import print_fitted, tell_skipped
+from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pilekit.shards.read.reader import OnError
 
 LONG_FRAME_BYTES = 64 << 20
-"""From so much text in one frame on, decoding it for one document takes a tenth of a second or more."""
+"""Decoding a frame with more text than this takes a tenth of a second or more."""
 
 
 @click.command()
@@ -29,10 +30,10 @@ LONG_FRAME_BYTES = 64 << 20
 def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, jobs: int | None, as_json: bool) -> None:
     """Make an index of every shard: its documents, and where to begin reading.
 
-    An index is a Parquet file, SHARD.index.parquet beside the shard (beside a Parquet shard .SHARD.index, hidden), with
-    number, subset, text bytes and text hash of each document. Where the folder is read-only, or the shard a URL, it is
-    kept in $PILEKIT_CACHE (~/.cache/pilekit). Indexes that are whole, fit and are newer than their shard are kept; a
-    killed run resumes when run again.
+    An index is a Parquet file, SHARD.index.parquet beside the shard (beside a Parquet shard .SHARD.index, hidden). It
+    holds number, subset, text bytes and text hash of each document. If the folder is read-only or the shard is a URL,
+    the index goes to $PILEKIT_CACHE (~/.cache/pilekit). An index that is whole, fits its shard and is newer than it is
+    kept. A killed run resumes when run again.
 
     \b
     Example:
@@ -46,21 +47,23 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
     corpus = open_corpus(paths, manifest)
     with byte_progress("indexing", corpus.size) as advance:
         indexes = index_corpus(corpus, on_error=on_error, jobs=jobs, advance=advance)
+    rows = list(zip(corpus.shards, indexes, strict=True))
     skipped = SkippedLines()
-    for shard, index in zip(corpus.shards, indexes, strict=True):
+    for shard, index in rows:
         if index.built:
             skipped.merge(bad_lines(shard, index))
-    tell_skipped(skipped)
+    report_skipped(skipped)
     if as_json:
-        shards = [{"shard": shard.name, **index.to_dict()} for shard, index in zip(corpus.shards, indexes, strict=True)]
-        click.echo(json.dumps({"shards": shards}, indent=2))
-    else:
-        print_fitted(_table(corpus.shards, indexes))
-        for note in _notes(corpus.shards, indexes):
-            click.echo(note)
+        click.echo(
+            json.dumps({"shards": [{"shard": shard.name, **index.to_dict()} for shard, index in rows]}, indent=2)
+        )
+        return
+    print_fitted(_table(rows))
+    for note in _notes(rows):
+        click.echo(note)
 
 
-def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> FittedTable[tuple[Shard, ShardIndex]]:
+def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, ShardIndex]]:
     from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
     columns: list[Column[tuple[Shard, ShardIndex]]] = [
@@ -71,39 +74,34 @@ def _table(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> FittedTable[
         Column("Bad lines", lambda row: f"{row[1].header.skipped:,}"),
         Column("Index", lambda row: "built" if row[1].built else "kept", justify="left"),
     ]
-    return FittedTable(list(zip(shards, indexes, strict=True)), columns, priority=("Frames", "Text"))
+    return FittedTable(rows, columns, priority=("Frames", "Text"))
 
 
-def _notes(shards: tuple[Shard, ...], indexes: list[ShardIndex]) -> list[str]:
-    """Where indexes are that are not beside their shards, and which frames are too long for random access."""
-    from pilekit.errors import visible
+def _notes(rows: list[tuple[Shard, ShardIndex]]) -> list[str]:
+    """Notes on indexes that are in the cache, and on frames that are too long for random access."""
     from pilekit.fitted_table import rounded_bytes
     from pilekit.shards.index.format import index_places
 
+    def more(found: list[tuple[str, int]]) -> str:
+        return f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+
     notes = []
-    elsewhere = [index for shard, index in zip(shards, indexes, strict=True) if index.path == index_places(shard)[-1]]
-    if elsewhere:
-        first = visible(elsewhere[0].path)
-        notes.append(f"Not beside the shard but in the cache: {first}{_more(len(elsewhere) - 1)}.")
-    long = [(shard, frame) for shard, index in zip(shards, indexes, strict=True) if (frame := _long_frame(index))]
+    cached = [(index.path, 0) for shard, index in rows if index.path == index_places(shard)[-1]]
+    if cached:
+        notes.append(f"Not beside the shard but in the cache: {visible(cached[0][0])}{more(cached)}.")
+    long = [(shard.name, size) for shard, index in rows if (size := _longest_frame(index)) > LONG_FRAME_BYTES]
     if long:
-        shard, frame = long[0]
         notes.append(
-            f"{visible(shard.name)} has {rounded_bytes(frame)} in one frame{_more(len(long) - 1)}: to read one of its "
-            "documents, all before it is decoded; `pilekit reframe` mends that."
+            f"{visible(long[0][0])} has {rounded_bytes(long[0][1])} in one frame{more(long)}: to read one of its "
+            "documents, pilekit must decode everything before it. `pilekit reframe` makes smaller frames."
         )
     return notes
 
 
-def _more(others: int) -> str:
-    return f" (and {others:,} more)" if others else ""
-
-
-def _long_frame(index: ShardIndex) -> int:
-    """The bytes of the longest frame of compressed text, if it is a long one; else 0."""
+def _longest_frame(index: ShardIndex) -> int:
+    """The bytes of text in the longest frame of a compressed shard; 0 for other shards."""
     import numpy as np
 
     if index.header.storage not in ("zstd", "gzip"):
         return 0
-    longest = int(np.diff(index.frames.text_offset, append=index.header.content_bytes).max())
-    return longest if longest > LONG_FRAME_BYTES else 0
+    return int(np.diff(index.frames.text_offset, append=index.header.content_bytes).max())

@@ -1,7 +1,7 @@
 """`pilekit`: the group of commands, and the one place where errors become exit codes.
 
-Commands load on use, so `pilekit --help` starts in well under 0.3 s: the table below holds each command's one-line
-help, and its module is imported only when the command itself runs. Exit codes: 0 done, 1 failed with one clear line (a
+Commands load on use, so `pilekit --help` starts in well under 0.3 s. The table below holds each command's one-line
+help; a command's module is imported only when the command runs. Exit codes: 0 done, 1 failed with one clear line (a
 traceback only under `--debug`), 2 wrong usage, 130 interrupted.
 """
 
@@ -14,22 +14,20 @@ import os
 import sys
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import click
 
 from pilekit import __version__
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 COMMANDS = {
     "stats": "Count documents, bytes and tokens per subset.",
     "index": "Index shards: random access, and counts in an instant.",
     "show": "Print one document of a shard.",
-    "verify": "Check frames, lines, labels and sums; say where they are wrong.",
-    "reframe": "Write shards anew in checksummed frames that can be sought.",
+    "verify": "Check frames, lines, labels and sums, and name each damage.",
+    "reframe": "Rewrite shards in small checksummed frames, for random access.",
     "select": "Write part of a corpus: subsets, a sample, a match.",
     "dedup": "Remove copies and near-duplicates, with a proof for each.",
     "duplicates": "Show removed documents beside the kept ones, word by word.",
@@ -40,9 +38,8 @@ COMMANDS = {
     "demo": "Make a small corpus from what Python ships and run everything on it.",
 }
 
-
-TELLING_SECONDS = 30.0
-"""So long a rank waits for the one that tells what went wrong: whoever starts ranks kills all when the first ends."""
+REPORT_SECONDS = 30.0
+"""How long a silent rank waits for rank 0 to print the error. The launcher kills all ranks when the first one ends."""
 
 
 class LazyGroup(click.Group):
@@ -60,13 +57,13 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader of the output that has gone (`| head`) is no failure, as it is to click."""
+        """Run the command. A closed output pipe (`| head`) ends it without an error; click would exit with 1."""
         try:
             result = super().invoke(ctx)
-            if sys.stdout is not None:
-                sys.stdout.flush()  # Later, what is wrong with it could not be told any more.
+            sys.stdout.flush()
             return result
         except BrokenPipeError:
+            _discard_output()
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -98,17 +95,23 @@ def pilekit(debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
-    # Taken out here, so that it may stand behind the command too, where one adds it when something went wrong.
+    # `--debug` may also stand behind the command, where people add it after an error.
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    # A terminal that lacks a character gets its number, not a traceback.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout = _named(sys.stdout)
+    # If a terminal lacks a character, print its number. Do not fail.
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")
+    if (out := sys.__stdout__) is not None and out is sys.stdout and isinstance(out, io.TextIOWrapper):
+        sys.stdout = _StandardOutput(
+            out.buffer,
+            out.encoding,
+            errors="backslashreplace",
+            line_buffering=out.line_buffering,
+            write_through=out.write_through,
+        )
     try:
         code = pilekit.main(args=arguments, standalone_mode=False)
+        sys.stdout.flush()  # An error at Python's own flush, at exit, could not be reported.
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
@@ -121,16 +124,16 @@ def main() -> NoReturn:
             raise
         if isinstance(error, ToldElsewhere) and os.environ.get("RANK", "0") != "0":
             with contextlib.suppress(KeyboardInterrupt):
-                time.sleep(TELLING_SECONDS)
+                time.sleep(REPORT_SECONDS)
         else:
             click.echo(f"error: {visible(str(error))}", err=True)
         sys.exit(1)
 
 
 def rank_main() -> NoReturn:
-    """The same for a process that may be one rank of many: a rank that fails among others leaves without taking leave.
+    """`main` for a process that may be one rank of many. A failed rank exits at once, without closing connections.
 
-    Closing its connections in good order can mean waiting for ranks that wait for it, while nobody has been told yet.
+    Closing them can mean to wait for ranks that wait for this one, before anybody has seen the error.
     """
     try:
         main()
@@ -147,33 +150,32 @@ def rank_main() -> NoReturn:
     os._exit(code)
 
 
-class _StandardOutput(io.FileIO):
-    """Standard output whose failures say that it is what failed; that nobody reads it is for `LazyGroup`."""
+class _StandardOutput(io.TextIOWrapper):
+    """Standard output that is named in its errors, such as a full disk. `LazyGroup` handles a closed pipe."""
 
-    def write(self, data: Buffer) -> int:
-        try:
-            return super().write(data) if memoryview(data).nbytes else 0  # click tries what it is with nothing
-        except OSError as error:
-            # Point it away so that Python's own flush at exit does not complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise PilekitError(f"standard output: cannot be written: {error.strerror}") from error
+    def write(self, text: str) -> int:
+        with _named_errors():
+            return 0 if text == "" else super().write(text)  # click writes "" to test the stream.
+
+    def flush(self) -> None:
+        with _named_errors():
+            super().flush()
 
 
-def _named(stdout: io.TextIOWrapper) -> io.TextIOWrapper:
-    """The same output through `_StandardOutput`, if it is a file, a pipe or a terminal."""
-    unbuffered = isinstance(stdout.buffer, io.FileIO)  # as PYTHONUNBUFFERED asks
-    if not unbuffered and not isinstance(getattr(stdout.buffer, "raw", None), io.FileIO):
-        return stdout
-    file: Any = _StandardOutput(stdout.fileno(), "wb", closefd=False)
-    return io.TextIOWrapper(
-        file if unbuffered else io.BufferedWriter(file),
-        stdout.encoding,
-        stdout.errors,
-        line_buffering=stdout.line_buffering,
-        write_through=unbuffered,
-    )
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        raise PilekitError(f"standard output: cannot be written: {error.strerror}") from error
+
+
+def _discard_output() -> None:
+    """Redirect standard output to nowhere, so that Python's own flush at exit reports nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

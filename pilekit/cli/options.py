@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Folder(click.ParamType[Path]):
-    """A folder; an empty name is refused, because its `Path` would be the current folder."""
+    """A folder. An empty name is refused, because its `Path` would be the current folder."""
 
     name = "folder"
 
@@ -46,46 +46,70 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 
 class ByteSize(click.ParamType[int]):
-    """A number of bytes, such as `200MB`, `1.5 GB`, `64MiB` or `1000000`, from `smallest` to `largest`.
+    """A number of bytes of at least `smallest`, such as `200MB`, `1.5 GB`, `64MiB` or `1000000`.
 
     K, M, G, T are powers of 1000; Ki, Mi, Gi, Ti are powers of 1024.
     """
 
     name = "size"
 
-    def __init__(self, smallest: int = 1, largest: int = 1 << 60):
-        self.smallest, self.largest = smallest, largest
+    def __init__(self, smallest: int = 1):
+        self.smallest = smallest
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number of bytes; wrong usage for any other text."""
-        shown = visible(str(value), 40)
+        """The number of bytes; any other text is wrong usage."""
         match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,9})?)\s*([kmgt]i?)?b?", str(value).strip().lower())
         if match is None:
-            self.fail(f"'{shown}' is no size; write it like 200MB, 1.5GB or 64MiB", param, ctx)
+            self.fail(f"'{visible(str(value), 40)}' is not a size; write it like 200MB, 1.5GB or 64MiB", param, ctx)
         size = int(Decimal(match[1]) * _UNITS[match[2] or ""])
-        if not self.smallest <= size <= self.largest:
-            self.fail(f"{shown} is not in the range from {_short(self.smallest)} to {_short(self.largest)}", param, ctx)
+        if not self.smallest <= size <= 1 << 60:
+            self.fail(f"{value} is not in the range from {self.smallest:,} to {1 << 60:,} bytes", param, ctx)
         return size
 
 
-def _short(size: int) -> str:
-    """A size in the largest unit of which it is a whole number."""
-    unit = max((unit for unit in _UNITS if size % _UNITS[unit] == 0), key=lambda unit: _UNITS[unit])
-    return f"{size // _UNITS[unit]:,}{unit.capitalize()}B"
-
-
 class Similarity(click.FloatRange):
-    """A number from 0, or above 0, to 1; no NaN, which click's own range lets pass."""
-
-    def __init__(self, *, above_zero: bool = False):
-        super().__init__(0, 1, min_open=above_zero)
+    """A number from 0 to 1. Unlike click's own range it refuses NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; wrong usage outside the range."""
+        """The number; anything outside the range is wrong usage."""
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
             self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
         return number
+
+
+class Repeats(click.ParamType[dict[str, float]]):
+    """`ArXiv=2,Wikipedia (en)=3.5`, as {"ArXiv": 2.0, "Wikipedia (en)": 3.5}."""
+
+    name = "repeats"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
+        """The factors by the names as typed; anything but a list of NAME=FACTOR is wrong usage."""
+        found: dict[str, float] = {}
+        for part in filter(None, map(str.strip, value.split(","))):
+            name, _, factor = part.rpartition("=")
+            try:
+                found[name.strip()] = float(factor)
+            except ValueError:
+                name = ""
+            if not name.strip():
+                self.fail(f"{visible(part, 80)} is not NAME=FACTOR, such as ArXiv=2", param, ctx)
+        if not found:
+            self.fail("it is empty; give NAME=FACTOR, such as ArXiv=2", param, ctx)
+        return found
+
+
+class Lanes(click.ParamType[tuple[int, int]]):
+    """`32,4`, as (32, 4)."""
+
+    name = "lanes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Rows and columns; anything but two whole numbers is wrong usage."""
+        match = re.fullmatch(r"\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*", value)
+        if match is None:
+            self.fail(f"{visible(value, 80)} is not ROWS,COLUMNS, such as 32,4", param, ctx)
+        return int(match[1]), int(match[2])
 
 
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)
@@ -115,13 +139,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 
 def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
-    """Adds `on_error` ("raise" or "skip"); the help says how the command skips."""
+    """Adds `on_error` ("raise" or "skip"). `skip` says in the help how the command skips a line."""
     return click.option(
         "--on-error",
         type=click.Choice(["raise", "skip"]),
         default="raise",
         show_default=True,
-        help=f"At a line that is no document: stop, or {skip}.",
+        help=f"At a line that is not a document: stop, or {skip}.",
     )
 
 
@@ -136,14 +160,14 @@ def corpus_argument(function: F) -> F:
 
 
 def open_corpus(paths: Sequence[str], manifest: str | None = None) -> Corpus:
-    """The corpus at `paths`: files, folders, globs, URLs, or `-` for standard input; the default places without any."""
+    """The corpus at `paths`: files, folders, globs, URLs, or `-` for standard input. Default places if empty."""
     from pilekit.corpus import Corpus
 
     return Corpus((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
 
 
 def exact_subsets(names: str | None, corpus: Corpus) -> tuple[str, ...] | None:
-    """The exact names of the subsets given to `--subsets`; None, meaning all, without the option."""
+    """The exact names of the subsets given to `--subsets`. None means all subsets."""
     from pilekit.corpus import resolve_subsets, split_names
 
     return None if names is None else resolve_subsets(*split_names(names), manifest=corpus.manifest)

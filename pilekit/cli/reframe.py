@@ -1,4 +1,4 @@
-"""`pilekit reframe`: shards in frames that can be sought, with checksums and an index."""
+"""`pilekit reframe`: shards in small frames with checksums, and an index."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.display.output import plural, print_fitted
 from pilekit.cli.options import ByteSize, jobs_option, json_option, open_corpus, out_option, paths_argument
-from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -44,9 +44,9 @@ def command(
 ) -> None:
     """Write the same lines as .zst that can be read from anywhere, with checksums and an index.
 
-    The text stays as it is, byte for byte. It is cut at line ends into frames, each with a checksum; every zstd tool
-    reads the files. Each is read back from disk and compared before it gets its name. A killed run
-    resumes when run again.
+    The text stays as it is, byte for byte. It is cut at line ends into frames, each with a checksum. Every zstd tool
+    reads the files. Each file is read back from disk and compared before it gets its name. A killed run resumes when
+    run again.
 
     \b
     Example:
@@ -66,11 +66,11 @@ def command(
         click.echo(json.dumps({"shards": [shard.to_dict() for shard in reframed]}, indent=2))
         return
     print_fitted(_table(reframed))
-    click.echo(f"{len(reframed):,} shard{'s' * (len(reframed) != 1)} in {visible(str(out))}")
+    click.echo(f"{plural(len(reframed), 'shard')} in {visible(str(out))}")
 
 
 def _table(reframed: list[Reframed]) -> FittedTable[list[Reframed]]:
-    """A row for each shard, and the total of several."""
+    """A row for each shard, and the total if there are several."""
     from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
     def sum_of(row: list[Reframed], field: str) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from pilekit.cli.display.output import plural, print_fitted, report_skipped
 from pilekit.cli.options import (
     corpus_argument,
     exact_subsets,
@@ -17,13 +18,10 @@ from pilekit.cli.options import (
     open_corpus,
     out_option,
 )
-from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
-if TYPE_CHECKING:
-    from pilekit.pipeline.selecting import Format
-    from pilekit.shards.read.reader import OnError
+CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 
 
 @click.command()
@@ -43,25 +41,12 @@ if TYPE_CHECKING:
 @on_error_option()
 @jobs_option
 @json_option
-def command(
-    paths: tuple[str, ...],
-    subsets: str | None,
-    manifest: str | None,
-    sample: float | None,
-    seed: int,
-    match: str | None,
-    min_bytes: int | None,
-    out: Path,
-    format: Format | None,
-    on_error: OnError,
-    jobs: int | None,
-    as_json: bool,
-) -> None:
+def command(paths: tuple[str, ...], manifest: str | None, out: Path, as_json: bool, **options: Any) -> None:
     """Copy part of a corpus: by subset, at random, by what is in the text, by length, or in another format.
 
     Documents that pass all conditions are written to DIR, one shard for each that was read, of the same name. Lines are
-    copied byte for byte, so every label stays; Parquet holds text and label alone, and opens in datasets and polars.
-    A sample is the same whenever and wherever it is taken with one seed. A killed run resumes when run again.
+    copied byte for byte, so every label stays. Parquet holds text and label alone, and opens in datasets and polars.
+    With the same seed, a sample is the same anywhere and at any time. A killed run resumes when run again.
 
     \b
     Example:
@@ -69,34 +54,22 @@ def command(
       pilekit select data/ --sample 0.01 --min-bytes 1000 --out small
       pilekit select data/ --subsets PMC --match '(?i)randomi[sz]ed' --out trials --format parquet
     """
-    if subsets is None and sample is None and match is None and min_bytes is None and format is None:
+    if all(options[name] is None for name in CONDITIONS):
         raise click.UsageError("say what to select: --subsets, --sample, --match, --min-bytes, or --format for all")
     from pilekit.pipeline.selecting import select_corpus
 
     corpus = open_corpus(paths, manifest)
-    names = exact_subsets(subsets, corpus)
+    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    options["format"] = options["format"] or "zst"
     with byte_progress("selecting", corpus.size) as advance:
-        selected = select_corpus(
-            corpus,
-            out,
-            subsets=names,
-            sample=sample,
-            seed=seed,
-            match=match,
-            min_bytes=min_bytes,
-            format=format or "zst",
-            on_error=on_error,
-            jobs=jobs,
-            advance=advance,
-        )
-    tell_skipped(selected.skipped)
+        selected = select_corpus(corpus, out, advance=advance, **options)
+    report_skipped(selected.skipped)
     if as_json:
         click.echo(json.dumps(selected.to_dict(), indent=2))
         return
     from pilekit.shards.verify.findings import some_names
 
     print_fitted(selected.table())
-    written = len(corpus) - len(selected.empty)
-    click.echo(f"{written:,} shard{'s' if written > 1 else ''} in {visible(str(out))}")
+    click.echo(f"{plural(len(corpus) - len(selected.empty), 'shard')} in {visible(str(out))}")
     if selected.empty:
         click.echo(f"nothing in {some_names(selected.empty)}")

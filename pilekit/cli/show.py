@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import time
@@ -28,11 +27,11 @@ SLOW_SECONDS = 2.0
 def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | None) -> None:
     """Print one document's text.
 
-    NUMBER counts from 0: it is the number of the document's line, less one. Where it does not go to a terminal, the
-    text is written exactly, byte for byte; a terminal gets a newline at its end, and control characters spelt out.
+    NUMBER counts from 0: it is the number of the document's line, minus one. A file or a pipe gets the text exactly,
+    byte for byte. A terminal gets a newline at the end and control characters spelt out.
 
-    An index that fits the shard is used (`pilekit index`), none is made: for one document, reading up to it is quicker.
-    `-` reads standard input.
+    An index that fits the shard (`pilekit index`) is used. No index is made: for one document, reading up to it is
+    quicker. `-` reads standard input.
 
     \b
     Example:
@@ -55,8 +54,8 @@ def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | 
         document = reader.document(number)
     if index is None and not is_parquet(shard) and shard != "-" and time.monotonic() - started > SLOW_SECONDS:
         click.echo(
-            f"{visible(shard)}: was read from its beginning, as it has no index; `pilekit index` makes one, `pilekit "
-            "reframe` a copy in which any document is found at once",
+            f"{visible(shard)}: was read from its beginning, because it has no index; `pilekit index` makes one, "
+            "`pilekit reframe` a copy in which any document is found at once",
             err=True,
         )
     fields = {"shard": document.shard, "number": document.number, "subset": document.subset, "meta": document.meta}
@@ -72,17 +71,8 @@ def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | 
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """The fields as JSON, in ASCII: what would be a control character to a terminal is spelt out."""
-    try:
-        return json.dumps(fields, default=str, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(fields), default=str)
+    """The fields as JSON. ASCII spells out control characters; msgspec writes NaN and infinity (of Parquet) as null."""
+    import msgspec
 
-
-def _finite(value: Any) -> Any:
-    """`value` with null for nan and infinity: Parquet has them, JSON has not."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    plain = msgspec.json.decode(msgspec.json.encode(fields, enc_hook=str))
+    return json.dumps(plain)

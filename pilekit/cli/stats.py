@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from pilekit.cli.display.output import plural, print_fitted, report_skipped
 from pilekit.cli.options import corpus_argument, exact_subsets, json_option, on_error_option, open_corpus
-from pilekit.cli.output import print_fitted, tell_skipped
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
-
-if TYPE_CHECKING:
-    from pilekit.shards.read.reader import OnError
 
 
 @click.command()
@@ -27,20 +24,13 @@ if TYPE_CHECKING:
 @json_option
 @click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")
 def command(
-    paths: tuple[str, ...],
-    subsets: str | None,
-    manifest: str | None,
-    tokenizer: str | None,
-    copies: bool,
-    on_error: OnError,
-    as_json: bool,
-    plot: str | None,
+    paths: tuple[str, ...], subsets: str | None, manifest: str | None, as_json: bool, plot: str | None, **options: Any
 ) -> None:
     """Count documents, bytes and tokens per subset.
 
     Sizes are UTF-8 bytes of the text, before it was JSON; median and p99 are right within 1 %. Memory does not depend
-    on the size of the corpus. `-` reads standard input, compressed or not. A shard that `pilekit index` has indexed is
-    not read again, but for tokens.
+    on the size of the corpus. `-` reads standard input, compressed or not. A shard with an index (`pilekit index`) is
+    not read again, except to count tokens.
 
     \b
     Example:
@@ -52,16 +42,14 @@ def command(
     from pilekit.stats.plot import figure_format, write_figure
     from pilekit.stats.summary import corpus_stats
 
-    if plot is not None:  # What is wrong with it is told now, not after the counting.
+    if plot is not None:  # Refuse a bad target now, not after the counting.
         figure_format(plot)
         check_target(plot, follow_links=True)
     corpus = open_corpus(paths, manifest)
     names = exact_subsets(subsets, corpus)
     with byte_progress("counting", corpus.size) as advance:
-        stats = corpus_stats(
-            corpus, subsets=names, tokenizer=tokenizer, copies=copies, on_error=on_error, advance=advance
-        )
-    tell_skipped(stats.skipped)
+        stats = corpus_stats(corpus, subsets=names, advance=advance, **options)
+    report_skipped(stats.skipped)
     if as_json:
         click.echo(json.dumps(stats.to_dict(), indent=2))
     else:
@@ -69,7 +57,7 @@ def command(
 
         print_fitted(stats_table(stats))
         if stats.skipped.count:
-            click.echo(f"{stats.skipped.count:,} bad line{'s' * (stats.skipped.count > 1)} skipped.")
+            click.echo(f"{plural(stats.skipped.count, 'bad line')} skipped.")
     if plot is not None:
         write_figure(stats, Path(plot))
         click.echo(f"drawn: {visible(plot)}", err=True)

@@ -1,12 +1,12 @@
 """`pilekit train`: one TOML file in, one run folder out, by one process or many.
 
-What the config and the run folder can tell is checked before torch is imported, so a typing error is answered at once,
-and before any rank is started. `--dry-run` checks all that can be checked without allocating the model or reading a
-document, and says what would happen.
+Everything that the config and the run folder can tell is checked before torch is imported, so a typing error is
+answered at once, before any rank starts. `--dry-run` checks all that can be checked without allocating the model or
+reading a document, and prints the plan.
 
-With `--nproc-per-node` this process only launches and watches (train/launch/launch.py); each of those that train runs
-this same command as one rank, as it does under torchrun. Of many ranks the first speaks for all; another one speaks of
-itself only, and by its number.
+With `--nproc-per-node` this process only launches the ranks and watches them (train/launch/launch.py). Each rank runs
+this same command, as it does under torchrun. Rank 0 prints for all ranks. Another rank prints only its own errors, with
+its number.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.display.output import plural
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 
 if TYPE_CHECKING:
     from pilekit.train.config import TrainConfig
     from pilekit.train.run_folder import RunFolder
-    from pilekit.train.trainer import Finished
 
 
 @click.command()
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     metavar="K",
     type=click.IntRange(min=0),
     default=0,
-    help="How often to go on from the newest checkpoint when a process has failed.  [default: 0]",
+    help="How often to resume from the newest checkpoint when a process has failed.  [default: 0]",
 )
 @click.option(
     "--resume",
     metavar="auto|never|STEP_FOLDER",
-    help="Go on from the run's newest checkpoint, from none, or begin from another run's: as checkpoint.resume.",
+    help="Resume from the run's newest checkpoint, from none, or begin from another run's: as checkpoint.resume.",
 )
 @click.option(
     "--engine",
@@ -97,7 +97,7 @@ def command(
       pilekit train run.toml --nproc-per-node 8 --set parallel.zero=3 --max-restarts 3
       torchrun --nnodes 4 --nproc-per-node 8 ... -m pilekit.train run.toml
 
-    Ctrl-C and SIGTERM save a checkpoint; the same command goes on from the newest one.
+    Ctrl-C and SIGTERM save a checkpoint. The same command resumes from the newest one.
     """
     if as_json and not estimate:
         raise click.UsageError("--json goes with --estimate.")
@@ -105,12 +105,10 @@ def command(
     if in_job and (nproc_per_node is not None or max_restarts):
         raise click.UsageError(
             "this process is a rank already, as $RANK and $WORLD_SIZE say: --nproc-per-node and --max-restarts are for "
-            "whoever starts the ranks."
+            "the command that starts the ranks."
         )
-    if resume is not None:
-        changes = (*changes, f"checkpoint.resume={resume}")
-    if engine is not None:
-        changes = (*changes, f"parallel.engine={engine}")
+    for field, value in (("checkpoint.resume", resume), ("parallel.engine", engine)):
+        changes += () if value is None else (f"{field}={value}",)
     if in_job and not (estimate or dry_run):
         _train_as_rank(config_file, changes, out)
         return
@@ -140,7 +138,7 @@ def command(
 def _read(
     config_file: str, changes: tuple[str, ...], out: str | None, world_size: int
 ) -> tuple[TrainConfig, RunFolder]:
-    """The config and where its run lies, both checked as far as that needs neither torch nor other ranks."""
+    """The config and its run folder. The checks need neither torch nor other ranks."""
     from pilekit.train.config import check_world, load_config
     from pilekit.train.run_folder import check_start, run_of
 
@@ -152,7 +150,7 @@ def _read(
 
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
-    """Train as one of the ranks that a launcher has started."""
+    """Train as one of the ranks that a launcher started."""
     from pilekit.train.launch.interrupt import ended_by_sigterm, unhandled_signals
 
     with unhandled_signals():
@@ -170,7 +168,7 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
         try:
             config, run = ranks.on_all_ranks(lambda: _read(config_file, changes, out, ranks.world_size))
             _train(config, run)
-        except KeyboardInterrupt:  # the launcher says so
+        except KeyboardInterrupt:  # The launcher reports it.
             raise SystemExit(130) from None
         except PilekitError as error:
             if ranks.is_first or isinstance(error, ToldElsewhere):
@@ -179,11 +177,11 @@ def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) 
 
 
 def _train(config: TrainConfig, run: RunFolder) -> None:
-    from pilekit.cli.live_line import live_line
+    from pilekit.cli.display.live_line import live_line
     from pilekit.train.launch.interrupt import ended_by_sigterm, held_signals, interrupted_by
 
     with ended_by_sigterm():
-        with held_signals():  # torch: seconds that a wrong config should not cost
+        with held_signals():  # Importing torch takes seconds, which a wrong config should not cost.
             from pilekit.engine.ranks import join
             from pilekit.train.trainer import Trainer
         ranks = join()
@@ -194,8 +192,9 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
         with live_line(config.steps) as show:
             finished = trainer.fit(show)
         if finished.interrupted:
-            click.echo(_stopped(finished, config.steps), err=True)
-            # Among ranks all end with 0, and their launcher says how it ended.
+            saved = f"after step {finished.step:,} of {config.steps:,}, which is saved; the same command resumes there"
+            click.echo(f"stopped {saved if finished.step else 'before the first step was done'}", err=True)
+            # Ranks end with 0. Their launcher reports the interrupt.
             if interrupted_by() is signal.SIGINT and not os.environ.get("RANK"):
                 raise KeyboardInterrupt
             return
@@ -203,16 +202,9 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     loss = "nothing was left to train"
     if finished.last is not None:
         loss = "the last one was skipped" if finished.last.loss is None else f"loss {finished.last.loss:.4f}"
-    done = "1 step" if finished.step == 1 else f"{finished.step:,} steps"
-    click.echo(f"{done} done, {finished.tokens:,} tokens: {loss}")
+    click.echo(f"{plural(finished.step, 'step')} done, {finished.tokens:,} tokens: {loss}")
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
     click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
-
-
-def _stopped(finished: Finished, steps: int) -> str:
-    if finished.step == 0:
-        return "stopped before the first step was done"
-    return f"stopped after step {finished.step:,} of {steps:,}, which is saved; the same command goes on from there"
 
 
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
@@ -229,7 +221,7 @@ def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> N
 
 
 def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[str, str]]:
-    """(topic, what would be done) for `--dry-run`; raises PilekitError for what would fail."""
+    """(topic, text) lines for `--dry-run`. Raises PilekitError if the run would fail."""
     from rich.filesize import decimal
 
     from pilekit.train.checkpoint import find_checkpoint
@@ -239,48 +231,40 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.log.tensorboard import check_tensorboard
 
-    data, train = config.data, config.train
+    data, train, model = config.data, config.train, config.model
     if config.log.tensorboard:
         check_tensorboard()
     check_engine(config)
     stream = open_stream(config, world_size=world_size)
     open_held_out(config)
-    tokenizer = stream.tokenizer
+    tokenizer, corpus = stream.tokenizer, stream.corpus
     memory = estimate(config, world_size)
     stage = memory.stages[memory.chosen]
     natively = "" if config.parallel.engine == "native" else " with the native engine"
     in_host = f" and {decimal(stage.host)} in the CPU's memory" if stage.host else ""
-    corpus = stream.corpus
-    shards = "1 shard" if len(corpus.shards) == 1 else f"{len(corpus.shards):,} shards"
     size = "" if corpus.size is None else f", {decimal(corpus.size)} stored,"
     subsets = "all subsets" if stream.subsets is None else ", ".join(map(visible, stream.subsets))
     others = [ranks for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
-    rows = train.global_batch_size // world_size
+    batches = train.global_batch_size // world_size // train.micro_batch_size
     tokens = train.global_batch_size * data.seq_len
+    start = "begins again" if run.is_begun else "new"
     checkpoint, _ = find_checkpoint(run.checkpoints)
     if checkpoint is not None:
         newest = int(checkpoint.name.removeprefix("step-"))
-        start = f"goes on after step {newest:,}" if newest < config.steps else f"has done its {newest:,} steps"
-    else:
-        start = "begins anew" if run.is_begun else "new"
+        start = f"resumes after step {newest:,}" if newest < config.steps else f"has done its {newest:,} steps"
+    shape = f"preset {model.preset}" if model.preset else f"config {model.config}" if model.config else f"{model.path}"
     return [
         ("run", f"{visible(str(run.path))} ({start})"),
-        ("data", f"{shards}{size} in {visible(corpus.root)}: {subsets}"),
+        ("data", f"{plural(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
         ("tokenizer", f"{visible(str(tokenizer.path))}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
-        ("model", f"{visible(_model_of(config))}: {memory.parameters:,} parameters"),
+        ("model", f"{visible(shape)}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(map(str, others)) or 'no other number'}"),
-        ("memory", f"{decimal(stage.device)}{in_host} of each rank at the most{natively} (--estimate says for what)"),
+        ("memory", f"{decimal(stage.device)}{in_host} of each rank at the most{natively} (--estimate shows the parts)"),
         (
             "step",
             f"{train.global_batch_size:,} rows x {data.seq_len:,} = {tokens:,} tokens, "
-            f"{rows // train.micro_batch_size:,} x {train.micro_batch_size:,} rows at a time"
-            f"{' in each rank' * (world_size > 1)}",
+            f"{batches:,} x {train.micro_batch_size:,} rows at a time{' in each rank' * (world_size > 1)}",
         ),
         ("in all", f"{config.steps:,} steps, {config.steps * tokens:,} tokens"),
         ("dry run", "config, shards, tokenizer, shape of the model and run folder fit; nothing was written"),
     ]
-
-
-def _model_of(config: TrainConfig) -> str:
-    model = config.model
-    return f"preset {model.preset}" if model.preset else f"config {model.config}" if model.config else f"{model.path}"

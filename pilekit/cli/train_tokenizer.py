@@ -1,4 +1,4 @@
-"""`pilekit train-tokenizer`: a byte-level BPE tokenizer of one's own corpus."""
+"""`pilekit train-tokenizer`: a byte-level BPE tokenizer of your own corpus."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from pilekit.cli.display.output import print_fitted
 from pilekit.cli.options import ByteSize, corpus_argument, exact_subsets, open_corpus
-from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """Train a byte-level BPE tokenizer on a sample of a corpus.
 
-    The sample is spread over the training shards; of each shard, at most the beginning is read: eight times its part of
+    The sample is spread over the training shards. Of each shard at most the beginning is read: eight times its part of
     the sample. The same corpus, options and seed give the same file, byte for byte. Id 0 is <|endoftext|>, id 1
     <|padding|>; every text comes back from its tokens unchanged.
 

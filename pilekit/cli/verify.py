@@ -1,4 +1,4 @@
-"""`pilekit verify`: whether shards are what they should be, as a table of findings or as JSON."""
+"""`pilekit verify`: check shards, and show the findings as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.display.output import plural, print_fitted
 from pilekit.cli.options import jobs_option, json_option, open_corpus, paths_argument
-from pilekit.cli.output import print_fitted
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pilekit.shards.verify.findings import Finding
-    from pilekit.shards.verify.verify import Verification
 
 
 @click.command()
@@ -39,9 +38,9 @@ def command(
 ) -> None:
     """Check that shards are whole and right.
 
-    Frames must be complete and their checksums right, every line a document, labels those of the manifest. Where there
-    are SHA-256 sums (a sums file, or in a manifest that is named) and indexes, the shards must agree with them. Exit
-    code 1 if anything is wrong.
+    Frames must be complete and match their checksums, every line must be a document, and its label one of the
+    manifest's. Shards must agree with their indexes, and with SHA-256 sums: those of a sums file, or of the manifest
+    named with --manifest. Exit code 1 if anything is wrong.
 
     \b
     Example:
@@ -49,6 +48,7 @@ def command(
       pilekit verify data/ --sums SHA256SUMS
       pilekit verify data/ --write-sums
     """
+    from pilekit.fitted_table import rounded_bytes
     from pilekit.shards.verify.verify import is_whole, verify_corpus
 
     corpus = open_corpus(paths, manifest)
@@ -64,48 +64,34 @@ def command(
         )
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
+    result = "all right"
+    if not found.ok:
+        bad = {finding.shard for finding in found.findings}
+        result = f"{plural(len(found.findings), 'finding')} in {len(bad):,} of them"
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        _print(found)
+        if not found.ok:
+            print_fitted(_table(found.findings))
+        click.echo(f"{plural(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
     if not found.ok:
         context.exit(1)
 
 
-def _print(found: Verification) -> None:
-    from pilekit.fitted_table import rounded_bytes
-
-    shards = f"{found.shards:,} shard{'s' * (found.shards != 1)}, {rounded_bytes(found.stored_bytes)}"
-    if found.ok:
-        click.echo(f"{shards}: all right")
-        return
-    print_fitted(_table(found.findings))
-    bad = len({finding.shard for finding in found.findings})
-    many = f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)} in {bad:,} of them"
-    click.echo(f"{shards}: {many}")
-
-
 def _table(findings: tuple[Finding, ...]) -> Table:
-    """A row for each finding; of the places only the columns that say something. Long problems take several lines."""
+    """A row for each finding. Columns of places that no finding has are left out; long problems take several lines."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    places = [name for name in ("frame", "line", "byte") if any(getattr(row, name) is not None for row in findings)]
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
     table.add_column("Shard", overflow="fold", max_width=28)
-    places = [
-        (title, field)
-        for title, field in (("Frame", "frame"), ("Line", "line"), ("Byte", "byte"))
-        if any(getattr(finding, field) is not None for finding in findings)
-    ]
-    for title, _ in places:
-        table.add_column(title, justify="right", no_wrap=True)
+    for name in places:
+        table.add_column(name.capitalize(), justify="right", no_wrap=True)
     table.add_column("Problem", overflow="fold")
     for finding in findings:
-        cells = [getattr(finding, field) for _, field in places]
-        table.add_row(
-            Text(visible(finding.shard)),
-            *("" if cell is None else f"{cell:,}" for cell in cells),
-            Text(finding.problem),
-        )
+        cells = [getattr(finding, name) for name in places]
+        numbers = ["" if cell is None else f"{cell:,}" for cell in cells]
+        table.add_row(Text(visible(finding.shard)), *numbers, Text(finding.problem))
     return table

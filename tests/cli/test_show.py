@@ -1,4 +1,4 @@
-"""`pilekit show`: one document, exactly where a program reads it and harmlessly where a person does."""
+"""`pilekit show`: one document, exact for a program and harmless for a terminal."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
 from pilekit.cli import show
+from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import build_index
 from pilekit.shards.write.shard_writer import ShardWriter
+from tests.cli.running import PILEKIT, run, run_json
 from tests.shards.making import record, some_lines, zstd_frame
 
-SHOW = [sys.executable, "-c", "from pilekit.cli.show import command; command(prog_name='pilekit show')"]
+SHOW = [*PILEKIT, "show"]
 TEXTS = ["first", "two\nlines\n", "bell \x07 red \x1b[31m tab\t back\r\n and \u202e é日本", "", "no newline"]
 
 
@@ -31,173 +32,100 @@ def shard(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: str | Path | int) -> Result:
-    result = CliRunner().invoke(show.command, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def in_terminal(*arguments: str | Path | int) -> str:
-    """What the command, run by itself, writes to a terminal."""
+def on_terminal(*arguments: object) -> str:
     ours, theirs = pty.openpty()
-    subprocess.run([*SHOW, *map(str, arguments)], stdout=theirs, check=True, env={**os.environ, "PYTHONUTF8": "1"})
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    subprocess.run([*SHOW, *map(str, arguments)], stdout=theirs, check=True, env=environment)
     os.close(theirs)
-    written = b""
-    try:
-        while piece := os.read(ours, 4096):
-            written += piece
-    except OSError:  # The end, as Linux tells it.
-        pass
+    written = os.read(ours, 65536)
     os.close(ours)
     return written.decode().replace("\r\n", "\n")
 
 
-def test_a_program_gets_the_text_exactly(shard: Path) -> None:
+def test_a_program_gets_the_text_exactly_and_a_terminal_no_control_characters(shard: Path) -> None:
     for number, text in enumerate(TEXTS):
-        done = subprocess.run([*SHOW, str(shard), str(number)], capture_output=True, check=True)
-        assert done.stdout == text.encode()
-        assert done.stderr == b""
-    assert not list(shard.parent.glob("*.index.parquet")), "for one document none is made"
+        assert run("show", shard, number).stdout_bytes == text.encode()
+    done = subprocess.run([*SHOW, "-", "2"], input=shard.read_bytes(), capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (TEXTS[2].encode(), b"")
+    assert not list(shard.parent.glob("*.index.parquet")), "no index is made for one document"
+    assert on_terminal(shard, 2) == "bell \\x07 red \\x1b[31m tab\t back\\x0d\n and \\u202e é日本\n"
+    assert on_terminal(shard, 0, "--meta").splitlines()[1:] == ["first"]
 
 
-def test_a_terminal_is_not_given_control_characters(shard: Path) -> None:
-    shown = in_terminal(shard, 2)
-    assert shown == "bell \\x07 red \\x1b[31m tab\t back\\x0d\n and \\u202e é日本\n"
-    assert in_terminal(shard, 1) == TEXTS[1]
-    assert in_terminal(shard, 0, "--meta").splitlines()[1:] == ["first"]
-
-
-def test_meta_is_a_line_of_json_before_the_text(shard: Path) -> None:
-    output = run(shard, 1, "--meta").stdout_bytes
-    meta, text = output.split(b"\n", 1)
+def test_meta_and_json(shard: Path, tmp_path: Path) -> None:
+    meta, text = run("show", shard, 1, "--meta").stdout_bytes.split(b"\n", 1)
     expected = {"shard": "00.jsonl", "number": 1, "subset": "Github", "meta": {"pile_set_name": "Github"}}
     assert json.loads(meta) == expected
     assert text == TEXTS[1].encode()
-    bare = json.loads(run(shard, 7, "--meta").stdout.splitlines()[0])
-    assert (bare["subset"], bare["meta"]) == ("(none)", {"url": "u"})
-
-
-def test_json(shard: Path) -> None:
-    output = run(shard, 2, "--json").stdout
-    assert "\x1b" not in output
+    output = run("show", shard, 2, "--json").stdout
     assert output.isascii()
-    assert output.count("\n") == 1
-    meta = {"pile_set_name": "Github"}
-    expected = {"shard": "00.jsonl", "number": 2, "subset": "Github", "meta": meta, "text": TEXTS[2]}
-    assert json.loads(output) == expected
+    assert "\x1b" not in output
+    assert json.loads(output) == {**expected, "number": 2, "text": TEXTS[2]}
+    bare = run_json("show", shard, 7)
+    assert (bare["subset"], bare["meta"]) == ("(none)", {"url": "u"})
+    scores = {"pile_set_name": "ArXiv", "score": float("nan"), "all": [float("inf"), 1.5]}
+    pq.write_table(pa.Table.from_pylist([{"text": "abc", "meta": scores}]), tmp_path / "a.parquet")
+    assert run_json("show", tmp_path / "a.parquet", 0)["meta"] == {**scores, "score": None, "all": [None, 1.5]}
 
 
-@pytest.mark.parametrize("option", ["--json", "--meta"])
-def test_what_json_has_no_number_for_is_null(tmp_path: Path, option: str) -> None:
-    meta = {"pile_set_name": "ArXiv", "score": float("nan"), "all": [float("inf"), 1.5, -float("inf")]}
-    pq.write_table(pa.Table.from_pylist([{"text": "abc", "meta": meta}]), tmp_path / "a.parquet")
-
-    def never(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    line = run(tmp_path / "a.parquet", 0, option).stdout.splitlines()[0]
-    assert json.loads(line, parse_constant=never)["meta"] == {
-        "pile_set_name": "ArXiv",
-        "score": None,
-        "all": [None, 1.5, None],
+def test_numbers_without_a_document_and_wrong_paths(shard: Path) -> None:
+    wrong = {
+        5: "number 5 is no document: line 6 is blank",
+        6: "number 6 is no document: line 7 is not JSON",
+        8: "has no document 8: its 8 lines have the numbers 0 to 7",
     }
-
-
-@pytest.mark.parametrize(
-    ("number", "why"),
-    [
-        (5, "number 5 is no document: line 6 is blank"),
-        (6, "number 6 is no document: line 7 is not JSON"),
-        (8, "has no document 8: its 8 lines have the numbers 0 to 7"),
-        (10**30, "its 8 lines have the numbers 0 to 7"),
-    ],
-)
-@pytest.mark.parametrize("indexed", [False, True])
-def test_what_is_no_document(shard: Path, number: int, why: str, indexed: bool) -> None:
-    from pilekit.corpus import shard_of
-
-    if indexed:
+    for _ in range(2):
+        for number, why in wrong.items():
+            with pytest.raises(PilekitError, match=why) as raised:
+                run("show", shard, number)
+            assert str(shard) in str(raised.value)
         build_index(shard_of(str(shard)), on_error="skip")
-    with pytest.raises(PilekitError, match=why) as raised:
-        run(shard, number)
-    assert str(shard) in str(raised.value)
-
-
-def test_wrong_usage_is_exit_2(shard: Path) -> None:
-    for arguments in ((shard,), (shard, "x"), (shard, "1.5"), (shard, "--", "-1")):
-        assert run(*arguments).exit_code == 2
-    assert "counts from 0" in run("--help").output
-
-
-def test_a_folder_and_a_missing_file(shard: Path) -> None:
+    for arguments in ((shard,), (shard, "x"), (shard, "--", "-1")):
+        run("show", *arguments, exit_code=2)
     with pytest.raises(PilekitError, match="is a folder, not a shard; name a file in it"):
-        run(shard.parent, 0)
-    with pytest.raises(PilekitError, match="no such file"):
-        run(shard.parent / "01.jsonl.zst", 0)
+        run("show", shard.parent, 0)
 
 
-def test_an_index_is_used_where_one_fits(tmp_path: Path) -> None:
-    from pilekit.corpus import shard_of
-
+def test_an_index_is_used_if_it_fits(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
+    lines = some_lines(5000)
     with ShardWriter(path, frame_bytes=10_000) as writer:
-        writer.write_lines(some_lines(5000))
+        writer.write_lines(lines)
     index = build_index(shard_of(str(path)))
-    text = json.loads(some_lines(5000)[4999])["text"]
-    assert run(path, 4999).stdout == text
-    # The first frame is damaged where no fingerprint shows it: with the index, the others are found without it.
+    # Damage an early frame without changing the fingerprint. With the index, other frames are still found.
     stored = bytearray(path.read_bytes())
-    at = int(index.frames.offset[40]) + 500
-    stored[at] ^= 1
+    stored[int(index.frames.offset[40]) + 500] ^= 1
     times = path.stat()
     path.write_bytes(stored)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a disk damages, not as a program edits
-    assert run(path, 4999).stdout == text
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert run("show", path, 4999).stdout == json.loads(lines[4999])["text"]
     Path(index.path).unlink()
     with pytest.raises(PilekitError, match="frame 40 is damaged"):
-        run(path, 4999)
+        run("show", path, 4999)
 
 
-def test_a_manifest_says_where_the_text_is(tmp_path: Path) -> None:
+def test_a_manifest_names_the_field_of_the_text(tmp_path: Path) -> None:
     path, about = tmp_path / "a.jsonl", tmp_path / "other.toml"
     path.write_bytes(b'{"content": "here", "kind": "web"}\n')
     about.write_text('name = "other"\ntext_field = "content"\nlabel_path = "kind"\n')
-    assert json.loads(run(path, 0, "--json", "--manifest", about).stdout)["subset"] == "web"
+    assert run_json("show", path, 0, "--manifest", about)["subset"] == "web"
     with pytest.raises(PilekitError, match='has no "text" field'):
-        run(path, 0)
+        run("show", path, 0)
 
 
-def test_standard_input(shard: Path) -> None:
-    done = subprocess.run([*SHOW, "-", "4"], input=shard.read_bytes(), capture_output=True, check=True)
-    assert (done.stdout, done.stderr) == (b"no newline", b"")
-    done = subprocess.run([*SHOW, "-", "70"], input=shard.read_bytes(), capture_output=True, check=False)
-    assert b"(stdin): has no document 70: its 8 lines have the numbers 0 to 7" in done.stderr
-
-
-def test_what_took_long_names_what_would_be_quick(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pilekit.corpus import shard_of
-
+def test_a_slow_read_names_the_remedy(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "SLOW_SECONDS", -1)
-    told = run(shard, 0).stderr
-    assert told.count("\n") == 1
-    assert "`pilekit index` makes one" in told
-    assert "reframe" in told
-    assert run(shard, 0).stdout == "first"
+    assert "`pilekit index` makes one" in run("show", shard, 0).stderr
     build_index(shard_of(str(shard)), on_error="skip")
-    assert run(shard, 0).stderr == ""
+    assert run("show", shard, 0).stderr == ""
 
 
-def test_show_loads_nothing_heavy(shard: Path) -> None:
-    check = (
-        "import sys; from pilekit.cli.show import command; command([sys.argv[1], '0'], standalone_mode=False)\n"
-        "print([name for name in ('torch', 'numba', 'transformers', 'pyarrow') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", check, str(shard)], capture_output=True, check=True, text=True)
-    assert done.stdout == "first[]\n"
-
-
-def test_real_text(real_corpus: Path) -> None:
-    path = real_corpus / "genuine_pile_sample.jsonl"
-    for number, line in enumerate(path.read_bytes().splitlines()):
-        assert run(path, number).stdout_bytes == json.loads(line)["text"].encode()
+def test_show_and_stats_load_nothing_heavy(shard: Path) -> None:
+    shard.write_bytes(zstd_frame(record("first")))
+    for name, arguments in (("show", "sys.argv[1], '0'"), ("stats", "sys.argv[1]")):
+        check = (
+            f"import sys; from pilekit.cli.{name} import command; command([{arguments}], standalone_mode=False)\n"
+            "print([name for name in ('torch', 'numba', 'transformers', 'matplotlib') if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", check, str(shard)], capture_output=True, check=True, text=True)
+        assert done.stdout.endswith("[]\n")

@@ -19,8 +19,8 @@ SHOWN_BAD_LINES = 10
 
 
 def terminal() -> Console:
-    """Standard output for rich; where it is no terminal, $COLUMNS wide, or 80."""
-    from rich.console import Console  # here, as `--json` and errors need no rich
+    """A rich console on standard output. If that is no terminal, it is $COLUMNS wide, or 80."""
+    from rich.console import Console  # here, because `--json` and errors need no rich
 
     return Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False)
 
@@ -30,8 +30,13 @@ def print_fitted(table: RenderableType) -> None:
     terminal().print(table)
 
 
-def tell_skipped(skipped: SkippedLines) -> None:
-    """List the first bad lines that `--on-error skip` passed over, and say how many more there are."""
+def plural(count: int, noun: str) -> str:
+    """`1 shard`, `2 shards`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def report_skipped(skipped: SkippedLines) -> None:
+    """List the first bad lines that `--on-error skip` left out, and the number of the others."""
     for bad in skipped.examples[:SHOWN_BAD_LINES]:
         click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
     if skipped.count > SHOWN_BAD_LINES:

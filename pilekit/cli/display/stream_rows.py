@@ -1,0 +1,95 @@
+"""How `pilekit stream` shows a stream: its plan, the documents of rows, and the documents of one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from pilekit.stream import Batch, PileStream
+    from pilekit.stream.explanation import Explanation
+
+SHOWN_DOCUMENTS = 4
+SHOWN_CHARACTERS = 300
+SHOWN_NAME = 17
+"""Characters of a shard's or subset's name in a table."""
+
+
+def plan_table(explained: Explanation) -> Table:
+    """The plan, with one line for each topic."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for title, text in explained.lines():
+        table.add_row(Text(title), Text(visible(text)))
+    return table
+
+
+def row_documents(stream: PileStream, batch: Batch, row: int) -> list[dict[str, Any]]:
+    """The documents of one row: identity, subset, text here, and whether it began in another row and ends here."""
+    documents = []
+    continued = batch.continued()[row]
+    for doc_id, (shard, number) in enumerate(batch.documents()[row]):
+        here = batch["doc_ids"][row] == doc_id
+        ids = batch["input_ids"][row][here].tolist()
+        ends = ids[-1] == stream.tokenizer.eos_id
+        documents.append(
+            {
+                "shard": shard,
+                "number": number,
+                "subset": stream.subset_names[int(batch["subset_ids"][row][here][0])],
+                "tokens": len(ids),
+                "continued": continued[doc_id],
+                "ends": ends,
+                "text": stream.tokenizer.decode(ids[:-1] if ends else ids),
+            }
+        )
+    return documents
+
+
+def print_rows(console: Console, rows: list[list[dict[str, Any]]]) -> None:
+    """Print the documents of some rows, the first `SHOWN_CHARACTERS` of each."""
+    for index, documents in enumerate(rows, start=1):
+        tokens = sum(document["tokens"] for document in documents)
+        title = f"sample {index}: {tokens:,} tokens of {len(documents):,} documents"
+        console.print(Text(title, style="bold"), soft_wrap=True)
+        for document in documents[:SHOWN_DOCUMENTS]:
+            place = (
+                f"  {visible(document['shard'], 200)} document {document['number']:,}, {document['tokens']:,} tokens"
+            )
+            continued = ", continued from another row" * document["continued"]
+            border = Text.assemble("── ", (visible(document["subset"], 80), "cyan"), place, continued)
+            console.print(border, soft_wrap=True)
+            text = Text(visible(document["text"].replace("\n", "↵"), SHOWN_CHARACTERS))
+            text.append(" [EOD]" if document["ends"] else " [cut at the row's edge]", style="dim")
+            console.print(text, soft_wrap=True)
+        if len(documents) > SHOWN_DOCUMENTS:
+            console.print(Text(f"── {len(documents) - SHOWN_DOCUMENTS:,} more documents", style="dim"), soft_wrap=True)
+        console.print()
+
+
+def step_table(documents: list[dict[str, Any]], width: int) -> Table:
+    """The documents of an optimizer step. Names are cut, numbers never; the text takes the rest of `width`."""
+    table = Table(box=None, pad_edge=False, header_style="bold", width=width)
+    for title in ("Row", "Shard", "Number", "Subset", "Tokens"):
+        if title in ("Shard", "Subset"):
+            table.add_column(title, no_wrap=True, overflow="ellipsis", max_width=SHOWN_NAME)
+        else:
+            table.add_column(title, no_wrap=True, justify="right")
+    table.add_column("First words", no_wrap=True, overflow="ellipsis", ratio=1)
+    for document in documents:
+        text = "…" * document["continued"] + visible(document["text"][:width].replace("\n", "↵"))
+        table.add_row(
+            f"{document['row']:,}",
+            Text(visible(document["shard"])),
+            f"{document['number']:,}",
+            Text(visible(document["subset"])),
+            f"{document['tokens']:,}",
+            Text(text),
+        )
+    return table
