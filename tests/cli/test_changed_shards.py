@@ -28,14 +28,14 @@ from pilekit.tokenize.training import train_tokenizer
 
 LINES = [
     json.dumps({"text": f"document {number} " + "word " * 200, "meta": {"pile_set_name": "ArXiv"}}).encode() + b"\n"
-    for number in range(3000)
+    for number in range(1000)
 ]
 
 
 def shrink(path: Path) -> None:
     """As `rsync --inplace` or `cp` leave it for a moment; it ends with a line."""
     with path.open("rb+") as file:
-        file.truncate(sum(map(len, LINES[:2500])))
+        file.truncate(sum(map(len, LINES[:800])))
 
 
 def grow(path: Path) -> None:
@@ -164,21 +164,21 @@ def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(
     data.mkdir()
     (data / "00.jsonl").write_bytes(b"".join(LINES))
     (data / "01.jsonl").write_bytes(LINES[5])
-    place = sum(map(len, LINES[:1450]))  # between two pieces that a fingerprint looks at
+    place = sum(map(len, LINES[:480]))  # between two pieces that a fingerprint looks at
     with (data / "00.jsonl").open("rb+") as file:
         file.seek(place)
-        file.write(LINES[1450].replace(b"document", b"damaged!"))
+        file.write(LINES[480].replace(b"document", b"damaged!"))
     before = fingerprint(str(data / "00.jsonl"))
     command(str(data), out)
     with (data / "00.jsonl").open("rb+") as file:
         file.seek(place)
-        file.write(LINES[1450])
+        file.write(LINES[480])
     assert fingerprint(str(data / "00.jsonl")) == before
     command(str(data), out)
     shard = next(path for path in out.rglob("00.jsonl*") if path.name.endswith("zst"))
     texts = [text for batch in read(shard) for text in batch.texts]
     assert not any(text.startswith("damaged") for text in texts)
-    assert len(texts) > 2000
+    assert len(texts) > 900
 
 
 def test_a_shard_that_is_mended_after_a_stopped_dedup_is_compared_anew(
@@ -186,16 +186,16 @@ def test_a_shard_that_is_mended_after_a_stopped_dedup_is_compared_anew(
 ) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
-    place = sum(map(len, LINES[:1450]))
-    damaged = b"".join(LINES).replace(b"document 1450 ", b"damaged! 1450 ")
+    place = sum(map(len, LINES[:480]))
+    damaged = b"".join(LINES).replace(b"document 480 ", b"damaged! 480 ")
     (data / "00.jsonl").write_bytes(damaged)
-    (data / "01.jsonl").write_bytes(LINES[1450])
+    (data / "01.jsonl").write_bytes(LINES[480])
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
         patched.setattr(steps, "choose", lambda *arguments: 1 // 0)
         dedup(str(data), out)
     with (data / "00.jsonl").open("rb+") as file:
         file.seek(place)
-        file.write(LINES[1450])
+        file.write(LINES[480])
     dedup(str(data), out)
     dedup(str(data), tmp_path / "expected")
     assert files(out) == files(tmp_path / "expected")

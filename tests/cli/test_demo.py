@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from pilekit.assemble import demo_corpus
 from pilekit.cli import demo
 from pilekit.errors import PilekitError
+from pilekit.tokenize import train_tokenizer
 from tests.assemble.test_sources import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
@@ -50,9 +51,9 @@ class InOrder:
 
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The demo in an empty folder, on a corpus of a few files, its commands noted instead of run.
+    """The demo in an empty folder, on a corpus of a few files. Its commands are noted, not run.
 
-    Only the scores that it compares in the end are there, and the steps that ranks make.
+    The scores that it compares at the end, and the steps of the ranks, are made up.
     """
     commands: list[list[str]] = []
 
@@ -92,14 +93,14 @@ def score(bpb: float, folder: Path) -> None:
     (folder / "result.json").write_text(json.dumps(scores))
 
 
-def test_it_fails_where_a_score_did_not_fall(tmp_path: Path) -> None:
-    score(2.0, tmp_path / "before")
-    score(1.5, tmp_path / "after")
-    demo._check_fallen(tmp_path / "before" / "result.json", tmp_path / "after" / "result.json")
-    with pytest.raises(PilekitError, match="did not help with Github, Docstrings"):
-        demo._check_fallen(tmp_path / "after" / "result.json", tmp_path / "before" / "result.json")
-    with pytest.raises(PilekitError, match="did not help with Github, Docstrings"):
-        demo._check_fallen(tmp_path / "after" / "result.json", tmp_path / "after" / "result.json")
+def test_scores_that_do_not_fall_are_a_failure(tmp_path: Path) -> None:
+    before, after = (tmp_path / name / "result.json" for name in ("before", "after"))
+    score(2.0, before.parent)
+    score(1.5, after.parent)
+    demo._check_fallen(before, after)
+    for worse in (before, after):
+        with pytest.raises(PilekitError, match="did not help with Github, Docstrings"):
+            demo._check_fallen(after, worse)
 
 
 def typed(line: str) -> list[str]:
@@ -131,9 +132,10 @@ def test_ranks_learn_their_place_from_the_environment_and_must_make_the_same_ste
         demo._compare_steps(script)
 
 
-def test_what_it_prints_is_what_it_runs(quick: list[list[str]]) -> None:
+def test_it_runs_the_commands_that_it_prints(quick: list[list[str]]) -> None:
     result = CliRunner().invoke(demo.command, ["--out", "a demo"], catch_exceptions=False)
     assert result.exit_code == 0
+    assert "made from" in result.stdout
     printed = [line.removeprefix("$ ") for line in result.stdout.splitlines() if line.startswith("$ ")]
     assert [line.split()[1] for line in printed if line.startswith("pilekit")] == COMMANDS
     for line, command in zip(printed, quick, strict=True):
@@ -147,14 +149,11 @@ def test_what_it_prints_is_what_it_runs(quick: list[list[str]]) -> None:
     whole, damaged = (Path(f"a demo/{name}/00.jsonl.zst").read_bytes() for name in ("reframed/train", "damaged"))
     wrong = [one ^ other for one, other in zip(whole, damaged, strict=True) if one != other]
     assert [byte.bit_count() for byte in wrong] == [1]
-
-
-def test_run_again_it_keeps_its_corpus(quick: list[list[str]]) -> None:
-    first = CliRunner().invoke(demo.command, catch_exceptions=False)
-    second = CliRunner().invoke(demo.command, catch_exceptions=False)
-    assert "made from" in first.stdout
-    assert "kept" in second.stdout
-    assert quick[: len(quick) // 2] == quick[len(quick) // 2 :]
+    first = list(quick)
+    quick.clear()
+    again = CliRunner().invoke(demo.command, ["--out", "a demo"], catch_exceptions=False)
+    assert "kept; it holds" in again.stdout
+    assert quick == first
 
 
 def test_it_refuses_a_folder_with_other_things_in_it(quick: list[list[str]]) -> None:
@@ -179,7 +178,7 @@ def test_it_stops_at_the_first_command_that_fails(quick: list[list[str]], monkey
     assert "$ pilekit verify" not in result.stdout
 
 
-def test_it_stops_where_the_damage_is_not_found(quick: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_if_the_damage_is_not_found(quick: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     call = subprocess.call
     monkeypatch.setattr(subprocess, "call", lambda command: 0 * call(command))
     result = CliRunner().invoke(demo.command)
@@ -197,17 +196,35 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path) -> None:
+def test_the_whole_demo_after_being_killed_and_once_more(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("PILEKIT_DATA", "OMP_NUM_THREADS")}
+    out = tmp_path / "demo"
 
-    def whole(out: str) -> str:
-        result = subprocess.run(
-            [*PILEKIT, "demo", "--out", out], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+    def whole() -> str:
+        command = [*PILEKIT, "demo", "--out", "demo"]
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    output = whole("fresh")
+    # Kill it while it writes the shards of its corpus.
+    process = subprocess.Popen(
+        [*PILEKIT, "demo", "--out", "demo"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 240
+    while not list(out.glob("corpus/train/*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (out / "tokenizer.json").exists()
+
+    output = whole()
+    assert "made from" in output
     for command in COMMANDS:
         assert f"\n$ pilekit {command} " in output
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
@@ -219,45 +236,25 @@ def test_the_whole_demo_in_a_fresh_folder_and_after_being_killed(tmp_path: Path)
     assert re.search(r"^2 of 2: similarity 0\.9", output, re.MULTILINE)
     assert "B is better than A" in output
     for name in ("gain.png", "before/bpb.png", "after/bpb.png"):
-        assert (tmp_path / "fresh" / name).read_bytes().startswith(b"\x89PNG")
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
     made = {"corpus", "reframed", "damaged", "unique", "tokenizer.json", "stats.png", "steps.py", "train.toml"}
-    made |= {"before", "after", "gain.png"}
-    assert {path.name for path in (tmp_path / "fresh").iterdir()} == made
+    assert {path.name for path in out.iterdir()} == made | {"before", "after", "gain.png"}
+    assert not list(out.rglob("*.partial"))
 
-    # A corpus lies below this folder, but what pilekit wrote is never taken for a corpus by accident.
-    nothing = subprocess.run(
-        [*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    # The corpus, and the tokenizer made of it, have the bytes of a run that was not killed.
+    demo_corpus(tmp_path / "fresh")
+    train_tokenizer(tmp_path / "fresh" / "train", 4096, tmp_path / "tokenizer.json")
+    found = digests(out)
+    assert {name: found[f"corpus/{name}"] for name in digests(tmp_path / "fresh")} == digests(tmp_path / "fresh")
+    assert (tmp_path / "tokenizer.json").read_bytes() == (out / "tokenizer.json").read_bytes()
+
+    # A second run keeps the corpus, the models and the scores, and a search for a corpus never takes the demo's folders.
+    again = whole()
+    assert "kept; it holds" in again
+    assert digests(out) == found
+    assert [line for line in again.splitlines() if "Github" in line] == [
+        line for line in output.splitlines() if "Github" in line
+    ]
+    nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert nothing.returncode == 1
-    assert "./fresh/corpus, ./fresh/damaged, ./fresh/reframed" in nothing.stderr
     assert "name such a folder" in nothing.stderr
-
-    # Killed while the shards are written: the first one is there, or about to be.
-    process = subprocess.Popen(
-        [*PILEKIT, "demo", "--out", "killed"],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 240
-    while not list((tmp_path / "killed").glob("corpus/train/*")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert "finished" in (tmp_path / "killed/corpus/pilekit.json").read_text(encoding="utf-8")
-    assert not (tmp_path / "killed/tokenizer.json").exists()
-    again = whole("killed")
-    assert "made from" in again
-    assert not list((tmp_path / "killed").rglob("*.partial"))
-    expected, found = digests(tmp_path / "fresh"), digests(tmp_path / "killed")
-    assert found == expected
-
-    third = whole("killed")
-    assert "kept" in third
-    assert digests(tmp_path / "killed") == found
-    counts = re.findall(r"^.*Github.*$", output, re.MULTILINE)
-    assert counts
-    assert counts == re.findall(r"^.*Github.*$", third, re.MULTILINE)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from rich.cells import cell_len
 
 from pilekit.cli import duplicates
@@ -23,6 +23,7 @@ from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import build_index
 from pilekit.shards.write.shard_writer import ShardWriter
+from tests.cli import running
 from tests.dedup import reference
 from tests.dedup.planted import planted
 from tests.pipeline.making import batch
@@ -32,12 +33,8 @@ HOSTILE = [" ".join(f"word{number}" for number in range(60)) + end for end in ("
 LABELS = ["ArXiv", "PubMed Central", "\x1b[2Jevil"]
 
 
-def run(*arguments: str | Path | float, width: int = 100) -> Result:
-    environment = {"COLUMNS": str(width)}
-    result = CliRunner().invoke(duplicates.command, [str(argument) for argument in arguments], env=environment)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+def run(*arguments: object, width: int = 100, **options: Any) -> Result:
+    return running.run("duplicates", *arguments, COLUMNS=str(width), **options)
 
 
 def shard(path: Path, texts: list[str]) -> Path:
@@ -71,7 +68,7 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["reason"] == "exact", row["similarity"], row["shard"], row["number"]))
 
 
-def test_json_is_the_rows_of_the_record(dedup: Path) -> None:
+def test_json_holds_the_rows_of_removed_parquet(dedup: Path) -> None:
     everything = json.loads(run(dedup, "-n", 1000, "--json").stdout)
     assert everything == {"removed": len(removed(dedup)), "pairs": in_order(removed(dedup))}
     assert {row["reason"] for row in everything["pairs"]} == {"near", "exact"}
@@ -82,15 +79,16 @@ def test_json_is_the_rows_of_the_record(dedup: Path) -> None:
     assert run(dedup, "-n", 5, "--json").stdout == run(dedup, "-n", 5, "--json").stdout
 
 
-@pytest.mark.parametrize(("typed", "subset"), [("PMC", LABELS[1]), ("arxiv", LABELS[0]), (LABELS[2], LABELS[2])])
-def test_a_subset_in_any_spelling(dedup: Path, typed: str, subset: str) -> None:
-    found = json.loads(run(dedup, "--subset", typed, "-n", 1000, "--json").stdout)
-    assert found["pairs"] == in_order([row for row in removed(dedup) if row["subset"] == subset]) != []
-
-
-def test_a_least_similarity(dedup: Path) -> None:
-    found = json.loads(run(dedup, "--min-similarity", 0.9, "-n", 1000, "--json").stdout)
+def test_a_subset_in_any_spelling_and_a_least_similarity(dedup: Path) -> None:
+    for typed, subset in (("PMC", LABELS[1]), (LABELS[2], LABELS[2])):
+        found = running.run_json("duplicates", dedup, "--subset", typed, "-n", 1000)
+        assert found["pairs"] == in_order([row for row in removed(dedup) if row["subset"] == subset]) != []
+    found = running.run_json("duplicates", dedup, "--min-similarity", 0.9, "-n", 1000)
     assert found["pairs"] == in_order([row for row in removed(dedup) if row["similarity"] >= 0.9]) != []
+    for name in ("Arxive", "GitHub"):
+        listed = r"those removed are of \\x1b\[2Jevil, ArXiv, PubMed Central$"
+        with pytest.raises(PilekitError, match=rf'no document of subset "{name}" was removed; {listed}'):
+            run(dedup, "--subset", name)
 
 
 def test_pairs_are_shown_side_by_side(corpus: Path, dedup: Path) -> None:
@@ -113,13 +111,10 @@ def test_pairs_are_shown_side_by_side(corpus: Path, dedup: Path) -> None:
     assert any(mark in shown for mark in sides)
 
 
-@pytest.mark.parametrize("width", [40, 80, 157])
-def test_it_fits_the_terminal(dedup: Path, width: int) -> None:
-    for line in run(dedup, "-n", 8, width=width).stdout.splitlines():
-        assert cell_len(line) <= width
-
-
-def test_hostile_texts_and_labels_reach_no_terminal(dedup: Path) -> None:
+def test_it_fits_the_terminal_and_hostile_texts_do_not_reach_it(dedup: Path) -> None:
+    for width in (40, 80):
+        for line in run(dedup, "-n", 8, width=width).stdout.splitlines():
+            assert cell_len(line) <= width
     out = run(dedup, "-n", 1000, width=150).stdout
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", out)
     assert re.search(r"\\x1b\[({\+|\[-)31m\W*red\\x07 \\u202e\[bold", out)
@@ -189,27 +184,16 @@ def test_nothing_removed_is_said(tmp_path: Path) -> None:
     assert json.loads(run(tmp_path / "dedup", "--json").stdout) == {"removed": 0, "pairs": []}
 
 
-def test_what_is_no_dedup_folder_is_an_error(corpus: Path, dedup: Path, tmp_path: Path) -> None:
+def test_only_the_folder_of_a_finished_run_is_taken(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(PilekitError, match="was not written by pilekit"):
         run(corpus)
-    for name in ("Arxive", "GitHub"):
-        shown = (
-            rf'no document of subset "{name}" was removed; those removed are of \\x1b\[2Jevil, ArXiv, PubMed Central$'
-        )
-        with pytest.raises(PilekitError, match=shown):
-            run(dedup, "--subset", name)
-    assert run(dedup, "-n", 0).exit_code == 2
-    for similarity in ("nan", "-0.1", "1.1", "much"):
-        assert run(dedup, "--min-similarity", similarity).exit_code == 2
-
-
-def test_a_run_that_is_not_finished_is_an_error(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "write_removed", lambda *arguments, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         deduplicate(corpus, out=tmp_path / "dedup", write=False, jobs=1)
-    for options in ([], ["--json"], ["--subset", "ArXiv"]):
-        with pytest.raises(PilekitError, match="dedup: is not finished; run the same `pilekit dedup` again"):
-            run(tmp_path / "dedup", *options)
+    with pytest.raises(PilekitError, match="dedup: is not finished; run the same `pilekit dedup` again"):
+        run(tmp_path / "dedup")
 
 
 def record(path: Path, similarities: list[float], reasons: list[str]) -> Path:

@@ -3,17 +3,15 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import xxhash
-from click.testing import CliRunner, Result
 from rich.console import Console
 
 from pilekit import PilekitError
 from pilekit.cli import reframe
-from pilekit.cli.reframe import command
 from pilekit.shards.write.reframe import Reframed
+from tests.cli.running import cells, run, run_json
 from tests.shards import making
 
 
@@ -27,17 +25,8 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def run(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
 def test_json_says_what_was_read_and_written(corpus: Path, tmp_path: Path) -> None:
-    result = run(corpus, "--out", tmp_path / "out", "--frame", "100KiB", "--json")
-    found: list[dict[str, Any]] = json.loads(result.stdout)["shards"]
-    assert result.stderr == ""
+    found = run_json("reframe", corpus, "--out", tmp_path / "out", "--frame", "100KiB")["shards"]
     assert [shard["shard"] for shard in found] == ["00.jsonl", "[b]01.jsonl"]
     text = making.unzstd(corpus / "00.jsonl.zst")
     assert found[0] == {
@@ -51,34 +40,28 @@ def test_json_says_what_was_read_and_written(corpus: Path, tmp_path: Path) -> No
         "stored_bytes": (tmp_path / "out" / "00.jsonl.zst").stat().st_size,
         "frames": len(text) // (100 << 10) + 1,
     }
-    assert run(corpus, "--out", tmp_path / "out", "--frame", "102400", "--json").stdout == result.stdout
+    assert run_json("reframe", corpus, "--out", tmp_path / "out", "--frame", "102400")["shards"] == found
+    with pytest.raises(PilekitError, match="frame_bytes is 102400 there, 4096 here"):
+        run("reframe", corpus, "--out", tmp_path / "out", "--frame", "4KiB")
 
 
-def test_the_table_has_a_row_for_each_shard_and_the_total(corpus: Path, tmp_path: Path) -> None:
-    result = run(corpus, "--out", tmp_path / "out")
-    rows = [line.split() for line in result.stdout.splitlines()]
+def test_the_table(corpus: Path, tmp_path: Path) -> None:
+    result = run("reframe", corpus, "--out", tmp_path / "out")
+    rows = cells(result.stdout)
     assert rows[0] == ["Shard", "Documents", "Text", "Before", "After", "%", "Frames", "Bad", "lines"]
-    assert rows[2][:2] == ["00.jsonl", "3,000"]
-    assert rows[3][:4] == ["[b]01.jsonl", "1", "5", "B"]
-    assert rows[2][-1] == "1"
-    assert rows[3][-1] == "0"
-    assert rows[5][:2] == ["Total", "3,001"]
-    assert rows[5][-1] == "1"
+    assert [*rows[2][:2], rows[2][-1]] == ["00.jsonl", "3,000", "1"]
+    assert [*rows[3][:4], rows[3][-1]] == ["[b]01.jsonl", "1", "5", "B", "0"]
+    assert [*rows[5][:2], rows[5][-1]] == ["Total", "3,001", "1"]
     assert result.stdout.splitlines()[-1] == f"2 shards in {tmp_path / 'out'}"
-
-
-def test_one_shard_has_no_total_and_good_lines_no_column(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(making.record("abc") + b"\n")
-    result = run(tmp_path / "a.jsonl", "--out", tmp_path / "out")
-    assert "Total" not in result.stdout
-    assert "Bad" not in result.stdout
-    assert result.stdout.splitlines()[-1] == f"1 shard in {tmp_path / 'out'}"
+    one = run("reframe", corpus / "[b]01.jsonl", "--out", tmp_path / "one").stdout
+    assert "Total" not in one
+    assert "Bad" not in one
 
 
 def test_in_a_narrow_terminal_columns_go_and_no_number_is_cut() -> None:
     sizes = {"text_bytes": 43_300 << 20, "content_bytes": 45 << 30, "stored_before": 15_300 << 20}
     shard = Reframed("00.jsonl", 7_021_438, 123_456, content_hash="", stored_bytes=15 << 30, frames=43_812, **sizes)
-    for width in range(40, 90):
+    for width in (40, 60, 80):
         written = io.StringIO()
         Console(file=written, width=width).print(reframe._table([shard, shard]))
         titles, _, *rows, _, total = [" ".join(line.split()) for line in written.getvalue().splitlines()]
@@ -90,20 +73,8 @@ def test_in_a_narrow_terminal_columns_go_and_no_number_is_cut() -> None:
         assert total.endswith("246,912")
 
 
-@pytest.mark.parametrize(
-    "wrong", [["--frame", "2KiB"], ["--frame", "2GiB"], ["--frame", "much"], ["--level", "23"], ["--jobs", "0"]]
-)
-def test_wrong_usage(corpus: Path, tmp_path: Path, wrong: list[str]) -> None:
-    result = run(corpus, "--out", tmp_path / "out", *wrong)
-    assert result.exit_code == 2
-    assert wrong[0] in result.stderr
+def test_wrong_usage(corpus: Path, tmp_path: Path) -> None:
+    for wrong in (["--frame", "2KiB"], ["--frame", "much"], ["--level", "23"]):
+        result = run("reframe", corpus, "--out", tmp_path / "out", *wrong, exit_code=2)
+        assert wrong[0] in result.stderr
     assert not (tmp_path / "out").exists()
-    assert run(corpus).exit_code == 2
-
-
-def test_a_folder_of_other_settings_is_refused(corpus: Path, tmp_path: Path) -> None:
-    run(corpus, "--out", tmp_path / "out")
-    with pytest.raises(PilekitError, match="level is 3 there, 4 here"):
-        run(corpus, "--out", tmp_path / "out", "--level", "4")
-    with pytest.raises(PilekitError, match="frame_bytes is 1048576 there, 4096 here"):
-        run(corpus, "--out", tmp_path / "out", "--frame", "4KiB")

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
 from pilekit import PilekitError
-from pilekit.cli.select import command
+from tests.cli.running import PILEKIT, cells, run, run_json
 from tests.shards import making
 
 
@@ -26,21 +22,9 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def run(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def cells(output: str) -> list[list[str]]:
-    return [line.split() for line in output.splitlines()]
-
-
-def test_the_table_tells_what_was_selected_and_the_rest_where_it_is(data: Path, tmp_path: Path) -> None:
-    result = run(data, "--subsets", "github,arxiv", "--min-bytes", "4", "--out", tmp_path / "out")
-    assert result.exit_code == 0
-    assert result.stderr == ""
+def test_the_table(data: Path, tmp_path: Path) -> None:
+    result = run("select", data, "--subsets", "github,arxiv", "--min-bytes", "4", "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (0, "")
     rows = cells(result.stdout)
     assert rows[0] == ["Subset", "Documents", "Bytes", "Of", "read", "%"]
     assert rows[2:4] == [["Github", "1", "6", "B", "66.67"], ["ArXiv", "1", "5", "B", "62.50"]]
@@ -50,9 +34,8 @@ def test_the_table_tells_what_was_selected_and_the_rest_where_it_is(data: Path, 
     assert kept == making.record("é€", "ArXiv") + b"\n" + making.record("abcdef") + b"\n"
 
 
-def test_json_is_exactly_what_is_promised(data: Path, tmp_path: Path) -> None:
-    result = run(data, "--match", "b", "--out", tmp_path / "out", "--json", "--jobs", "1")
-    assert json.loads(result.stdout) == {
+def test_json(data: Path, tmp_path: Path) -> None:
+    assert run_json("select", data, "--match", "b", "--out", tmp_path / "out", "--jobs", "1") == {
         "documents": 3,
         "bytes": 12,
         "read": {"documents": 5, "bytes": 107},
@@ -66,116 +49,70 @@ def test_json_is_exactly_what_is_promised(data: Path, tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("format", "suffix"), [("zst", ".jsonl.zst"), ("jsonl", ".jsonl"), ("parquet", ".parquet")])
-def test_a_format_alone_takes_everything(data: Path, tmp_path: Path, format: str, suffix: str) -> None:
-    run(data, "--format", format, "--out", tmp_path / "out")
-    path = tmp_path / f"out/train/00{suffix}"
-    if format == "parquet":
-        assert pq.read_table(path)["text"].to_pylist() == ["abc", "é€", "abc", "abcdef"]
-    else:
-        stored = making.unzstd(path) if format == "zst" else path.read_bytes()
-        assert stored == making.unzstd(data / "train/00.jsonl.zst")
+def test_a_format_alone_takes_everything(data: Path, tmp_path: Path) -> None:
+    for format, suffix in (("zst", ".jsonl.zst"), ("jsonl", ".jsonl"), ("parquet", ".parquet")):
+        run("select", data, "--format", format, "--out", tmp_path / format)
+        path = tmp_path / format / f"train/00{suffix}"
+        if format == "parquet":
+            assert pq.read_table(path)["text"].to_pylist() == ["abc", "é€", "abc", "abcdef"]
+        else:
+            stored = making.unzstd(path) if format == "zst" else path.read_bytes()
+            assert stored == making.unzstd(data / "train/00.jsonl.zst")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "say what to select: --subsets, --sample, --match, --min-bytes"),
-        (["--on-error", "skip", "--seed", "3"], "say what to select"),
-        (["--sample", "much"], "'much' is not a valid float"),
-        (["--min-bytes", "-1"], "not in the range"),
+def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for options, message in (
+        (["--on-error", "skip", "--seed", "3"], "say what to select: --subsets, --sample, --match, --min-bytes"),
         (["--format", "csv"], "'csv' is not one of"),
-        (["--sample", "1", "--jobs", "0"], "0 is not in the range"),
-    ],
-)
-def test_wrong_usage_is_exit_code_2(data: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
-    result = run(data, "--out", tmp_path / "out", *arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_for_the_output_must_be_named(data: Path) -> None:
-    assert run(data, "--sample", "1").exit_code == 2
-    result = run(data, "--sample", "1", "--out", "")
-    assert result.exit_code == 2
-    assert "'--out': it is empty; name a folder" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+        (["--sample", "1", "--out", ""], "'--out': it is empty; name a folder"),
+    ):
+        assert message in run("select", data, "--out", out, *options, exit_code=2).stderr
+    for options, message in (
         (["--subsets", "Arxif"], 'unknown subset "Arxif".*did you mean ArXiv'),
-        (["--subsets", ","], "no subset is named"),
         (["--sample", "nan"], "between 0 and 1"),
-        (["--match", "(\x1b"], r"\(\\x1b.* is no regular expression"),
-        (["--sample", "0"], "nothing is selected"),
-    ],
-)
-def test_what_cannot_be_is_told_in_a_line(data: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
-    with pytest.raises(PilekitError, match=message) as error:
-        run(data, "--out", tmp_path / "out", *arguments)
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "out").exists()
+        (["--match", "(\x1b"], r"\(\\x1b"),
+    ):
+        with pytest.raises(PilekitError, match=message) as error:
+            run("select", data, "--out", out, *options)
+        assert "\n" not in str(error.value)
+    assert not out.exists()
 
 
 def test_skipped_lines_are_listed_on_stderr(data: Path, tmp_path: Path) -> None:
-    lines = [making.record("good"), *[b"bad\x1b"] * 12]
-    (data / "train/02.jsonl").write_bytes(b"\n".join(lines))
-    result = run(data, "--sample", "1", "--out", tmp_path / "out", "--on-error", "skip")
-    told = result.stderr.splitlines()
-    assert len(told) == 11
-    assert told[0].startswith(f"skipped: {data / 'train/02.jsonl'}, line 2: is not JSON")
-    assert told[-1] == "skipped: 2 lines more"
-    assert (
-        json.loads(run(data, "--sample", "1", "--out", tmp_path / "out", "--on-error", "skip", "--json").stdout)[
-            "skipped"
-        ]
-        == 12
-    )
+    (data / "train/02.jsonl").write_bytes(b"\n".join([making.record("good"), *[b"bad\x1b"] * 12]))
+    options = ("--sample", "1", "--out", tmp_path / "out", "--on-error", "skip")
+    listed = run("select", data, *options).stderr.splitlines()
+    assert len(listed) == 11
+    assert listed[0].startswith(f"skipped: {data / 'train/02.jsonl'}, line 2: is not JSON")
+    assert listed[-1] == "skipped: 2 lines more"
+    assert run_json("select", data, *options)["skipped"] == 12
 
 
-def test_a_hostile_label_reaches_no_terminal_and_no_file_name(tmp_path: Path) -> None:
+def test_hostile_and_long_labels_and_many_of_them(tmp_path: Path) -> None:
     label = "[red]../../x\x1b[31m" + "y" * 50
-    (tmp_path / "00.jsonl").write_bytes(making.record("text", label) + b"\n")
+    lines = [making.record("x" * 1234, label)] * 1111
+    lines += [making.record("x" * (1 + number), f"label {number}") for number in range(300)]
+    (tmp_path / "00.jsonl").write_bytes(b"\n".join(lines))
     out = tmp_path / "out"
-    stdout = run(tmp_path / "00.jsonl", "--sample", "1", "--out", out).stdout
+    stdout = run("select", tmp_path / "00.jsonl", "--sample", "1", "--out", out, COLUMNS="40").stdout
     assert "\x1b" not in stdout
-    assert "[red]../../x\\x1b[31m" in stdout
+    assert "[red].." in stdout
+    table = stdout.splitlines()
+    assert max(map(len, table[:-1])) == 40
+    assert cells(stdout)[2][-4:] == ["1,111", "1.31", "MiB", "100.00"]
+    assert "label 299" in stdout
+    assert "(101 more)" in stdout
+    assert cells(stdout)[-2][:2] == ["Total", "1,411"]
     assert sorted(path.name for path in out.iterdir()) == ["00.jsonl.zst", "pilekit.json"]
 
 
-def test_in_a_narrow_terminal_names_give_way_and_numbers_stay_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    lines = [making.record("x" * 1234, "a rather long name of a subset")] * 1111
-    (tmp_path / "00.jsonl").write_bytes(b"\n".join(lines))
-    stdout = run(tmp_path / "00.jsonl", "--sample", "1", "--out", tmp_path / "out").stdout
-    table = stdout.splitlines()[:5]
-    assert max(map(len, table)) == 40
-    assert table[0].split() == ["Subset", "Documents", "Bytes", "Of", "read", "%"]
-    for row in (table[2], table[4]):
-        assert row.split()[-4:] == ["1,111", "1.31", "MiB", "100.00"]
-
-
-def test_thousands_of_labels_make_no_table_of_thousands_of_rows(tmp_path: Path) -> None:
-    lines = [making.record("x" * (1 + number), f"label {number}") for number in range(300)]
-    (tmp_path / "00.jsonl").write_bytes(b"\n".join(lines))
-    stdout = run(tmp_path / "00.jsonl", "--sample", "1", "--out", tmp_path / "out").stdout
-    assert "label 299" in stdout
-    assert "label 99 " not in stdout
-    assert "(100 more)" in stdout
-    assert ["Total", "300", "44.1", "KiB", "100.00"] in cells(stdout)
-
-
-def test_standard_input_is_selected_from_as_well(data: Path, tmp_path: Path) -> None:
-    script = "from pilekit.cli.select import command; command()"
-    arguments: list[Any] = [sys.executable, "-c", script, "-", "--subsets", "arxiv", "--out", tmp_path / "out"]
+def test_standard_input(data: Path, tmp_path: Path) -> None:
+    command = [*PILEKIT, "select", "-", "--subsets", "arxiv", "--out", str(tmp_path / "out")]
     stored = (data / "train/00.jsonl.zst").read_bytes()
-    subprocess.run(arguments, input=stored, check=True, capture_output=True)
+    subprocess.run(command, input=stored, check=True, capture_output=True)
     kept = making.unzstd(tmp_path / "out/stdin.jsonl.zst")
     assert kept == making.record("é€", "ArXiv") + b"\n" + making.record("abc", "ArXiv") + b"\n"
-    again = subprocess.run([*arguments], input=stored, check=False, capture_output=True, text=False)
-    assert again.returncode == 1  # nobody can know whether it is the same
+    again = subprocess.run(command, input=stored, check=False, capture_output=True)
+    assert again.returncode == 1  # Nobody can know whether it is the same.
     assert b"is not the same any more" in again.stderr
