@@ -248,7 +248,7 @@ def test_the_whole_demo_after_being_killed_and_once_more(tmp_path: Path) -> None
     assert {name: found[f"corpus/{name}"] for name in digests(tmp_path / "fresh")} == digests(tmp_path / "fresh")
     assert (tmp_path / "tokenizer.json").read_bytes() == (out / "tokenizer.json").read_bytes()
 
-    # A second run keeps the corpus, the models and the scores, and a search for a corpus never takes the demo's folders.
+    # A second run keeps the corpus, the models and the scores. A search for a corpus does not take the demo's folders.
     again = whole()
     assert "kept; it holds" in again
     assert digests(out) == found
