@@ -1,22 +1,37 @@
-"""`Counts`: documents, bytes, sizes and tokens per subset, and hashes of texts where copies are asked for.
+"""Count one shard: `Counts` of documents, bytes, sizes and tokens per subset, and hashes of texts to find copies.
 
-Counting must cost little beside reading, so the documents of a block are counted with a handful of numpy calls.
+`DocumentRows` come from the shard's index, from the compiled scan, or from reading the shard, and are counted alike, so
+the result is the same to the last bit. An index holds all but tokens. A damaged index is warned of, and the shard read.
 
-Nothing here grows with the shard but `TextHashes`.
+The rows of a block are counted with a handful of numpy calls. Only hashes of texts grow with the shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import logging
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.corpus import Manifest, Shard
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
-from pilekit.shards.index.document_rows import DocumentRows
+from pilekit.engine import Advance
+from pilekit.shards.index.document_rows import DocumentRows, document_rows, rows_of
+from pilekit.shards.index.format import IndexDamage, ShardIndex, bad_lines
 from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.reader import OnError, read
 from pilekit.stats.histogram import BINS, bin_of
+from pilekit.tokenize import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+Int64 = npt.NDArray[np.int64]
+TextHashes = list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]]
+"""64-bit hashes of texts in the shard's order, and the row of each in the shard's `Counts`; an entry per block."""
 
 
 class _Groups(dict[str, int]):
@@ -31,7 +46,7 @@ class _Groups(dict[str, int]):
 
 @dataclass(slots=True)
 class Counts:
-    """Counts per group; a group is the documents of one label, row i of each array that of the i-th label of `groups`.
+    """Counts per group; a group is the documents of one label, and row i of each array belongs to group i.
 
     bytes     UTF-8 bytes of text, int64 [groups or more]
     lengths   histogram of the documents' bytes, int64 [groups or more, BINS]
@@ -40,21 +55,21 @@ class Counts:
     """
 
     groups: _Groups = field(default_factory=_Groups)
-    bytes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
-    lengths: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((32, BINS), dtype=np.int64))
-    tokens: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
+    bytes: Int64 = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
+    lengths: Int64 = field(default_factory=lambda: np.zeros((32, BINS), dtype=np.int64))
+    tokens: Int64 = field(default_factory=lambda: np.zeros(32, dtype=np.int64))
     skipped: SkippedLines = field(default_factory=SkippedLines)
 
     def rows(self, labels: list[str]) -> npt.NDArray[np.intp]:
-        """The row of each label, intp [labels]; makes rows for new ones."""
+        """The row of each label, intp [labels]; makes rows for new labels."""
         rows = np.fromiter(map(self.groups.__getitem__, labels), np.intp, len(labels))
         while len(self.groups) > len(self.bytes):
-            self.bytes = np.concatenate([self.bytes, np.zeros_like(self.bytes)])
-            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
-            self.lengths = np.concatenate([self.lengths, np.zeros_like(self.lengths)])
+            self.bytes, self.tokens, self.lengths = (
+                np.concatenate([old, np.zeros_like(old)]) for old in (self.bytes, self.tokens, self.lengths)
+            )
         return rows
 
-    def add(self, rows: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64]) -> None:
+    def add(self, rows: npt.NDArray[np.intp], sizes: Int64) -> None:
         """Count documents: the row and the UTF-8 bytes of each, [documents]."""
         np.add.at(self.bytes, rows, sizes)
         np.add.at(self.lengths.reshape(-1), rows * BINS + bin_of(sizes), 1)
@@ -62,44 +77,73 @@ class Counts:
     def merge(self, other: Counts) -> npt.NDArray[np.intp]:
         """Add another shard's counts; returns this object's row for each row of the other."""
         rows = self.rows(list(other.groups))
-        count = len(rows)
-        self.bytes[rows] += other.bytes[:count]
-        self.tokens[rows] += other.tokens[:count]
-        self.lengths[rows] += other.lengths[:count]
+        self.bytes[rows] += other.bytes[: len(rows)]
+        self.tokens[rows] += other.tokens[: len(rows)]
+        self.lengths[rows] += other.lengths[: len(rows)]
         self.skipped.merge(other.skipped)
         return rows
 
 
-@dataclass(slots=True)
-class TextHashes:
-    """The 64-bit hashes of a shard's texts in order, and each one's row in the shard's counts; an entry per batch."""
+def count_shard(
+    item: tuple[Shard, ShardIndex | None],
+    advance: Advance,
+    *,
+    manifest: Manifest,
+    subsets: Sequence[str] | None,
+    tokenizer: Tokenizer | None,
+    copies: bool,
+    on_error: OnError,
+    ahead: bool,
+    scan: bool,
+) -> tuple[Counts, TextHashes]:
+    """Count one shard, from its index if there is one; the second result is empty unless `copies`.
 
-    hashes: list[npt.NDArray[np.uint64]] = field(default_factory=list)
-    rows: list[npt.NDArray[np.int16]] = field(default_factory=list)
-
-    def drain(self) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]]:
-        """(hashes, rows) of each batch in order, forgetting each: what is drained is kept in another form."""
-        self.hashes.reverse()
-        self.rows.reverse()
-        while self.hashes:
-            yield self.hashes.pop(), self.rows.pop()
-
-
-def count_rows(
-    rows: DocumentRows, counts: Counts, texts: TextHashes | None = None, subsets: Collection[str] | None = None
-) -> npt.NDArray[np.intp]:
-    """Count documents into `counts`, and their hashes into `texts` where given; only those of `subsets` if given.
-
-    Returns the row of each document in `counts`, -1 for documents of other subsets.
+    ahead   decompress in a thread
+    scan    use the compiled scan, which is faster on long shards; for all documents, without tokens
     """
-    occur = np.flatnonzero(np.bincount(rows.codes, minlength=len(rows.labels)))
-    wanted = [code for code in occur.tolist() if subsets is None or rows.labels[code] in subsets]
-    row_of = np.full(len(rows.labels), -1)
-    row_of[wanted] = counts.rows([rows.labels[code] for code in wanted])
-    found = row_of[rows.codes]
-    chosen = np.flatnonzero(found >= 0)
-    counts.add(found[chosen], rows.text_bytes[chosen])
-    if texts is not None:
-        texts.hashes.append(rows.text_hashes[chosen])
-        texts.rows.append(found[chosen].astype(np.int16))
-    return found
+    shard, index = item
+    if index is not None:
+        counts = Counts(skipped=bad_lines(shard, index))
+        if counts.skipped.count and on_error == "raise":
+            raise bad_line_error(counts.skipped.examples[0])
+        try:
+            hashes = _count_all(index.rows("subset", "text_bytes", *["text_hash"] * copies), counts, copies, subsets)
+        except IndexDamage as damage:
+            logger.warning("index not used: %s", damage)
+        else:
+            advance(index.header.size)
+            return counts, hashes
+    counts = Counts()
+    if scan and not is_parquet(shard.path):
+        bad = counts.skipped if on_error == "skip" else None
+        rows = document_rows(shard, manifest=manifest, skipped=bad, advance=advance, ahead=ahead, hashed=copies)
+        return counts, _count_all(rows, counts, copies)
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+        counts.skipped = reader.skipped
+
+        def read_rows() -> Iterator[DocumentRows]:
+            for batch in reader:
+                yield rows_of(batch, hashed=copies)
+                if tokenizer is not None and len(batch):
+                    tokens = np.diff(tokenizer.encode_batch(batch.texts)[1])
+                    np.add.at(counts.tokens, counts.rows(batch.subsets), tokens)
+
+        return counts, _count_all(read_rows(), counts, copies)
+
+
+def _count_all(
+    parts: Iterator[DocumentRows], counts: Counts, copies: bool, subsets: Collection[str] | None = None
+) -> TextHashes:
+    """Count documents into `counts`, only those of `subsets` if given; returns their hashes if `copies`."""
+    hashes: TextHashes = []
+    for rows in parts:
+        occur = np.flatnonzero(np.bincount(rows.codes, minlength=len(rows.labels))).tolist()
+        wanted = [code for code in occur if subsets is None or rows.labels[code] in subsets]
+        row_of = np.full(len(rows.labels), -1)
+        row_of[wanted] = counts.rows([rows.labels[code] for code in wanted])
+        found = row_of[rows.codes]
+        chosen = found >= 0
+        counts.add(found[chosen], rows.text_bytes[chosen])
+        if copies:
+            hashes.append((rows.text_hashes[chosen], found[chosen].astype(np.int16)))
+    return hashes

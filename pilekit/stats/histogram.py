@@ -2,8 +2,8 @@
 
 Sizes below 128 have a bin each. Above, every doubling is cut into 64 bins of equal width, so a bin that starts at
 `low` is at most `low / 64` wide, and its middle is within `low / 128` of every size in it: an error of at most 0.79 %.
-Interpolating between two such values, as quantiles do, makes nothing worse. 1,984 bins reach from 0 to 64 GiB, so the
-memory is the same for a thousand documents and for a billion, and histograms of shards add up exactly.
+Interpolation between two bins, as in quantiles, keeps this bound. 1,984 bins reach from 0 to 64 GiB, so memory does not
+grow with the corpus, and histograms of shards add up exactly.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy.typing as npt
 
 BINS_PER_DOUBLING = 64
 LARGEST = 2**36 - 1
-"""Sizes above are counted in the last bin."""
+"""Larger sizes are counted in the last bin."""
 
 RELATIVE_ERROR = 1 / (2 * BINS_PER_DOUBLING)
-"""Of a quantile taken from the histogram against the exact one."""
+"""The bound for quantiles from the histogram against exact quantiles."""
 
 
 def bin_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The bin of each size; int64 of any shape, sizes >= 0."""
     sizes = np.minimum(sizes, LARGEST)
-    # A float64 keeps the power of two and the next six bits side by side: that is the bin, but for its beginning.
+    # The exponent of a float64 and the next six bits, side by side, are the bin but for an offset.
     leading = sizes.astype(np.float64).view(np.int64) >> (52 - 6)
     return np.where(sizes < BINS_PER_DOUBLING, sizes, leading - (1023 + 5) * BINS_PER_DOUBLING)
 
@@ -43,8 +43,8 @@ def middle_of(bins: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 def quantile(counts: npt.NDArray[np.int64], fraction: float) -> float:
     """The quantile of the sizes counted in `counts` (int64 [BINS]), as `numpy.quantile` defines it by default.
 
-    That is: of the sizes in order, the one at position `fraction * (number - 1)`, interpolated between its neighbours.
-    Within `RELATIVE_ERROR` of the exact value. `nan` where nothing is counted.
+    This is the size at position `fraction * (number - 1)` in sorted order, interpolated between its neighbours, within
+    `RELATIVE_ERROR` of the exact value. `nan` where nothing is counted.
     """
     ends = np.cumsum(counts)
     number = int(ends[-1])

@@ -1,8 +1,8 @@
 """The figure of `pilekit stats --plot`: what the corpus is made of, and how long its documents are.
 
-Both panels share their rows, a subset each, the largest at the top. On the left its share of the bytes beside the
-paper's; on the right the distribution of its documents' sizes on a logarithmic axis, drawn straight from the histogram,
-each row to the same height, with a tick at the median.
+Both panels have a row for each subset, the largest at the top. The left panel shows the subset's share of the bytes
+beside the paper's. The right one shows the distribution of its documents' sizes on a logarithmic axis, drawn from the
+histogram, each row to the same height, with a tick at the median.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OBSERVED, PAPER, INK, FAINT = "#2f6690", "#e0a458", "#222222", "#d9d9d9"
 
 
 def figure_format(path: str | Path) -> str:
-    """The format that the suffix of `path` asks for: "png", "svg" or "pdf"; raises PilekitError for any other."""
+    """The format by the suffix of `path`: "png", "svg" or "pdf"; `PilekitError` for any other."""
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise PilekitError(
@@ -36,7 +36,7 @@ def figure_format(path: str | Path) -> str:
 
 
 def write_figure(stats: CorpusStats, path: Path) -> None:
-    """Draw `stats` into the file `path`, which is there whole or not at all."""
+    """Draw `stats` into the file `path`, whole or not at all."""
     save_figure(draw(stats), path)
 
 
@@ -115,7 +115,7 @@ def _density(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], np
     filled = np.flatnonzero(counts[1:]) + 1
     if not len(filled):
         return np.zeros(0), np.zeros(0)
-    # Eight points a doubling, and a Gaussian of about a third of a doubling over them.
+    # Eight points a doubling, smoothed by a Gaussian of about a third of a doubling.
     step, spread = 1 / 8, 0.3
     position = np.log2(middle_of(filled))
     grid = np.arange(position[0] - 3 * spread, position[-1] + 3 * spread + step, step)

@@ -1,10 +1,8 @@
 """`corpus_stats`: what is in a corpus, per subset.
 
-Every shard is counted on its own, several at a time, and the counts are added up in the order of the shards; so the
-result is the same whatever the number of processes. Hashes of texts, needed to find copies, are only compared here, in
-the order of the corpus: which of two equal documents is the copy must not depend on which process was faster.
-
-How a shard is counted is told in count_shard.py.
+Every shard is counted by itself (counting.py), several at a time, and the counts are added up in the order of the
+shards, so the result does not depend on the number of processes. Hashes of texts are compared here, in the order of the
+corpus: of two equal documents the later one is the copy, whichever process was faster.
 """
 
 from __future__ import annotations
@@ -20,32 +18,32 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.engine import Advance, imap_shards
+from pilekit.shards.index.format import ShardIndex, find_index
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
-from pilekit.stats.count_shard import count_shard, index_for
-from pilekit.stats.counting import Counts
+from pilekit.stats.counting import Counts, count_shard
 from pilekit.stats.histogram import quantile
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 SCANNED_FROM_BYTES = 16 << 20
-"""From so many compressed bytes a process on, the compiled scan counts. It takes half a second and 130 MB to load: a
-small corpus is not worth that, a long one wins it back (from about 150 MiB on). In between it costs some tenths of a
-second, and buys that memory is about the same for 50 MB of text as for any more."""
+"""Compressed bytes a process from which the compiled scan counts. It takes half a second and 130 MB to load, which it
+regains from about 150 MiB on. In between it costs some tenths of a second, and memory stays the same for 50 MB of text
+and for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubsetStats:
-    """The figures of one subset, or of all together.
+    """The figures of one subset, or of all subsets together.
 
     bytes          UTF-8 bytes of the texts
     share          of all bytes counted, 0 to 1
-    paper_share    of all bytes by the manifest, 0 to 1; None where it does not say
+    paper_share    of all bytes, by the manifest, 0 to 1; None where the manifest has none
     mean_bytes, median_bytes, p99_bytes   of a document; the quantiles within 0.8 %; nan without documents
     lengths        histogram of the documents' bytes, int64 [BINS] (see histogram.py)
-    tokens         without EOD; None where no tokenizer was given
-    copies         documents whose text occurred before, in any subset; None where not asked for
+    tokens         without EOD; None without a tokenizer
+    copies         documents whose text occurred before, in any subset; None if they were not counted
     """
 
     name: str
@@ -62,7 +60,7 @@ class SubsetStats:
 
     @property
     def tokens_per_byte(self) -> float | None:
-        """Tokens per UTF-8 byte; None where no tokenizer or no byte was given."""
+        """Tokens per UTF-8 byte; None without a tokenizer or without bytes."""
         return None if self.tokens is None or not self.bytes else self.tokens / self.bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +77,7 @@ class CorpusStats:
     subsets    the largest first
     total      all subsets together
     skipped    the bad lines passed over
-    manifest   the name of the manifest whose shares stand beside
+    manifest   the name of the manifest that `paper_share` comes from
     """
 
     subsets: tuple[SubsetStats, ...]
@@ -126,25 +124,27 @@ def corpus_stats(
     corpus      a `Corpus`, or what makes one: a path, glob or URL, or several
     subsets     only documents of these subsets, in any spelling the manifest knows; None: all
     tokenizer   count tokens too; a `Tokenizer`, or what `load_tokenizer` takes
-    copies      count the documents whose text occurred before (equal 64-bit hash); 8 to 12 bytes of memory a document,
-                where all else is constant
+    copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
+                document, where all else is constant
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
-    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a corpus so
-                small that starting processes would take longer than counting
-    advance     called with each further amount of stored bytes dealt with
+    jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    advance     called with each further amount of stored bytes that is done
 
-    A damaged shard is a `PilekitError` whatever `on_error` says. Shards that `pilekit index` has indexed are not read
-    but for tokens.
+    A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if isinstance(tokenizer, str | Path):
         tokenizer = load_tokenizer(tokenizer)
-    indexes = [None if tokenizer is not None else index_for(shard, corpus.manifest, subsets) for shard in corpus.shards]
+    # Reading only some subsets passes over lines of others, so an index cannot tell which bad lines reading would meet.
+    indexes: list[ShardIndex | None] = []
+    for shard in corpus.shards:
+        index = find_index(shard, corpus.manifest) if tokenizer is None else None
+        indexes.append(None if index is not None and subsets is not None and index.header.skipped else index)
     to_read = [shard for shard, index in zip(corpus.shards, indexes, strict=True) if index is None]
     processes = processes_for(to_read, jobs)
-    only_counts = subsets is None and tokenizer is None and not copies
+    large = sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * processes
     count = functools.partial(
         count_shard,
         manifest=corpus.manifest,
@@ -153,15 +153,17 @@ def corpus_stats(
         copies=copies,
         on_error=on_error,
         ahead=decompress_ahead(processes),
-        scan=only_counts and sum(shard.size or 0 for shard in to_read) >= SCANNED_FROM_BYTES * processes,
+        scan=large and subsets is None and tokenizer is None,
     )
     counts = Counts()
     copy_counter = CopyCounter()
     names = [shard.name for shard in corpus.shards]
     items = list(zip(corpus.shards, indexes, strict=True))
-    for shard_counts, texts in imap_shards(count, items, jobs=processes, names=names, on_progress=advance):
-        rows = counts.merge(shard_counts).astype(np.int32)
-        for hashes, local_rows in texts.drain():
+    for shard_counts, text_hashes in imap_shards(count, items, jobs=processes, names=names, on_progress=advance):
+        rows = counts.merge(shard_counts).astype(np.int16)
+        text_hashes.reverse()
+        while text_hashes:  # Each block is dropped when the counter has its hashes.
+            hashes, local_rows = text_hashes.pop()
             copy_counter.add(hashes, rows[local_rows])
     copied = copy_counter.copies(len(counts.groups)) if copies else None
     return _summary(counts, copied, tokenizer is not None, corpus.manifest)

@@ -12,7 +12,7 @@ from pilekit.stats.summary import CorpusStats, SubsetStats
 
 
 def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
-    """The figures of all subsets, without the columns that have nothing to say."""
+    """The figures of all subsets, without empty columns."""
     columns: list[Column[SubsetStats]] = [
         Column("Subset", lambda row: "Total" if row is stats.total else row.name),
         _count("Documents", "Docs", lambda row: row.documents),

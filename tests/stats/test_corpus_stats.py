@@ -1,3 +1,5 @@
+"""Counts of a corpus equal those of a plain loop over the standard library's JSON."""
+
 from __future__ import annotations
 
 import json
@@ -15,10 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, load_tokenizer
-from pilekit.documents import DocumentBatch
-from pilekit.shards.index.document_rows import rows_of
 from pilekit.stats import counting
-from pilekit.stats.counting import Counts, count_rows
+from pilekit.stats.counting import Counts
 from pilekit.stats.summary import CorpusStats, corpus_stats
 from tests.shards import making
 
@@ -64,7 +64,7 @@ def write_shard(path: Path, lines: list[bytes]) -> Path:
     return path
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shards=st.lists(st.lists(making.lines(), min_size=1, max_size=30), min_size=1, max_size=3))
 def test_as_an_independent_count(tmp_path: Path, shards: list[list[bytes]]) -> None:
     paths = [write_shard(tmp_path / f"{number}.jsonl.zst", lines) for number, lines in enumerate(shards)]
@@ -92,13 +92,15 @@ def two_shards(tmp_path: Path) -> list[Path]:
 
 def test_any_number_of_processes_gives_the_same(two_shards: list[Path]) -> None:
     alone = corpus_stats(two_shards, copies=True, jobs=1)
-    assert corpus_stats(two_shards, copies=True, jobs=2).to_dict() == alone.to_dict()
+    amounts: list[int] = []
+    assert corpus_stats(two_shards, copies=True, jobs=2, advance=amounts.append).to_dict() == alone.to_dict()
+    assert sum(amounts) == sum(path.stat().st_size for path in two_shards)
     assert_same(alone, slow_stats(two_shards))
     assert alone.total.copies == sum(subset.copies or 0 for subset in alone.subsets)
     assert alone.total.copies
 
 
-def test_a_copy_is_the_later_one_in_corpus_order(tmp_path: Path) -> None:
+def test_a_copy_is_the_later_document_in_corpus_order(tmp_path: Path) -> None:
     first = write_shard(tmp_path / "0.jsonl.zst", [making.record("same", "ArXiv")])
     second = write_shard(tmp_path / "1.jsonl.zst", [making.record("same", "Github"), making.record("same", "ArXiv")])
     subsets = corpus_stats([second, first], copies=True).to_dict()["subsets"]
@@ -132,20 +134,14 @@ def test_the_papers_share_comes_from_the_manifest(two_shards: list[Path]) -> Non
 
 def test_bad_lines_stop_the_count_or_are_counted(tmp_path: Path) -> None:
     lines = [making.record("good"), b"bad", b'{"text": 1}', b"  ", making.record("good")]
-    path = write_shard(tmp_path / "a.jsonl.zst", lines)
+    paths = [write_shard(tmp_path / f"{number}.jsonl.zst", lines[number:]) for number in range(2)]
     with pytest.raises(PilekitError, match="line 2"):
-        corpus_stats(path)
-    stats = corpus_stats(path, on_error="skip")
-    assert stats.to_dict()["skipped"] == 2
-    assert [bad.line for bad in stats.skipped.examples] == [2, 3]
-    assert stats.total.documents == 2
-
-
-def test_skipped_lines_of_all_shards_add_up(tmp_path: Path) -> None:
-    paths = [write_shard(tmp_path / f"{i}.jsonl.zst", [b"bad"] * (i + 1) + [making.record("x")]) for i in range(3)]
+        corpus_stats(paths)
     stats = corpus_stats(paths, on_error="skip", jobs=2)
-    assert stats.skipped.count == 6
-    assert [Path(bad.path).name for bad in stats.skipped.examples] == [f"{i}.jsonl.zst" for i in (0, 1, 1, 2, 2, 2)]
+    assert stats.to_dict()["skipped"] == 4
+    bad_lines = [(Path(bad.path).name, bad.line) for bad in stats.skipped.examples]
+    assert bad_lines == [("0.jsonl.zst", 2), ("0.jsonl.zst", 3), ("1.jsonl.zst", 1), ("1.jsonl.zst", 2)]
+    assert stats.total.documents == 3
 
 
 def test_damage_is_an_error_even_when_bad_lines_are_skipped(tmp_path: Path) -> None:
@@ -169,14 +165,12 @@ def test_empty_texts_count_as_documents(tmp_path: Path) -> None:
     assert stats.total.tokens_per_byte is None
 
 
-def test_labels_that_are_no_subsets_are_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_labels_are_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "MAX_SUBSETS", 100)
-    labels = [f"https://{i}" for i in range(101)]
     counts = Counts()
-    count_rows(rows_of(DocumentBatch(["x"] * 100, labels[:100], "a", np.arange(100))), counts)
-    assert counts.bytes.sum() == 100
+    assert counts.rows([f"https://{i}" for i in range(100)]).tolist() == list(range(100))
     with pytest.raises(PilekitError, match="label_path"):
-        count_rows(rows_of(DocumentBatch(["x"], labels[100:], "a", np.arange(1))), counts)
+        counts.rows(["one more"])
 
 
 def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:
@@ -205,12 +199,6 @@ def test_tokens_are_those_of_the_tokenizer_without_eod(tmp_path: Path) -> None:
         assert subsets["Github"]["tokens"] == sum(expected[:2])
         assert stats.total.tokens == sum(expected) + sum(expected[:2])
         assert "copies" not in subsets["ArXiv"]
-
-
-def test_progress_reports_every_stored_byte(two_shards: list[Path]) -> None:
-    amounts: list[int] = []
-    corpus_stats(two_shards, jobs=1, advance=amounts.append)
-    assert sum(amounts) == sum(path.stat().st_size for path in two_shards)
 
 
 def test_other_fields_and_labels_by_manifest(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from pilekit.shards.index.document_rows import document_rows
 from pilekit.shards.index.json_line_kernel import CAREFUL, KNOWN_LABELS, LINES, known_labels, line_form, scan_lines
 from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.stats import summary
-from pilekit.stats.counting import Counts, count_rows
 from pilekit.stats.summary import corpus_stats
 from tests.shards.making import LABELS, lines, record, zstd_frame
 
@@ -169,10 +168,8 @@ def test_a_shard_of_another_form_is_read_as_usual(tmp_path: Path, monkeypatch: p
         return scan_lines(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("pilekit.shards.index.json_line_kernel.scan_lines", counting)
-    counts = Counts()
-    for rows in document_rows(shard_of(str(path)), ahead=False, hashed=False):
-        count_rows(rows, counts)
-    assert int(counts.bytes.sum()) == 2000 * 3000
+    rows = list(document_rows(shard_of(str(path)), ahead=False, hashed=False))
+    assert sum(int(some.text_bytes.sum()) for some in rows) == 2000 * 3000
     assert len(calls) == 2, "the first piece teaches the label, the second shows that it was not the label"
 
 

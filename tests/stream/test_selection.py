@@ -158,7 +158,7 @@ def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:
     data = bytearray(place.read_bytes())
     data[column.data_page_offset + column.total_compressed_size - 5] ^= 1
     place.write_bytes(data)
-    with pytest.raises(PilekitError, match=r"index\.parquet: is damaged .* make it anew with `pilekit index`"):
+    with pytest.raises(PilekitError, match=r"index\.parquet: is damaged .* make it again with `pilekit index`"):
         select(tmp_path, subsets=["ArXiv"])
 
 

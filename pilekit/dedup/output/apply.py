@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
@@ -28,8 +27,8 @@ from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, Inputs, fingerprint
 from pilekit.shards.index.build import write_index
+from pilekit.shards.index.document_rows import DocumentRows, rows_of
 from pilekit.shards.index.format import INDEX_SUFFIX, Frames
-from pilekit.shards.index.scan import index_rows
 from pilekit.shards.keep_mask import KeepMask, read_mask, write_mask
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import ShardReader, read
@@ -112,7 +111,7 @@ def clean_shard(
                 file.flush()
                 return fingerprint(file.name)
 
-            write_index(str(index), file.name, kept, written)
+            write_index(str(index), file.name, kept, kept, written)
     finally:
         if executor is not None:
             executor.shutdown(cancel_futures=True)
@@ -129,14 +128,14 @@ class _KeptLines:
         self.skipped, self.format = SkippedLines(), RecordFormat()
         self._reader, self._keep, self._writer = reader, keep, writer
         self._hash = xxhash.xxh3_128()
-        self._rows: deque[pa.RecordBatch] = deque()
+        self._rows: deque[DocumentRows] = deque()
 
     @property
     def content_hash(self) -> str:
         """The xxh3_128 of the text written."""
         return self._hash.hexdigest()
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[DocumentRows]:
         lines_of_frames = [0]
         for text in cut_at_lines(self._texts(), FRAME_BYTES):
             self._writer.write(text)
@@ -159,7 +158,7 @@ class _KeptLines:
                 self.format = batch.format
                 text = b"\n".join([*batch.raw_lines(), b""])
                 self._hash.update(text)
-                self._rows += index_rows(replace(batch, numbers=np.arange(self.lines, self.lines + len(batch))))
+                self._rows.append(rows_of(replace(batch, numbers=np.arange(self.lines, self.lines + len(batch)))))
                 self.lines += len(batch)
                 self.content_bytes += len(text)
                 yield text

@@ -1,7 +1,7 @@
-"""Make indexes: one scan of the shard, rows written as they come in groups of 100,000, under a lock.
+"""Build indexes: one scan of the shard, rows written in groups of 100,000, under a lock.
 
-The index goes beside the shard or, where nothing can be made there (a read-only folder, a URL), into the cache folder.
-It appears under its name when it is complete; of several processes that want one, one builds it and the others take it.
+The index goes beside the shard or, where that cannot be written (a read-only folder, a URL), into the cache folder. It
+appears under its name when it is complete. Of several processes that want it, one builds it and the others wait.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,9 +23,10 @@ from pilekit.documents import MAX_SUBSETS, RecordFormat
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
+from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, ShardIndex, find_index, find_indexes, index_places, index_schema
 from pilekit.shards.index.metadata import FORMAT, ROWS_PER_GROUP, IndexHeader, index_metadata
-from pilekit.shards.index.scan import IndexScan, scan_shard
+from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.open import storage_of
@@ -35,12 +36,10 @@ from pilekit.shards.read.unchanged import check_version, version_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["IndexScan", "build_index", "index_corpus", "index_of", "scan_shard"]
-
 logger = logging.getLogger(__name__)
 
 WRITTEN_BYTES = 64 << 20
-"""Rows are written when they take so much memory, however few: labels may be long."""
+"""Rows that take so much memory are written, however few they are: labels may be long."""
 
 
 def index_of(
@@ -52,15 +51,14 @@ def index_of(
     ahead: bool = True,
     whole: bool = False,
 ) -> ShardIndex:
-    """The shard's index if there is one that fits, else a new one; of several processes that want it, one builds it.
+    """The shard's index: an existing one that fits, else a new one; of several processes, one builds it.
 
-    whole   one with damaged rows, which else shows when they are read, is made anew
+    whole   read all rows of an existing index, and build a new one if they are damaged
     """
     index = find_index(shard, manifest, tell=False, whole=whole)
     if index is not None:
         return index
-    with ExitStack() as held:
-        place = _lock_place(shard, index_places(shard), held)
+    with _locked_place(shard, index_places(shard)) as place:
         # Another process may have built it while this one waited.
         index = find_index(shard, manifest, tell=False, whole=whole)
         return index or _build(shard, place, manifest, on_error, advance, ahead)
@@ -78,13 +76,12 @@ def build_index(
 ) -> ShardIndex:
     """Read the shard and write its index, whether there is one or not.
 
-    place          where it goes; None: beside the shard or, where nothing can be made there, into the cache folder
-    content_hash   what the hash of the decompressed bytes must be, else it is a `PilekitError`
+    place          where the index goes; None: beside the shard or, where that cannot be written, into the cache folder
+    content_hash   the hash that the decompressed bytes must have; another hash is a `PilekitError`
 
-    On any error nothing is written, and an index that was there stays.
+    On any error nothing is written, and an existing index stays.
     """
-    with ExitStack() as held:
-        place = _lock_place(shard, index_places(shard) if place is None else [place], held)
+    with _locked_place(shard, index_places(shard) if place is None else [place]) as place:
         return _build(shard, place, manifest, on_error, advance, ahead, content_hash)
 
 
@@ -97,14 +94,13 @@ def index_corpus(
     whole: bool = True,
     found: Sequence[ShardIndex | None] | None = None,
 ) -> list[ShardIndex]:
-    """An index of every shard, in their order; those that are there, whole and fit are kept.
+    """An index of every shard, in their order; existing indexes that fit and are undamaged are kept.
 
     corpus    a `Corpus`, or what makes one: a path, glob or URL, or several
-    jobs      how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for shards so
-              small that starting processes would take longer
-    advance   called with each further amount of stored bytes dealt with
-    whole     False: no rows are read, so one with damaged rows is kept; that shows when they are read
-    found     what `find_indexes` has just found
+    jobs      shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    advance   called with each further amount of stored bytes that is done
+    whole     False: do not read the rows of existing indexes, so damage in them shows later
+    found     the result of `find_indexes`, if it is known
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     found = find_indexes(corpus, whole=whole) if found is None else found
@@ -113,10 +109,7 @@ def index_corpus(
         advance(sum(index.header.size for index in found if index is not None))
     processes = processes_for(missing, jobs)
     build = functools.partial(
-        _index_shard,
-        manifest=corpus.manifest,
-        on_error=on_error,
-        ahead=decompress_ahead(processes),
+        _index_shard, manifest=corpus.manifest, on_error=on_error, ahead=decompress_ahead(processes)
     )
     names = [shard.name for shard in missing]
     built = iter(map_shards(build, missing, jobs=processes, names=names, on_progress=advance))
@@ -127,25 +120,25 @@ def _index_shard(shard: Shard, advance: Advance, *, manifest: Manifest, on_error
     return index_of(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead, whole=True)
 
 
-def _lock_place(shard: Shard, places: list[str], held: ExitStack) -> str:
-    """Lock the first of the places at which something can be made; nothing is made for a shard that is not there."""
-    fingerprint(shard.path)
+@contextmanager
+def _locked_place(shard: Shard, places: list[str]) -> Iterator[str]:
+    """Lock the first of these places that can be written, and give it."""
+    fingerprint(shard.path)  # Nothing is made for a shard that cannot be read.
     places = [place for place in places if not is_url(place)]
     if not places:
         raise PilekitError(f"{visible(shard.path)}: has no place for an index; save it to a file first")
-    for place in places:
-
-        def waiting(place: str = place) -> None:
-            logger.warning("%s: waiting for another process that makes it", visible(place))
-
-        try:
-            # With `wait` a lock that fails is one that cannot be made.
-            held.enter_context(locked(Path(f"{place}.lock"), waiting=waiting))
-            return place
-        except PilekitError as error:
-            if place == places[-1]:
-                raise PilekitError(f"{error}; $PILEKIT_CACHE can name another folder for indexes") from error
-    raise AssertionError("the last place is returned or raises")
+    with ExitStack() as held:
+        for place in places:
+            waiting = functools.partial(
+                logger.warning, "%s: waiting for another process that builds it", visible(place)
+            )
+            try:
+                held.enter_context(locked(Path(f"{place}.lock"), waiting=waiting))
+                break
+            except PilekitError as error:  # The lock's file cannot be made.
+                if place == places[-1]:
+                    raise PilekitError(f"{error}; $PILEKIT_CACHE can name another folder for indexes") from error
+        yield place
 
 
 def _build(
@@ -159,19 +152,20 @@ def _build(
 ) -> ShardIndex:
     """Write the index of the shard to `place`, which is locked."""
     version, now = version_of(shard.path), fingerprint(shard.path)
-    with scan_shard(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead) as scan:
+    scan = ShardScan(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead)
 
-        def made_of() -> Fingerprint:
-            check_version(shard.path, version)
-            if content_hash not in (None, scan.content_hash):
-                raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
-            return now
+    def made_of() -> Fingerprint:
+        check_version(shard.path, version)
+        if content_hash not in (None, scan.content_hash):
+            raise PilekitError(f"{visible(shard.path)}: holds other text than it should")
+        return now
 
-        return write_index(place, shard.path, scan, made_of)
+    with closing(scan.rows()) as rows:
+        return write_index(place, shard.path, scan, rows, made_of)
 
 
 class Scan(Protocol):
-    """What goes through a shard for its index, as `IndexScan` does; all but the rows is asked for behind the last."""
+    """What is known of the whole shard when its rows have been read, as of `ShardScan`."""
 
     lines: int
     content_bytes: int
@@ -180,14 +174,16 @@ class Scan(Protocol):
     frames: Frames
 
     @property
-    def content_hash(self) -> str: ...
-    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+    def content_hash(self) -> str:
+        """The xxh3_128 of the decompressed bytes, in hexadecimal."""
 
 
-def write_index(place: str, path: str, scan: Scan, made_of: Callable[[], Fingerprint]) -> ShardIndex:
+def write_index(
+    place: str, path: str, scan: Scan, rows: Iterable[DocumentRows], made_of: Callable[[], Fingerprint]
+) -> ShardIndex:
     """Write the index of the shard at `path` to `place`, where nobody else writes.
 
-    made_of   gives the shard's fingerprint when all rows are read, or raises what is wrong with it
+    made_of   called after the last row: gives the shard's fingerprint, or raises what is wrong with the shard
     """
     with write_atomically(place) as file:
         import pyarrow.parquet as pq
@@ -197,12 +193,12 @@ def write_index(place: str, path: str, scan: Scan, made_of: Callable[[], Fingerp
         ) as writer:
             documents = text_bytes = 0
             subsets: set[str] = set()
-            for rows in _row_groups(iter(scan)):
-                writer.write_table(rows, row_group_size=len(rows))
+            for table in _row_groups(rows):
+                writer.write_table(table, row_group_size=len(table))
                 if len(subsets) <= MAX_SUBSETS:
-                    subsets.update(rows["subset"].unique().to_pylist())
-                documents += len(rows)
-                text_bytes += int(rows["text_bytes"].to_numpy().sum())
+                    subsets.update(table["subset"].unique().to_pylist())
+                documents += len(table)
+                text_bytes += int(table["text_bytes"].to_numpy().sum())
             now, changed = made_of(), changed_at(path)
             header = IndexHeader(
                 format=FORMAT,
@@ -224,22 +220,27 @@ def write_index(place: str, path: str, scan: Scan, made_of: Callable[[], Fingerp
             writer.add_key_value_metadata(index_metadata(header, scan.frames))
         file.flush()
         written = os.fstat(file.fileno())
-        if written.st_mtime_ns < changed:  # by another clock; an index is never older than its shard
+        if written.st_mtime_ns < changed:  # by another clock: an index is never older than its shard
             os.utime(file.fileno(), ns=(written.st_atime_ns, changed))
     return ShardIndex(place, header, scan.frames, built=True)
 
 
-def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in tables of 100,000, of fewer where they take much memory."""
+def _row_groups(parts: Iterable[DocumentRows]) -> Iterator[pa.Table]:
+    """The same rows in tables of 100,000 rows, or fewer where they take much memory."""
     import pyarrow as pa
 
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        held.append(batch)
-        rows, size = rows + len(batch), size + batch.nbytes
+    for part in parts:
+        if not len(part.numbers):
+            continue
+        codes = pa.array(part.codes, pa.int32())
+        subsets = pa.DictionaryArray.from_arrays(codes, pa.array(part.labels, pa.string()))
+        columns = [part.numbers, subsets, part.text_bytes, part.text_hashes]
+        held.append(pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=index_schema()))
+        rows, size = rows + len(held[-1]), size + held[-1].nbytes
         if rows >= ROWS_PER_GROUP or size >= WRITTEN_BYTES:
-            # Labels of one table have one dictionary, or they would be written one by one.
+            # One dictionary for the labels of a table, or its batches would be written one by one.
             table = pa.Table.from_batches(held).unify_dictionaries()
             whole = rows // ROWS_PER_GROUP * ROWS_PER_GROUP or rows
             for begin in range(0, whole, ROWS_PER_GROUP):

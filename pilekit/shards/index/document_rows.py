@@ -1,9 +1,9 @@
-"""`LineRows`: number, label, size and hash of each document, from blocks of lines; for indexes, verify and stats.
+"""`DocumentRows`: number, label, size and hash of documents, the common form of stats, index and verify.
 
-Lines are decoded or, where that is asked for, scanned by compiled code (json_line_kernel.py), which takes two thirds of
-the time and gives the same to the last bit. The parser decodes the lines that the scan leaves, so errors, skipped lines
-and odd spellings are the same everywhere. A label's first documents are among them, and then the scan knows the label.
-Where most lines are of another form, the scan is given up.
+`LineRows` makes them from blocks of lines, decoded or scanned by compiled code (json_line_kernel.py). The scan takes
+two thirds of the time and gives the same to the last bit. Lines that the scan leaves are decoded, so errors, skipped
+lines and odd spellings are the same everywhere. The first documents of each label are decoded, which teaches the scan
+the label. Where most lines are of another form, the scan is given up.
 
 Loading the scan takes half a second: it is for shards of half a gigabyte of text and more.
 """
@@ -26,20 +26,22 @@ from pilekit.shards.read.lines import Line, LineBlock
 from pilekit.shards.read.reader import line_blocks, located_errors, record_format
 
 Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
 
 
 class DocumentRows(NamedTuple):
-    """Some documents, [documents] each, in the order of their numbers.
+    """Some documents in the order of their numbers, [documents] each; columns that were not asked for are empty.
 
-    codes         the place of each label in `labels`, which may hold others too
-    text_hashes   xxh3_64 of each text; empty where not asked for
+    codes         the place of each document's label in `labels`, which may hold others too
+    text_bytes    UTF-8 bytes of each text
+    text_hashes   xxh3_64 of each text
     """
 
     numbers: Int64
     codes: Int64
     labels: list[str]
     text_bytes: Int64
-    text_hashes: npt.NDArray[np.uint64]
+    text_hashes: UInt64
 
 
 def document_rows(
@@ -56,10 +58,8 @@ def document_rows(
     skipped   where bad lines are counted; None: a bad line is a `PilekitError`
     hashed    hash the texts
     """
-    documents = LineRows(
-        LineParser(shard.path, shard.name, record_format(manifest), None, skipped), scan=True, hashed=hashed
-    )
-    read = 0
+    parser = LineParser(shard.path, shard.name, record_format(manifest), None, skipped)
+    documents, read = LineRows(parser, scan=True, hashed=hashed), 0
     with located_errors(shard.path, lambda: read), line_blocks(shard.path, advance=advance, ahead=ahead) as blocks:
         for block in blocks:
             rows, count = documents.rows(block, read)
@@ -78,7 +78,7 @@ def rows_of(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
 class LineRows:
     """Takes the blocks of a shard in order.
 
-    scan     scan the lines; turns false when the shard's lines are of another form
+    scan     scan the lines; becomes false where the shard's lines are of another form
     hashed   hash the texts
     """
 
@@ -137,7 +137,7 @@ class LineRows:
         return rows, len(code)
 
     def _hashes(self, sizes: Int64) -> list[int]:
-        """The hashes of the texts of these sizes, which lie end to end."""
+        """The hashes of texts of these sizes, which lie end to end."""
         texts, begin, hashes = self._texts.data, 0, []
         for end in np.cumsum(sizes).tolist():
             hashes.append(xxhash.xxh3_64_intdigest(texts[begin:end]))
@@ -145,7 +145,7 @@ class LineRows:
         return hashes
 
     def _learn(self, labels: list[str], left: int, lines: int) -> None:
-        """Let the scan know these labels from now on; give it up if it left most lines."""
+        """Teach the scan these labels; give it up if it left most lines and knew all labels."""
         before = len(self._known)
         for label in labels:
             if len(self._known) < self._kernel.KNOWN_LABELS:
@@ -157,14 +157,14 @@ class LineRows:
 
 def _merged(one: DocumentRows, other: DocumentRows) -> DocumentRows:
     """Both rows, in the order of their numbers."""
-    places = {label: place for place, label in enumerate(one.labels)}
-    for label in other.labels:
-        places.setdefault(label, len(places))
+    places = {label: place for place, label in enumerate(dict.fromkeys([*one.labels, *other.labels]))}
     codes = np.array([places[label] for label in other.labels], dtype=np.int64)[other.codes]
     order = np.argsort(np.concatenate([one.numbers, other.numbers]))
-    numbers, codes, sizes = (
-        np.concatenate(pair)[order]
-        for pair in ((one.numbers, other.numbers), (one.codes, codes), (one.text_bytes, other.text_bytes))
-    )
     hashes = np.concatenate([one.text_hashes, other.text_hashes])
-    return DocumentRows(numbers, codes, list(places), sizes, hashes[order] if len(hashes) else hashes)
+    return DocumentRows(
+        np.concatenate([one.numbers, other.numbers])[order],
+        np.concatenate([one.codes, codes])[order],
+        list(places),
+        np.concatenate([one.text_bytes, other.text_bytes])[order],
+        hashes[order] if len(hashes) else hashes,
+    )

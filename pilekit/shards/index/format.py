@@ -1,14 +1,14 @@
-"""The index of a shard: a Parquet file beside it, with a row for each document and the places to begin reading at.
+"""The index of a shard: a Parquet file beside it, with a row for each document and the places where reading can begin.
 
 The rows are `number`, `subset`, `text_bytes` and `text_hash` (xxh3_64 of the text in UTF-8), in the shard's order, so
-polars and duckdb read an index as the table of documents it is. What concerns the whole shard lies in the file's
-key-value metadata (index_metadata.py), which is read without touching the rows.
+polars and duckdb read an index as a table of documents. The file's key-value metadata describes the whole shard
+(metadata.py) and is read without touching the rows.
 
-An index is taken only where it fits: the shard's fingerprint and where its records keep text and label must be those
-it was made from. As a fingerprint looks at a few places only, a local shard that was changed after its index is taken
-for another one too, as make does; what a copy without times (`cp` without -p) made older than its shard is made anew.
-Pages have checksums, the metadata has a sum, and numbers that contradict each other are refused, so
-that a damaged or made-up index is an error and never a wrong answer.
+An index is used only if it fits: fingerprint of the shard, and fields of text and label, must be those that it was
+built from. The fingerprint looks at a few places only, so a local shard that was changed after its index was built does
+not fit either, as with make. (A copy that lost its times, by `cp` without -p, costs a new index.) Pages have checksums,
+the metadata has a sum, and contradicting numbers are refused: a damaged or forged index is an error, never a wrong
+answer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX, index_name
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
+from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.metadata import FORMAT, Frames, IndexHeader, LaterFormat, read_metadata
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.open import exists, open_file
@@ -61,19 +63,19 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 REMOTE_AT_ONCE = 32
-"""So many remote shards are asked for their indexes at a time."""
+"""Remote shards whose indexes are looked up at the same time."""
 
 
 class IndexDamage(PilekitError):
-    """What is there is no index, or a damaged one: the shard itself tells all that it would."""
+    """The file is not an index, or a damaged one; reading the shard itself tells the same."""
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """An index that was loaded: header and frames are in memory, rows are read when asked for.
+    """A loaded index: header and frames are in memory, rows are read when they are asked for.
 
     path    of the index itself
-    built   whether it was made just now, by the call that gave it
+    built   whether the call that gave it has built it
     """
 
     path: str
@@ -97,13 +99,13 @@ class ShardIndex:
         }
 
     def columns(self, names: Sequence[str] | None = None) -> pa.Table:
-        """The rows, or these columns of them; `PilekitError` if they are damaged."""
+        """All rows, or these columns of them; `PilekitError` if they are damaged."""
         import pyarrow as pa
 
         return pa.concat_tables([index_schema(names).empty_table(), *self.row_groups(names)])
 
     def row_groups(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The same in parts of at most 100,000 rows, so that memory stays bounded; each column is one chunk."""
+        """The rows in tables of at most 100,000, so that memory stays bounded; each column is one chunk."""
         first = 0
         with _opened(self.path) as file:
             for group in range(file.metadata.num_row_groups):
@@ -114,6 +116,22 @@ class ShardIndex:
                 except Exception as error:
                     raise _damaged(self.path, error) from error
                 yield table
+
+    def rows(self, *names: str) -> Iterator[DocumentRows]:
+        """The same as `DocumentRows`; with names, the other columns are empty."""
+        for table in self.row_groups(names or None):
+            column = {name: table[name].to_numpy() for name in table.column_names if name != "subset"}
+            labels = table["subset"].chunk(0) if "subset" in table.column_names else None
+            yield DocumentRows(
+                column.get("number", _EMPTY),
+                _EMPTY if labels is None else labels.indices.to_numpy(),
+                [] if labels is None else labels.dictionary.to_pylist(),
+                column.get("text_bytes", _EMPTY),
+                column.get("text_hash", _EMPTY.view(np.uint64)),
+            )
+
+
+_EMPTY = np.zeros(0, dtype=np.int64)
 
 
 def load_index(path: str | Path) -> ShardIndex:
@@ -130,7 +148,7 @@ def load_index(path: str | Path) -> ShardIndex:
     except LaterFormat as later:
         raise PilekitError(
             f"{visible(path)}: is an index of format {later}, this pilekit {__version__} reads format {FORMAT}; index "
-            "the shard anew"
+            "the shard again"
         ) from None
     except (msgspec.DecodeError, zstandard.ZstdError, ValueError) as error:
         raise _damaged(path, error) from error
@@ -138,14 +156,14 @@ def load_index(path: str | Path) -> ShardIndex:
 
 
 def index_places(shard: Shard) -> list[str]:
-    """Where the shard's index may lie: beside it, then in the cache folder; nowhere for standard input."""
+    """The places of the shard's index: beside it, then in the cache folder; none for standard input."""
     if shard.path == STANDARD_INPUT:
         return []
     remote = is_url(shard.path)
     plain = not remote or (without_query(shard.path) == shard.path and "::" not in shard.path)
     folder, slash, name = shard.path.rpartition("/")
     beside = [folder + slash + index_name(name)] if plain else []
-    whole = shard.path if remote else os.path.abspath(shard.path)  # noqa: PTH100 (not resolved: as it was named)
+    whole = shard.path if remote else os.path.abspath(shard.path)  # noqa: PTH100 (links are not followed)
     name = without_query(shard.path.partition("::")[0]).rpartition("/")[2]
     name = name if name not in ("", ".", "..") else "shard"
     kept = cache_folder() / "index" / xxhash.xxh3_128_hexdigest(whole.encode(errors="surrogateescape"))
@@ -155,12 +173,13 @@ def index_places(shard: Shard) -> list[str]:
 def find_index(
     shard: Shard, manifest: Manifest | None = None, *, tell: bool = True, whole: bool = False
 ) -> ShardIndex | None:
-    """The shard's index, if there is one that fits; if there are only others, warnings `tell` why each does not.
+    """The shard's index, if one fits.
 
-    `whole`: one with damaged rows, which else shows when they are read, does not fit either.
+    tell    if there are only indexes that do not fit, warn why
+    whole   read all rows, and refuse an index with damaged rows
     """
     now: Fingerprint | None = None
-    passed_over = []
+    reasons = []
     for place in index_places(shard):
         if not exists(place):
             continue
@@ -170,33 +189,30 @@ def find_index(
             for _ in index.row_groups() if whole else ():
                 pass
         except PilekitError as error:
-            passed_over.append(str(error))
+            reasons.append(str(error))
             continue
         why = misfit(index.header, now, manifest)
         if why is None and changed_at(shard.path) > changed_at(place):
             why = "is older than its shard"
         if why is None:
             return index
-        passed_over.append(f"{visible(place)}: {why}; make it anew with `pilekit index {visible(shard.path)}`")
-    for why in passed_over if tell else ():
+        reasons.append(f"{visible(place)}: {why}; make it again with `pilekit index {visible(shard.path)}`")
+    for why in reasons if tell else ():
         logger.warning("index not used: %s", why)
     return None
 
 
 def find_indexes(corpus: Corpus, *, whole: bool = False) -> list[ShardIndex | None]:
-    """`find_index` of every shard, without warnings; of remote ones several at a time: each is some twenty requests."""
-
-    def find(shard: Shard) -> ShardIndex | None:
-        return find_index(shard, corpus.manifest, tell=False, whole=whole)
-
-    if len(corpus.shards) < 2 or not any(is_url(shard.path) for shard in corpus.shards):
+    """`find_index` of every shard, without warnings; in parallel for remote shards, which take twenty requests each."""
+    find = partial(find_index, manifest=corpus.manifest, tell=False, whole=whole)
+    if not any(is_url(shard.path) for shard in corpus.shards):
         return list(map(find, corpus.shards))
     with ThreadPoolExecutor(REMOTE_AT_ONCE) as threads:
         return list(threads.map(find, corpus.shards))
 
 
 def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = None) -> str | None:
-    """Why an index with this header must not be used for a shard of this fingerprint; None if it may."""
+    """Why an index with this header does not fit a shard of this fingerprint; None if it does."""
     format = record_format(manifest)
     label_path = ".".join(format.label_path)
     if header.size != now.size:
@@ -211,13 +227,13 @@ def misfit(header: IndexHeader, now: Fingerprint, manifest: Manifest | None = No
 
 
 def bad_lines(shard: Shard, index: ShardIndex) -> SkippedLines:
-    """The bad lines that the shard's index left out, as reading with `on_error="skip"` tells of them."""
+    """The bad lines that the shard's index left out, as reading with `on_error="skip"` gives them."""
     listed = [BadLine(shard.path, line, visible(reason)) for line, reason in index.header.examples]
     return SkippedLines(index.header.skipped, listed)
 
 
 def _check_rows(table: pa.Table, first: int, lines: int) -> int:
-    """Raise `ValueError` for columns that no shard can have; returns the least number that may follow."""
+    """Raise `ValueError` for rows that no shard can have; returns the least number that may follow."""
     if "text_bytes" in table.column_names and bool(np.any(table["text_bytes"].to_numpy() < 0)):
         raise ValueError("it has texts of impossible sizes")
     if "number" in table.column_names and len(numbers := table["number"].to_numpy()):
@@ -253,9 +269,9 @@ def _opened(path: str) -> Iterator[pq.ParquetFile]:
 
 
 def _no_index(path: str, why: str) -> IndexDamage:
-    return IndexDamage(f"{visible(path)}: is not an index ({why}); remove it, and make it anew with `pilekit index`")
+    return IndexDamage(f"{visible(path)}: is not an index ({why}); remove it, and make it again with `pilekit index`")
 
 
 def _damaged(path: str, error: Exception) -> IndexDamage:
     why = visible(str(error).split("\n", 1)[0], 200)
-    return IndexDamage(f"{visible(path)}: is damaged ({why}); remove it, and make it anew with `pilekit index`")
+    return IndexDamage(f"{visible(path)}: is damaged ({why}); remove it, and make it again with `pilekit index`")

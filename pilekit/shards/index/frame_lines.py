@@ -1,8 +1,8 @@
 """Which line begins first in each frame, found while the shard's lines go by.
 
 Frames are announced (in the decoding thread) before their text comes; blocks of whole lines follow in order. For each
-frame the first line beginning at or behind it is one search for a newline, and its number one count of the newlines
-before: nothing is kept of a line but that.
+frame, one search for a newline finds the first line that begins at or after the frame's beginning, and one count of
+newlines finds the number of that line. Nothing else is kept of a line.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pilekit.shards.index.metadata import MOST_FRAMES, Frames
 from pilekit.shards.read.lines import LineBlock
 
 MARK_BYTES = 1 << 20
-"""How far apart the marks of a file without frames are, at least."""
+"""The least distance between the marks of a file without frames."""
 
 
 class FrameLines:
     """Collects the `Frames` of a shard that has lines.
 
-    path     what messages call the shard
-    marks    the file is plain: instead of frames, lines about every MiB are marked; else frames are announced
+    path     the shard, for messages
+    marks    the file is plain: instead of announced frames, a line is marked about every MiB
     """
 
     def __init__(self, path: str, *, marks: bool):
@@ -45,7 +45,7 @@ class FrameLines:
         self._text_offsets.append(text_offset)
 
     def pass_lines(self, block: LineBlock, line: int) -> None:
-        """Take the next block, whose first line has this number; all frames in its text have been announced."""
+        """Take the next block, whose first line has this number; the frames in its text have been announced."""
         at = self._at
         if block.head is not None:
             self._resolve(at, line, at)
@@ -64,12 +64,12 @@ class FrameLines:
         self._at = at
 
     def frame_of(self, line: int) -> int:
-        """In which frame (or behind which mark) a line begins that has passed."""
+        """The frame (or mark) in which a line begins that has passed."""
         return bisect_right(self._lines, line) - 1
 
     def frames(self, content_bytes: int, lines: int) -> Frames:
-        """The frames, when all lines have passed."""
-        if not self.marks:  # A mark is nothing where no line begins.
+        """The frames, after all lines have passed."""
+        if not self.marks:  # There are no marks where no line begins.
             self._resolve(content_bytes, lines, content_bytes)
         count = len(self._lines)
         offset, text_offset, line, begin = (
@@ -82,7 +82,7 @@ class FrameLines:
         return Frames(offset, text_offset, line, np.minimum(begin, ends) - text_offset)
 
     def _next(self) -> int | None:
-        """Where in the text the next frame without a line begins, as far as is known."""
+        """Where in the text the next frame begins that has no line yet; None: it is not announced yet."""
         found = len(self._lines)
         return self._text_offsets[found] if found < len(self._text_offsets) else None
 

@@ -1,11 +1,11 @@
-"""What an index says of the whole shard: its header and its frames, as the metadata of a Parquet file.
+"""The metadata of an index: the header and the frames of the whole shard, as key-value pairs of a Parquet file.
 
     pilekit          the `IndexHeader`, JSON
     pilekit.frames   `Frames`: four rows of little-endian int64, each as its differences, zstd, base64
     pilekit.sum      xxh3_64 of the two values above
 
-The sum tells damage. What is made up has a right sum: so the frames are plain numbers, which nothing needs to parse,
-their size is bounded before they are unpacked, and numbers that contradict each other are refused.
+The sum shows damage. A forged index has a right sum, so frames are plain numbers that nothing needs to parse, their
+size is bounded before they are unpacked, and numbers that contradict each other are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pilekit.shards.read.open import Storage
 FORMAT = 1
 ROWS_PER_GROUP = 100_000
 MOST_FRAMES = 1 << 23
-"""An index of more would take more memory than it saves; the whole Pile has 1.3 million frames of 1 MiB."""
+"""The whole Pile has 1.3 million frames of 1 MiB."""
 
 HEADER_KEY, FRAMES_KEY, SUM_KEY = b"pilekit", b"pilekit.frames", b"pilekit.sum"
 
@@ -37,15 +37,15 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Where one may begin to read; int64 arrays, [frames].
+    """Where reading can begin; int64 arrays, [frames].
 
-    For zstd these are its frames; for a plain file marks about every MiB, at a line's beginning; for gzip the one
-    beginning there is; for Parquet its row groups.
+    For zstd these are its frames, for a plain file marks about every MiB (at a line's beginning), for gzip the
+    beginning of the file, for Parquet its row groups.
 
     offset        the stored byte where the frame begins; for Parquet the number of the row group
-    text_offset   decompressed bytes before it; for Parquet as its metadata tells them
-    line          number of the first line that begins in it or, if none does, of the next one that begins at all
-    line_at       decompressed bytes of the frame before that line begins; the frame's size, if none does
+    text_offset   decompressed bytes before the frame; for Parquet as its metadata tells them
+    line          number of the first line that begins in the frame or, if none does, in a later frame
+    line_at       decompressed bytes of the frame before that line begins; the frame's size, if no line begins
     """
 
     offset: Int64
@@ -58,7 +58,7 @@ class Frames:
 
 
 class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What an index says of the whole shard; unknown fields, of a later pilekit of this format, are passed over."""
+    """What an index says of the whole shard; unknown fields, of a later pilekit of this format, are ignored."""
 
     format: int
     """Version of the index's own layout."""
@@ -71,7 +71,7 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     """With `sample`, the fingerprint of the shard."""
     sample: str
     lines: Count
-    """Bad and blank ones included; document numbers are below."""
+    """Bad and blank lines included; document numbers are below."""
     documents: Count
     text_bytes: Count
     """UTF-8 bytes of all texts."""
@@ -82,9 +82,9 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     skipped: Count
     """Bad lines passed over."""
     examples: list[tuple[Count, str]]
-    """The first of them: (line counted from 1, reason)."""
+    """The first bad lines: (line counted from 1, reason)."""
     subsets: list[str]
-    """The labels of its documents, sorted; of more than `MAX_SUBSETS`, one more than that."""
+    """The labels of its documents, sorted; at most `MAX_SUBSETS` + 1 of them."""
 
 
 def _checksum(header: bytes, frames: bytes) -> bytes:
@@ -101,7 +101,7 @@ def index_metadata(header: IndexHeader, frames: Frames) -> dict[bytes, bytes]:
 
 
 class LaterFormat(Exception):
-    """The metadata is of another format than this pilekit reads; its number is the argument."""
+    """The metadata has a format that this pilekit does not read; the argument is its number."""
 
 
 class _Version(msgspec.Struct):
@@ -122,15 +122,14 @@ def read_metadata(values: Mapping[bytes, bytes], groups: list[int]) -> tuple[Ind
         raise LaterFormat(version)
     if values[SUM_KEY] != _checksum(header_json, frames_text):
         raise ValueError("its metadata does not match its sum")
-    header = msgspec.json.decode(header_json, type=IndexHeader)
-    frames = _decode_frames(frames_text)
+    header, frames = msgspec.json.decode(header_json, type=IndexHeader), _decode_frames(frames_text)
     _check(header, frames, groups)
     return header, frames
 
 
 def _decode_frames(text: bytes) -> Frames:
     packed = base64.b64decode(text, validate=True)
-    # A kilobyte may unpack to gigabytes: what it says of its size is what zstd holds it to.
+    # A kilobyte may unpack to gigabytes; zstd enforces the size that it claims.
     size = zstandard.frame_content_size(packed)
     if size % 32 or not 0 <= size <= 32 * MOST_FRAMES:
         raise ValueError("the size of its frames is impossible")
@@ -152,16 +151,15 @@ def _check(header: IndexHeader, frames: Frames, groups: list[int]) -> None:
         if header.storage == "parquet":  # It may have no row group.
             return
         raise ValueError("it has no frames")
-    # Compared and not subtracted: made-up numbers may be so far apart that their difference overflows.
-    if not _within(frames.offset, max(header.size - 1, 0)) or bool(np.any(frames.offset[1:] == frames.offset[:-1])):
-        raise ValueError("its frames do not lie one behind the other")
-    if not _within(frames.text_offset, header.content_bytes) or frames.text_offset[0] != 0:
-        raise ValueError("its frames have impossible sizes")
+    # Compared and not subtracted: the difference of forged numbers may overflow.
+    apart = bool(np.all(frames.offset[1:] != frames.offset[:-1]))
+    begin = frames.text_offset[0] == 0 and frames.line[0] == 0
+    in_order = _within(frames.offset, max(header.size - 1, 0)) and _within(frames.text_offset, header.content_bytes)
+    if not (apart and begin and in_order and _within(frames.line, header.lines)):
+        raise ValueError("its frames have impossible places")
     sizes = np.diff(frames.text_offset, append=header.content_bytes)
     if bool(np.any((frames.line_at < 0) | (frames.line_at > sizes))):
         raise ValueError("its frames have impossible beginnings")
-    if not _within(frames.line, header.lines) or frames.line[0] != 0:
-        raise ValueError("its frames have impossible lines")
 
 
 def _within(values: Int64, highest: int) -> bool:

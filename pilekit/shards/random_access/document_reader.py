@@ -3,9 +3,9 @@
     for document in read_documents("00.jsonl.zst", [5_000_000, 17]):
         print(document.subset, document.text[:80])
 
-A document costs what decoding its frame costs, wherever it lies: about 1 MiB of text in a shard that `pilekit reframe`
-wrote. A shard with frames too long to hold, as the released ones are, is read once, in order. Documents that come
-before their turn wait in memory.
+A document costs the decoding of its frame, wherever it lies: about 1 MiB of text in a shard that `pilekit reframe`
+wrote. A shard with frames too long for memory (as released) is read once, in order, and documents that come before
+their turn wait in memory.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class StoredDocument(NamedTuple):
     """One document.
 
-    text     what its record says
-    meta     the record's "meta" object; where it has none, all its fields but the text
+    text     its text
+    meta     the record's "meta" object; where the record has none, all its fields but the text
     subset   its label, `(none)` where it has none
     number   the number of its line in the shard, from 0
     shard    the shard's name; with the number it is the document's identity
@@ -64,12 +64,11 @@ def read_documents(
     numbers    line numbers from 0, bad and blank lines included
     manifest   where records keep text and label; the Pile's by default
 
-    Uses the shard's index; where there is none that fits, one is made, for which the shard is read once. `PilekitError`
-    for a number whose line is no document, or that the shard does not have, and for damage in a frame that is needed.
+    Uses the shard's index. Where no index fits, one is built, which reads the shard once. `PilekitError` for a number
+    whose line is no document, for a number that the shard does not have, and for damage in a frame that is needed.
     """
     shard = shard if isinstance(shard, Shard) else shard_of(str(shard))
-    # Lines that are no documents matter only if they are asked for.
-    index = index_of(shard, manifest=manifest, on_error="skip")
+    index = index_of(shard, manifest=manifest, on_error="skip")  # Bad lines matter only if they are asked for.
 
     def documents() -> Iterator[StoredDocument]:
         with closing(DocumentReader(shard, index, manifest=manifest)) as reader:
@@ -81,10 +80,10 @@ def read_documents(
 class DocumentReader:
     """Reads documents of one shard; close it when done. One thread at a time may use it.
 
-    index     of the shard; None: the shard is read from its beginning (but for Parquet, which needs no index)
+    index     of the shard; None: the shard is read from its beginning (Parquet needs no index)
     held      where decoded frames are held, if several readers share that
-    advance   called with each further amount of stored bytes read from the beginning
-    cache     where frames of a remote shard are kept; those of Parquet are not
+    advance   called with each further amount of stored bytes, where the shard is read from its beginning
+    cache     where frames of a remote shard are kept on disk (not those of Parquet)
     """
 
     def __init__(
@@ -100,6 +99,7 @@ class DocumentReader:
         self.shard, self.format = shard, record_format(manifest)
         self._path = shard.path if shard.path != "-" else shard.name
         self._stored: LinesByNumber | RowsByNumber | LinesInOrder
+        self._in_order = False
         held = FrameLRU() if held is None else held
         if is_parquet(shard.path):
             from pilekit.shards.random_access.rows_by_number import RowsByNumber
@@ -107,7 +107,7 @@ class DocumentReader:
             self._stored = rows = RowsByNumber(shard.path, self.format, held)
             self.format, self._in_order = rows.format, not rows.all_fit
         elif index is not None and frames_fit(index):
-            self._stored, self._in_order = LinesByNumber(shard.path, index, held, cache), False
+            self._stored = LinesByNumber(shard.path, index, held, cache)
         else:
             lines = None if index is None else index.header.lines
             self._stored, self._in_order = LinesInOrder(shard.path, self._path, lines, advance), True
@@ -117,60 +117,38 @@ class DocumentReader:
         self._stored.close()
 
     def document(self, number: int) -> StoredDocument:
-        """The document of this number; `PilekitError` if it is none."""
+        """The document of this number; `PilekitError` if its line is no document."""
         number = self._known(number)
         if isinstance(self._stored, LinesByNumber):
             return self._document(number, _record(self._stored.line(number)))
-        return next(self._documents(np.array([number])))
+        [document] = self._documents(np.array([number]))
+        return document
 
     def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
         """Yield the documents of these numbers, in their order."""
-        asked = map(self._known, numbers)
+        known = map(self._known, numbers)
         if not self._in_order:
-            yield from map(self.document, asked)
+            yield from map(self.document, known)
             return
-        order = list(asked)
+        order = list(known)
         times = Counter(order)
-        ahead = self._documents(np.array(sorted(times), dtype=np.int64))
+        following = self._documents(np.array(sorted(times), dtype=np.int64))
         waiting: dict[int, StoredDocument] = {}
         for number in order:
             while number not in waiting:
-                document = next(ahead)
+                document = next(following)
                 waiting[document.number] = document
             yield waiting[number]
             times[number] -= 1
             if not times[number]:
                 del waiting[number]
 
-    def _documents(self, numbers: npt.NDArray[np.int64]) -> Iterator[StoredDocument]:
-        """The documents of these numbers, int64 and increasing."""
-        if isinstance(self._stored, LinesByNumber | LinesInOrder):
-            records: Iterator[object] = map(_record, self._stored.lines_of(numbers))
-        else:
-            records = self._stored.records(numbers)
-        return map(self._document, numbers.tolist(), records)
-
-    def _document(self, number: int, record: object) -> StoredDocument:
-        try:
-            if isinstance(record, BadRecord):
-                raise record
-            text, subset = document_of(record, self.format)
-        except BadRecord as bad:
-            raise PilekitError(
-                f"{visible(self._path)}: number {number:,} is no document: line {number + 1:,} {bad}"
-            ) from None
-        assert isinstance(record, dict)
-        meta = record.get("meta")
-        if not isinstance(meta, dict):
-            meta = {key: value for key, value in record.items() if key != self.format.text_field}
-        return StoredDocument(text, meta, subset, number, self.shard.name)
-
     def batch(self, numbers: npt.NDArray[np.int64], labels: Collection[str] | None = None) -> DocumentBatch:
         """The documents of these numbers, int64 and increasing, of a shard with an index; each frame is decoded once.
 
-        labels   only those with these labels; lines that end in another are not parsed
+        labels   only documents with these labels; lines whose ending shows another label are not parsed
 
-        PilekitError if a number is no document's: the index tells which are.
+        `PilekitError` if a number is not that of a document: the index tells which numbers are.
         """
         if len(numbers):
             self._known(int(numbers[0]))
@@ -188,10 +166,35 @@ class DocumentReader:
         if len(batch) < len(numbers):
             blank = BadLine(self._path, int(np.setdiff1d(numbers, batch.numbers)[0]) + 1, "is blank")
             bad = min([*skipped.examples[:1], blank], key=lambda bad: bad.line)
-            raise PilekitError(f"{bad}; its index has a document there: make it anew with `pilekit index`")
+            raise PilekitError(f"{bad}; its index has a document there: make the index again with `pilekit index`")
         return batch if labels is None else batch.where([label in labels for label in batch.subsets])
 
+    def _documents(self, numbers: npt.NDArray[np.int64]) -> Iterator[StoredDocument]:
+        """The documents of these numbers, int64 and increasing."""
+        if isinstance(self._stored, LinesByNumber | LinesInOrder):
+            records: Iterator[object] = map(_record, self._stored.lines_of(numbers))
+        else:
+            records = self._stored.records(numbers)
+        # Records first: so their iterator is run to its end.
+        return (self._document(number, record) for record, number in zip(records, numbers.tolist(), strict=True))
+
+    def _document(self, number: int, record: object) -> StoredDocument:
+        try:
+            if isinstance(record, BadRecord):
+                raise record
+            text, subset = document_of(record, self.format)
+        except BadRecord as bad:
+            raise PilekitError(
+                f"{visible(self._path)}: number {number:,} is no document: line {number + 1:,} {bad}"
+            ) from None
+        assert isinstance(record, dict)
+        meta = record.get("meta")
+        if not isinstance(meta, dict):
+            meta = {key: value for key, value in record.items() if key != self.format.text_field}
+        return StoredDocument(text, meta, subset, number, self.shard.name)
+
     def _known(self, number: int) -> int:
+        """The number, if the shard can have it."""
         try:
             number = operator.index(number)
         except TypeError:
@@ -205,7 +208,7 @@ class DocumentReader:
 
 
 def _record(line: Line) -> object:
-    """What a line decodes to, or the `BadRecord` that says why it is no record."""
+    """The decoded line, or the `BadRecord` that says what is wrong with it."""
     if not bytes(line).strip():
         return BadRecord("is blank")
     return record_of(line)

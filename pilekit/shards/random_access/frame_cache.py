@@ -1,15 +1,15 @@
-"""A folder with frames of remote shards: fetched once, read from there by any number of processes.
+"""A folder with frames of remote shards: each is fetched once, and read from there by any number of processes.
 
     <folder>/<key>.frame    16 bytes: xxh3_128 of the rest; the stored bytes of one frame
-    <folder>/size           an upper bound of the bytes that the frames take, as decimal digits
+    <folder>/size           an upper bound of the bytes that all frames take, as decimal digits
     <folder>/partial        a frame that is being written; renamed when complete
     <folder>/lock           held by the process that adds and removes
 
 A key is a hash of the shard's fingerprint and the frame's place, so a replaced shard has other keys. Readers take no
-lock: a frame that is missing, cut off or damaged is fetched. Where the bound would be passed, the frames used longest
-ago go first, until a tenth of the bound is free, as finding them means looking at all. A killed process leaves a count
-that is too high or a partial frame, which the next look at all frames and the next writer mend. No other file is
-touched, and no symbolic link is followed. A frame is left out where another process holds the lock or the disk is full.
+lock: a frame that is missing, cut off or damaged is fetched. Before the bound would be passed, the least recently used
+frames go, until a tenth of the bound is free. The count can only be too high after a kill; the next look at all frames
+corrects it. No other file is touched, and no symbolic link is followed. A frame is left out while another process holds
+the lock, and on a full disk.
 
 fsspec's caches (`blockcache::`, `filecache::`, `simplecache::`) have no bound.
 """
@@ -44,18 +44,17 @@ class FrameCache:
 
     @classmethod
     def at(cls, folder: str | Path, most: int) -> FrameCache:
-        """The cache in this folder, which is made if it is missing; `PilekitError` where nothing can be written."""
+        """The cache in this folder, which is made if it is missing; `PilekitError` if nothing can be written there."""
         if type(most) is not int or most < 1:
             raise PilekitError(f"a cache's size is a whole number of bytes from 1 on, not {visible(repr(most), 80)}")
         cache = cls(Path(folder).absolute(), most)
         try:
             cache.folder.mkdir(parents=True, exist_ok=True)
             with locked(cache.folder / "lock", wait=False):
-                (cache.folder / "size").unlink(missing_ok=True)  # The machine may have gone down before it was on disk.
+                (cache.folder / "size").unlink(missing_ok=True)  # The count may be lost where the machine went down.
                 cache._make_room(0)
         except (OSError, PilekitError) as error:
-            why = _reason(error)
-            if why is not None:
+            if why := _reason(error):
                 raise PilekitError(
                     f"{visible(str(folder))}: cannot be a cache: {why}; name a folder that can be written"
                 ) from error
@@ -77,7 +76,7 @@ class FrameCache:
         return None
 
     def used(self, key: str, frame: bytes | memoryview) -> None:
-        """This frame was used, and is whole: it is added, or is now the one used last."""
+        """Note that this undamaged frame was used: add it, or make it the most recently used frame."""
         path, size = self._path(key), _SUM_BYTES + len(frame)
         with suppress(OSError):
             os.utime(path, follow_symlinks=False)
@@ -90,8 +89,7 @@ class FrameCache:
                 self._write("partial", xxhash.xxh3_128_digest(frame), frame)
                 (self.folder / "partial").replace(path)
         except (OSError, PilekitError) as error:
-            why = _reason(error)
-            if why is not None:
+            if why := _reason(error):
                 logger.warning("%s: a frame cannot be kept: %s", visible(str(self.folder)), why)
                 with suppress(OSError):
                     (self.folder / "partial").unlink()
@@ -105,7 +103,7 @@ class FrameCache:
             file.writelines(parts)
 
     def _make_room(self, size: int) -> None:
-        """Count `size` more bytes, and remove what was used longest ago where that is too much; under the lock."""
+        """Count `size` more bytes; if they pass the bound, remove the least recently used frames. Needs the lock."""
         try:
             with os.fdopen(open_own(self.folder / "size", os.O_RDONLY), "rb") as file:
                 total = int(file.read(30))

@@ -1,17 +1,16 @@
-"""Lines of a shard by their number: through its index, or in order from the beginning.
+"""Lines of a shard by their number: from the frames that the index names, or in order from the beginning.
 
-With an index only the frames in which the lines lie are decoded. The index is believed only as far as decoding bears it
-out: a frame must have the size it tells, and as many lines, beginning where it says. Without an index, and in a shard
-with frames too long to hold, as the released ones are, the shard is read from its beginning up to the last line wanted.
+A frame is decoded whole, compared with what the index says of it, and cut into lines. The index is believed only as far
+as decoding bears it out: a frame must have the size that the index tells, and as many lines, beginning where it says.
+A shard without an index, or with frames too long for memory (as released), is read through up to the last line wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, pairwise
-from typing import BinaryIO
+from itertools import pairwise
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +19,37 @@ from pilekit.corpus.shard import is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.shards.random_access.frame_lru import HELD_BYTES, FrameLRU, FrameText
-from pilekit.shards.read.lines import Line, LineBlock, whole_lines
+from pilekit.shards.random_access.frame_lru import BYTES_PER_LINE, FrameLRU
+from pilekit.shards.read.lines import Line, LineTooLong
 from pilekit.shards.read.open import open_stored
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, CountedFile, gunzipped, line_blocks, located_errors
-from pilekit.shards.read.zstd_frames import PIECE_BYTES, decompress_frame_at, decompress_whole
+from pilekit.shards.read.zstd_frames import decompress_frame_at, decompress_whole
 
-SOON_DECODED = 2 << 20
-"""Frames decoded for many lines are not held up to so many bytes: the next request is for other frames."""
+SMALL_FRAME = 2 << 20
+"""Frames up to this size, decoded for many lines at once, are not held: the next request needs other frames."""
 
 READ_AT_ONCE = 8 << 20
-"""So many stored bytes of neighbouring frames are read with one call, which is one request to a store."""
+"""Neighbouring frames are read with one call (one request to a store), up to this many stored bytes."""
 
 Int64 = npt.NDArray[np.int64]
 
 
-class LinesByNumber:
-    """The lines of one shard that is not Parquet and has an index; `lines` is how many it has.
+class FrameText(NamedTuple):
+    """The decoded text of one frame.
 
-    path    where the shard is
-    index   where its frames lie
+    data     the text
+    begins   int64 [lines + 1]: where each line begins that begins in this frame, and behind them the byte after the
+             last newline; one more than the size where the last line ends in a later frame
+    """
+
+    data: bytes
+    begins: Int64
+
+
+class LinesByNumber:
+    """The lines of one shard that is not Parquet and has an index.
+
+    lines   how many lines the shard has
     held    where decoded frames are held
     cache   where the stored bytes of a remote shard's frames are kept
     """
@@ -49,188 +59,158 @@ class LinesByNumber:
         self.cache = cache if is_url(path) else None
         self.lines = index.header.lines
         self._sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
-        self._counts = np.diff(index.frames.line, append=self.lines)
+        self._first = np.append(index.frames.line, self.lines)
+        # Whatever lies between a frame and the next counts as part of the frame before.
+        self._offsets = np.append(index.frames.offset, index.header.size)
         self._file: BinaryIO | None = None
 
     def close(self) -> None:
-        """Close what is open; it is opened again when it is needed."""
+        """Close the file; it is opened again when it is needed."""
         if self._file is not None:
             self._file.close()
         self._file = None
 
     def line(self, number: int) -> Line:
         """This line, without its newline; 0 <= number < lines."""
-        frame = int(np.searchsorted(self.index.frames.line, number, side="right")) - 1
+        frame = int(self.index.frames.line.searchsorted(number, side="right")) - 1
         text = self.held.get((self.path, frame))
-        first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
-        line = None if text is None else text.quick_line(number - first + (at > 0))
-        return next(self.lines_of(np.array([number]), hold=True)) if line is None else line
+        if text is not None:
+            place = number - int(self._first[frame])
+            begin, end = text.begins[place : place + 2].tolist()
+            if end <= len(text.data):
+                return text.data[begin : end - 1]
+        return next(self.lines_of(np.array([number]), hold=True))
 
     def lines_of(self, numbers: Int64, *, hold: bool = False) -> Iterator[Line]:
         """These lines, without their newlines; each frame is decoded once.
 
         numbers   int64 [lines], increasing, 0 <= number < lines
-        hold      hold all frames; else not those of at most `SOON_DECODED`
+        hold      hold small frames too
         """
-        # A frame in which no line begins has the number of the next line: of several, the last is where it does.
+        # A frame in which no line begins has the number of the next line: searching gives the last of equal numbers.
         of_each = np.searchsorted(self.index.frames.line, numbers, side="right") - 1
-        borders = np.flatnonzero(np.diff(of_each, prepend=-1, append=len(self._sizes)))
+        borders = np.flatnonzero(np.diff(of_each, prepend=-1, append=len(self._sizes))).tolist()
         frames = of_each[borders[:-1]].tolist()
         stored: dict[int, memoryview] = {}
-        for place, (begin, end) in enumerate(pairwise(borders.tolist())):
-            frame, some = frames[place], numbers[begin:end]
-            if self._sizes[frame] > HELD_BYTES:
-                yield from self._read_through(frame, some)
-                continue
-            with located_errors(self.path, partial(int, some[0]), MAX_DOCUMENT_BYTES):
+        for place, (begin, end) in enumerate(pairwise(borders)):
+            frame = frames[place]
+            with located_errors(self.path, partial(int, numbers[begin]), MAX_DOCUMENT_BYTES):
                 if frame not in stored and self.held.get((self.path, frame)) is None:
-                    stored = self._stored(frames[place:])
-                found = self._lines_of_held(some, frame, stored.pop(frame, None), hold=hold)
-            yield from found
+                    stored = self._read(frames[place:])
+                text = self._text(frame, stored.pop(frame, None), hold=hold)
+                lines = self._lines(frame, text, numbers[begin:end] - self._first[frame])
+            yield from lines
 
-    def _read_through(self, frame: int, numbers: Int64) -> Iterator[Line]:
-        """These lines of a frame too long to hold, by going through it from its beginning."""
-        at = int(self.index.frames.line_at[frame])
-        first = int(self.index.frames.line[frame]) - (at > 0)  # The end of a line that began before counts too.
-
-        def blocks(texts: Iterator[bytes]) -> Iterator[LineBlock]:
-            for place, block in enumerate(whole_lines(texts, MAX_DOCUMENT_BYTES)):
-                if at and not place and len(block.lines()[0]) + 1 != at:
-                    raise self._misfit(f"other lines begin in frame {frame}")
-                yield block
-
-        found = 0
-        with (
-            located_errors(self.path, lambda: int(numbers[found]), MAX_DOCUMENT_BYTES),
-            closing(self._texts(frame)) as texts,
-        ):
-            for _, lines in _picked(blocks(texts), numbers, first):
-                yield from lines
-                found += len(lines)
-        if found < len(numbers):
-            raise self._misfit(f"line {int(numbers[found]) + 1:,} is not where it should be")
-
-    def _lines_of_held(self, numbers: Int64, frame: int, stored: memoryview | None, *, hold: bool) -> list[Line]:
-        text = self._text(frame, stored, hold=hold)
-        first, at = int(self.index.frames.line[frame]), int(self.index.frames.line_at[frame])
-        counts = numbers - first + (at > 0)
-        begins, ends = text.behind_newlines(counts)
-        # A few lines are copied: views of them would keep all of their frames in memory.
+    def _lines(self, frame: int, text: FrameText, places: Int64) -> list[Line]:
+        """The lines at these places among those that begin in the frame."""
+        begins, ends = text.begins[places], text.begins[places + 1] - 1
+        # A few lines are copied: views of them would keep their whole frame in memory.
         data = memoryview(text.data) if 2 * int((ends - begins).sum()) > len(text.data) else text.data
         lines: list[Line] = [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-        if counts[-1] == text.newlines:  # No newline follows, so the line may go on in the next frame.
-            lines[-1] = self._going_on(text, int(begins[-1]), frame)
+        if ends[-1] == len(text.data):  # No newline follows in this frame.
+            lines[-1] = self._with_rest(bytes(lines[-1]), frame)
         return lines
 
-    def _going_on(self, text: FrameText, begin: int, frame: int) -> Line:
-        """The line that begins there in the text of this frame, and ends in a later one or with the shard."""
-        with closing(self._texts(frame + 1)) as following:
-            block = next(whole_lines(chain([text.data[begin:]], following), MAX_DOCUMENT_BYTES))
-        assert block.head is not None
-        return block.head
+    def _with_rest(self, begun: bytes, frame: int) -> bytes:
+        """The line that begins so at the end of this frame, with what follows in later frames."""
+        parts, size = [begun], len(begun)
+        for following in range(frame + 1, len(self._sizes)):
+            data = self._text(following).data
+            end = data.find(b"\n")
+            parts.append(data if end < 0 else data[:end])
+            size += len(parts[-1])
+            if size > MAX_DOCUMENT_BYTES:
+                raise LineTooLong(0)
+            if end >= 0:
+                break
+        return b"".join(parts)
 
-    def _stored(self, frames: list[int]) -> dict[int, memoryview]:
-        """The stored bytes of the first of these frames, and of those that follow it directly, read at once.
+    def _text(self, frame: int, stored: memoryview | None = None, *, hold: bool = True) -> FrameText:
+        """The text of a frame: from memory, or decoded and compared with the index."""
+        text = self.held.get((self.path, frame))
+        if text is not None:
+            return text
+        stored = self._read([frame]).get(frame) if stored is None else stored
+        whole = None if stored is None else self._decoded(frame, stored)
+        data = self._decoded_in_pieces(frame) if whole is None else whole
+        text = FrameText(data, self._begins(frame, data))
+        if self.cache is not None and stored is not None and whole is not None:
+            self.cache.used(self._key(frame), stored)
+        if hold or len(data) > SMALL_FRAME or self.held.whole:
+            self.held.add((self.path, frame), text, len(data) + BYTES_PER_LINE * len(text.begins))
+        return text
 
-        What lies between a frame and the next is taken for its own. None where there are no frames, and of one that is
-        too large for that.
+    def _begins(self, frame: int, data: bytes) -> Int64:
+        """Where the frame's lines begin; `PilekitError` if the index says otherwise."""
+        at, lines = int(self.index.frames.line_at[frame]), int(self._first[frame + 1] - self._first[frame])
+        newline = np.frombuffer(data, dtype=np.uint8) == ord("\n")
+        if np.count_nonzero(newline) <= lines + 1:  # The places of more newlines could fill the memory.
+            begins = np.flatnonzero(newline) + 1
+            if not at:
+                begins = np.insert(begins, 0, 0)
+            if not len(begins) or begins[-1] != len(data):
+                begins = np.append(begins, len(data) + 1)
+            if len(begins) == lines + 1 and min(int(begins[0]), len(data)) == at:
+                return begins
+        raise self._misfit(f"other lines begin in frame {frame}")
+
+    def _read(self, frames: list[int]) -> dict[int, memoryview]:
+        """The stored bytes of the first of these frames, and of neighbours that follow it, read at once.
+
+        Empty for gzip, whose text cannot be entered in the middle.
         """
         if self.index.header.storage == "gzip":
             return {}
-        first, count = frames[0], 0
-        while (
-            count < len(frames) and frames[count] == first + count and self._span(first, first + count) <= READ_AT_ONCE
-        ):
-            count += 1
-        stored: dict[int, memoryview] = {}
-        if self.cache is not None:
-            for frame in frames[:count]:
-                kept = self.cache.get(self._key(frame), self._span(frame, frame))
+        first = end = frames[0]
+        for frame in frames:
+            if frame != end or (end > first and self._offsets[end + 1] - self._offsets[first] > READ_AT_ONCE):
+                break
+            if self.cache is not None:
+                kept = self.cache.get(self._key(frame), int(self._offsets[frame + 1] - self._offsets[frame]))
+                if kept is not None and frame == first:
+                    return {frame: memoryview(kept)}
                 if kept is not None:
-                    stored[frame] = memoryview(kept)
-        missing = [frame for frame in frames[:count] if frame not in stored]
-        breaks = np.flatnonzero(np.diff(missing, prepend=-2, append=-2) != 1).tolist()
-        for some, behind in pairwise(breaks):
-            file = self._opened()
-            file.seek(self._begin(missing[some]))
-            read = memoryview(file.read(self._span(missing[some], missing[behind - 1])))
-            for frame in missing[some:behind]:
-                at = self._begin(frame) - self._begin(missing[some])
-                stored[frame] = read[at : at + self._span(frame, frame)]
-        return stored
-
-    def _begin(self, frame: int) -> int:
-        """The stored byte at which a frame begins; of the one behind the last, where the file ends."""
-        offsets = self.index.frames.offset
-        return int(offsets[frame]) if frame < len(offsets) else self.index.header.size
-
-    def _span(self, first: int, last: int) -> int:
-        """How many stored bytes these frames and all between them take."""
-        return self._begin(last + 1) - self._begin(first)
+                    break
+            end += 1
+        file = self._opened()
+        file.seek(int(self._offsets[first]))
+        read = memoryview(file.read(int(self._offsets[end] - self._offsets[first])))
+        places = (self._offsets[first : end + 1] - self._offsets[first]).tolist()
+        return {first + i: read[begin:behind] for i, (begin, behind) in enumerate(pairwise(places))}
 
     def _key(self, frame: int) -> str:
-        """What a frame is called in the cache."""
-        header = self.index.header
-        return f"{header.size} {header.sample} {header.content_hash} {self._begin(frame)} {self._begin(frame + 1)}"
+        """The frame's name in the cache."""
+        header, (begin, end) = self.index.header, self._offsets[frame : frame + 2].tolist()
+        return f"{header.size} {header.sample} {header.content_hash} {begin} {end}"
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
             self._file = open_stored(self.path, scattered=True)[0]
         return self._file
 
-    def _text(self, frame: int, stored: memoryview | None = None, *, hold: bool = True) -> FrameText:
-        """The text of a frame that can be held: decoded, unless it is held, and compared with the index."""
-        text = self.held.get((self.path, frame))
-        if text is None:
-            stored = self._stored([frame]).get(frame) if stored is None else stored
-            whole = None if stored is None else self._decoded(frame, stored)
-            # What cannot be decoded at once tells what is wrong with it when it is decoded piece by piece.
-            text = FrameText(self._pieces(self._opened(), frame) if whole is None else [whole])
-            at, size = int(self.index.frames.line_at[frame]), len(text.data)
-            # Whether a line begins at byte 0, only the frame before could tell.
-            at_by_text = (text.data.find(b"\n") + 1 or size) if at else 0
-            begun = text.newlines - text.data.endswith(b"\n") + (not at and size > 0)
-            if (at, self._counts[frame]) != (at_by_text, begun):
-                raise self._misfit(f"other lines begin in frame {frame}")
-            if self.cache is not None and stored is not None and whole is not None:
-                self.cache.used(self._key(frame), stored)
-            if hold or whole is None or size > SOON_DECODED or self.held.whole:
-                self.held.add((self.path, frame), text, size)
-        return text
-
     def _decoded(self, frame: int, stored: memoryview) -> bytes | None:
-        """The text of a frame from its stored bytes; None if they are not what they should be."""
-        size = int(self._sizes[frame])
+        """The text of a frame from its stored bytes; None if they are damaged or have another size."""
         if self.index.header.storage == "zstd":
-            return decompress_whole(stored, size)
-        return bytes(stored) if len(stored) == size else None
+            return decompress_whole(stored, int(self._sizes[frame]))
+        return bytes(stored) if len(stored) == self._sizes[frame] else None
 
-    def _texts(self, frame: int) -> Generator[bytes, None, None]:
-        """The text from the beginning of a frame on: whole frames, but those too long to hold in pieces."""
-        for following in range(frame, len(self._sizes)):
-            if self._sizes[following] <= HELD_BYTES:
-                yield self._text(following).data
-                continue
-            with open_stored(self.path)[0] as file:
-                yield from self._pieces(file, following)
-
-    def _pieces(self, file: BinaryIO, frame: int) -> Iterator[bytes]:
-        """The text of one frame, which must have the size that the index tells."""
-        storage, offset, left = self.index.header.storage, int(self.index.frames.offset[frame]), int(self._sizes[frame])
-        file.seek(offset)
-        if storage == "zstd":
-            pieces: Iterator[bytes] = decompress_frame_at(file, offset, number=frame)
-        elif storage == "gzip":
-            pieces = gunzipped(CountedFile(file))
-        else:
-            pieces = iter(lambda: file.read(min(PIECE_BYTES, left)), b"")
+    def _decoded_in_pieces(self, frame: int) -> bytes:
+        """The text of a frame, in pieces: gzip's, and that of a damaged frame, to name the damage."""
+        pieces: Iterator[bytes] = iter(())
+        if self.index.header.storage == "zstd":
+            pieces = decompress_frame_at(self._opened(), int(self._offsets[frame]), number=frame)
+        elif self.index.header.storage == "gzip":
+            self._opened().seek(0)
+            pieces = gunzipped(CountedFile(self._opened()))
+        held, left = [], int(self._sizes[frame])
         for piece in pieces:
             left -= len(piece)
             if left < 0:
                 break
-            yield piece
+            held.append(piece)
         if left:
             raise self._misfit(f"frame {frame} has another size")
+        return b"".join(held)
 
     def _misfit(self, why: str) -> PilekitError:
         return PilekitError(
@@ -240,9 +220,9 @@ class LinesByNumber:
 
 
 class LinesInOrder:
-    """The lines of a shard in order, each request by reading from the beginning; the path `-` is standard input.
+    """The lines of a shard, for each request by reading from the beginning; the path `-` is standard input.
 
-    lines     how many it has; None: not known
+    lines     how many lines the shard has; None: not known
     advance   called with each further amount of stored bytes read
     """
 
@@ -259,34 +239,24 @@ class LinesInOrder:
             located_errors(self.shown, lambda: read, MAX_DOCUMENT_BYTES),
             line_blocks(self.path, MAX_DOCUMENT_BYTES, advance=self.advance) as blocks,
         ):
-            for passed, lines in _picked(blocks, numbers, 0):
-                yield from lines
-                read, found = passed, found + len(lines)
-        if found < len(numbers) and self.lines is not None:
+            for block in blocks:
+                lines = block.lines()
+                end = int(np.searchsorted(numbers, read + len(lines)))
+                yield from [lines[number - read] for number in numbers[found:end].tolist()]
+                read, found = read + len(lines), end
+                if found == len(numbers):
+                    return
+        if found == len(numbers):
+            return
+        if self.lines is not None:
             raise PilekitError(
                 f"{visible(self.shown)}: does not fit its index (it has {read:,} lines, not {self.lines:,}); make the "
-                "index anew with `pilekit index`"
+                "index again with `pilekit index`"
             )
-        if found < len(numbers):
-            raise no_such_number(self.shown, int(numbers[found]), read)
-
-
-def _picked(blocks: Iterator[LineBlock], numbers: Int64, first: int) -> Iterator[tuple[int, list[Line]]]:
-    """The number of the line behind each block, and its lines of these numbers, up to the last of them.
-
-    first   the number of the first block's first line
-    """
-    begin = 0
-    for block in blocks:
-        lines = block.lines()
-        end = int(np.searchsorted(numbers, first + len(lines)))
-        yield first + len(lines), [lines[number - first] for number in numbers[begin:end].tolist()]
-        first, begin = first + len(lines), end
-        if begin == len(numbers):
-            return
+        raise no_such_number(self.shown, int(numbers[found]), read)
 
 
 def no_such_number(path: str, number: int, lines: int) -> PilekitError:
-    """What to say of a number that the shard does not have."""
+    """The error for a number that the shard does not have."""
     has = f"its {lines:,} lines have the numbers 0 to {lines - 1:,}" if lines else "it has no lines"
     return PilekitError(f"{visible(path)}: has no document {number:,}: {has}")

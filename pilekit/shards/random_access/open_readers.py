@@ -1,8 +1,8 @@
-"""`OpenReaders`: documents of any shard of a corpus, with few files open and in whatever process.
+"""`OpenReaders`: documents of any shard of a corpus, with few open files and bounded memory.
 
-Of all shards the 32 used last have an open file, and together they hold 64 MiB of decoded frames, or all of a corpus of
-up to 128 MiB, of which a stream wants each document many times. What is pickled takes neither along. After a fork
-a process opens its own files: parent and child would move one position.
+All shards together hold 64 MiB of decoded frames; a corpus of up to 128 MiB is held whole, as a stream reads each
+document many times. Pickling leaves files and frames behind, and after a fork each process opens its own files, because
+parent and child would move one position.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import WHOLE_BYTES, FrameLRU
 
 OPEN_SHARDS = 32
-"""So many files are open at most, those used last: the Pile has 30, and opening one in a store is a request."""
+"""Files open at a time, those used last: the Pile has 30 shards, and opening one in a store is a request."""
 
 
 class OpenReaders:
     """The readers of a corpus's shards; `indexes` are theirs, in their order. Threads must not share it.
 
-    cache   where frames of remote shards are kept
+    cache   where frames of remote shards are kept on disk
     """
 
     def __init__(self, corpus: Corpus, indexes: Sequence[ShardIndex], cache: FrameCache | None = None):
@@ -33,7 +33,7 @@ class OpenReaders:
         self._start()
 
     def of(self, shard: int) -> DocumentReader:
-        """The reader of a shard, by its place in the corpus; good until another is asked for."""
+        """The reader of a shard, by its place in the corpus; valid until the next call."""
         if self._process != os.getpid():
             self._start()
         reader = self._readers.get(shard)
@@ -51,7 +51,7 @@ class OpenReaders:
         return reader
 
     def close(self) -> None:
-        """Close all files and let go of what is held; what is used again is opened again."""
+        """Close all files and drop all frames; they are opened again when they are needed."""
         for reader in self._readers.values():
             reader.close()
         self._start()

@@ -1,8 +1,7 @@
 """Rows of a Parquet shard by their number: only the row group of a row is decoded.
 
-Row groups are its frames, and its own footer tells where they are. A row group is held or, where its rows turn out to
-take more than 64 MiB, read from its first row on. Its size beforehand says little: a dictionary makes gigabytes out of
-a kilobyte.
+Row groups take the place of frames, and the file's own footer tells where they are. A decoded row group is held where
+it fits. Its size beforehand says little: a dictionary makes gigabytes out of a kilobyte.
 """
 
 from __future__ import annotations
@@ -21,9 +20,14 @@ from pilekit.shards.read.open import open_stored
 from pilekit.shards.read.parquet import RowBlocks, decoded_rows, format_of, located_rows, open_table
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES
 
+Int64 = npt.NDArray[np.int64]
+
 
 class RowsByNumber:
-    """The rows of one Parquet shard; `lines` is how many it has, `format` where they keep text and label."""
+    """The rows of one Parquet shard; `lines` is how many it has, `format` where they keep text and label.
+
+    all_fit   whether all row groups can be held, by what the footer says
+    """
 
     def __init__(self, path: str, wanted: RecordFormat, held: FrameLRU[pa.Table]):
         self.path, self.held = path, held
@@ -33,59 +37,46 @@ class RowsByNumber:
             self.format = format_of(self._table, wanted, path)
         metadata = self._table.metadata
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        self.all_fit = all(group.total_byte_size <= HELD_BYTES for group in groups)
         self._begins = np.cumsum([0, *(group.num_rows for group in groups)])
         self.lines = int(self._begins[-1])
-        self._large = {number for number, group in enumerate(groups) if group.total_byte_size > HELD_BYTES}
-        # Of a record the text, the label and what else it calls "meta" is wanted or, where it has no "meta", all.
+        # Of a record text, label and "meta" are wanted, and all other fields where there is no "meta".
         names = {self.format.text_field, self.format.label_path[0], "meta"}
         self._columns = sorted(names) if "meta" in self._table.schema_arrow.names else None
-
-    @property
-    def all_fit(self) -> bool:
-        """Whether all row groups can be held, by what the footer says."""
-        return not self._large
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def records(self, numbers: npt.NDArray[np.int64]) -> Iterator[object]:
-        """These rows, which increase, as what lines of JSON would decode to; a `BadRecord` for those that are none."""
+    def records(self, numbers: Int64) -> Iterator[object]:
+        """These rows, which increase, as what lines of JSON would decode to; a `BadRecord` for bad rows.
+
+        The row group is held when its last row has been taken.
+        """
         of_each = np.searchsorted(self._begins, numbers, side="right") - 1
         for group in np.unique(of_each).tolist():
             some = numbers[of_each == group]
             with located_rows(self.path, partial(int, some[0])):
-                rows = self._rows_of_held(group)
-                if rows is not None:
-                    yield from decoded_rows(rows.take(some - self._begins[group]))
-                    continue
-                begin = int(self._begins[group])
-                for block in self._blocks(group):
-                    here = some[(some >= begin) & (some < begin + len(block))] - begin
-                    for place in here.tolist():
-                        yield from decoded_rows(pa.Table.from_batches([block[place]]))
-                    begin += len(block)
-                    if begin > some[-1]:
-                        break
-                else:
-                    raise pa.ArrowInvalid(f"row group {group} has fewer rows than it should")
+                yield from self._records_of(group, some - self._begins[group])
 
-    def _rows_of_held(self, group: int) -> pa.Table | None:
-        """The rows of the group, if it can be held."""
-        if group in self._large:
-            return None
-        rows = self.held.get((self.path, group))
-        if rows is None:
-            tables, size = [], 0
-            for block in self._blocks(group):
-                tables.append(pa.Table.from_batches(block).combine_chunks())
-                size += tables[-1].nbytes
-                if size > HELD_BYTES:
-                    self._large.add(group)
-                    return None
-            rows = pa.concat_tables(tables)
-            self.held.add((self.path, group), rows, size)
-        return rows
-
-    def _blocks(self, group: int) -> Iterator[list[pa.RecordBatch]]:
-        return iter(RowBlocks(self._table, self._columns, self.path, MAX_DOCUMENT_BYTES, groups=[group]))
+    def _records_of(self, group: int, places: Int64) -> Iterator[object]:
+        held = self.held.get((self.path, group))
+        if held is not None:
+            yield from decoded_rows(held.take(places))
+            return
+        read = size = 0
+        tables: list[pa.Table] = []
+        for block in RowBlocks(self._table, self._columns, self.path, MAX_DOCUMENT_BYTES, groups=[group]):
+            rows = pa.Table.from_batches(block).combine_chunks()
+            yield from decoded_rows(rows.take(places[(places >= read) & (places < read + len(rows))] - read))
+            read, size = read + len(rows), size + rows.nbytes
+            if size <= HELD_BYTES:
+                tables.append(rows)
+                continue
+            tables.clear()
+            if read > places[-1]:
+                return
+        if read <= places[-1]:
+            raise pa.ArrowInvalid(f"row group {group} has fewer rows than it should")
+        if tables:
+            self.held.add((self.path, group), pa.concat_tables(tables), size)

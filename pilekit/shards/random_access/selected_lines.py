@@ -1,12 +1,11 @@
-"""`SelectedLines`: which lines of a shard are chosen, one bit each, and the chosen ones by their rank.
+"""`SelectedLines`: which lines of a shard are chosen, one bit each, and the chosen lines by rank.
 
     lines = SelectedLines.where(index.header.lines, numbers)
     lines.numbers(0, 10)        the first ten chosen lines
 
-Bit i mod 8, the lowest first, of byte i div 8 is line i's, as in a keep mask, so the two are ANDed as they are. Beside
-the bits stands how many are set before each 512 bytes of them: a run of chosen lines is found with two binary searches,
-and only the bytes in which it lies are looked at. 7 million lines take 0.9 MB. Where all are chosen there are no bits,
-and a rank is a line number.
+Line i is bit i mod 8 (lowest first) of byte i div 8, as in a keep mask, so masks are ANDed as they are. A count of the
+set bits before each 512 bytes lets two binary searches find a run of chosen lines. 7 million lines take 0.9 MB. Where
+all lines are chosen there are no bits, and a rank is a line number.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Int64 = npt.NDArray[np.int64]
 
 _BLOCK = 512
 MOST_LINES = 1 << 36
-"""Bits of more would not fit into memory; 2^36 lines take 8 GiB. No shard of documents comes near."""
+"""2^36 bits take 8 GiB of memory. No shard of documents has so many lines."""
 
 
 class SelectedLines:
@@ -46,7 +45,7 @@ class SelectedLines:
 
     @classmethod
     def where(cls, lines: int, numbers: Iterable[Int64]) -> SelectedLines:
-        """The lines of these numbers, each at most once and less than `lines`; each array increases."""
+        """The lines of these numbers, each at most once and below `lines`; each array increases."""
         bits = np.zeros(-(-lines // 8), dtype=np.uint8)
         for some in numbers:
             if len(some):
@@ -60,7 +59,7 @@ class SelectedLines:
         return int(self._before[-1])
 
     def and_bits(self, bits: npt.NDArray[np.uint8]) -> SelectedLines:
-        """Those of them whose bit is set; `bits` is uint8 [lines / 8, rounded up]."""
+        """The chosen lines whose bit is set in `bits`, uint8 [lines / 8, rounded up]."""
         return SelectedLines(self.lines, bits if self.bits is None else self.bits & bits)
 
     def numbers(self, begin: int, end: int) -> Int64:
@@ -77,10 +76,9 @@ class SelectedLines:
 
 
 def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) -> SelectedLines:
-    """The lines that are documents and, where `wanted` is given, have a label for which it is true.
+    """The lines that are documents and, where `wanted` is given, whose label is wanted.
 
-    Where those are all lines, which the index's header tells, no rows are read, else the columns that are needed, group
-    by group. `PilekitError` for damage in them.
+    No rows are read where the index's header says that all lines are chosen. `PilekitError` for damaged rows.
     """
     header = index.header
     if wanted is None and header.documents == header.lines:
@@ -92,13 +90,11 @@ def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) ->
         )
 
     def numbers() -> Iterator[Int64]:
-        for rows in index.row_groups(["number"] if wanted is None else ["number", "subset"]):
-            some = rows["number"].to_numpy()
+        for rows in index.rows("number", *([] if wanted is None else ["subset"])):
             if wanted is None:
-                yield some
-                continue
-            for chunk in rows["subset"].chunks:
-                known = np.array([wanted(label) for label in chunk.dictionary.to_pylist()], dtype=bool)
-                yield some[known[chunk.indices.to_numpy()]]
+                yield rows.numbers
+            else:
+                chosen = np.array([wanted(label) for label in rows.labels], dtype=bool)
+                yield rows.numbers[chosen[rows.codes]]
 
     return SelectedLines.where(header.lines, numbers())

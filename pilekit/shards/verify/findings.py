@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pilekit.errors import visible
 
 MOST_FINDINGS = 100
-"""A shard's list names so many findings of one kind, and the number of the others."""
+"""A shard lists so many findings of one kind, and counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class Finding:
 
     shard     the shard's name, e.g. `train/00.jsonl`
     problem   what is wrong and the remedy; safe to print
-    frame     number of the frame, or of the row group of a Parquet file, from 0; None where that says nothing
-    line      number of the line, or of the row of a Parquet file, from 1; of damage the first line that may be wrong
-    byte      offset in the stored file where that frame begins, of plain text the line; of damage the first byte that
-              may be wrong
+    frame     number of the frame (of Parquet, the row group) from 0; None where there is none
+    line      number of the line (of Parquet, the row) from 1; of damage, the first line that may be wrong
+    byte      offset in the stored file: where the frame begins or, in plain text, the line; of damage, the first byte
+              that may be wrong
     """
 
     shard: str
@@ -32,20 +32,20 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """A count by frames in order, which can leave out the last frame: damage makes all of that frame's text suspect."""
+    """A count that can leave out the last frame: where that frame is damaged, its text means nothing."""
 
     count: int = 0
     frame: int = -1
     before: int = 0
 
     def add(self, frame: int, amount: int = 1) -> None:
-        """Count some more in this frame, the last one so far or a later one."""
+        """Count more in this frame, the last one so far or a later one."""
         if frame > self.frame:
             self.frame, self.before = frame, self.count
         self.count += amount
 
     def below(self, frame: int | None) -> int:
-        """The count in the frames before this one, which is the last or a later one; None: in all."""
+        """The count in the frames before this one, which is the last or a later one; None: in all frames."""
         return self.before if frame is not None and self.frame >= frame else self.count
 
 

@@ -2,7 +2,7 @@ r"""Files of SHA-256 sums, as `sha256sum` writes and checks them.
 
 A line is `<64 hex digits>  <name>`, or `*<name>` for binary; with a backslash in front, `\\`, `\n` and `\r` in the name
 stand for those characters. The BSD form `SHA256 (<name>) = <digits>` is read too. Blank lines and lines that begin with
-`#` say nothing. Names are paths below the corpus root as stored: `train/00.jsonl.zst`.
+`#` are ignored. Names are paths of stored files below the corpus root: `train/00.jsonl.zst`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ESCAPED = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
 
 
 def stored_name(shard: Shard) -> str:
-    """What a sums file calls a shard: its name with the suffix of its compression."""
+    """A shard's name in a sums file: with the suffix of its compression."""
     last = shard.name.rpartition("/")[2]
     places = [without_query(part) for part in shard.path.split("::")]
     for suffix in (".zst", ".zstd", ".gz"):
@@ -49,8 +49,8 @@ def below(root: str, name: str) -> str:
 def read_sums(path: str) -> dict[str, str]:
     """Name -> SHA-256, as 64 lower-case hex digits, of a sums file at a path or URL.
 
-    Raises PilekitError, naming file and line, for anything that is no such line, for names that are absolute or contain
-    `..`, and for two sums of one name; and for a file that cannot be read.
+    `PilekitError`, with file and line, for any other kind of line, for names that are absolute or contain `..`, and for
+    two sums of one name; also for a file that cannot be read.
     """
     sums: dict[str, str] = {}
     for number, line in enumerate(_content(path).split(b"\n"), 1):
@@ -117,7 +117,7 @@ def _content(path: str) -> bytes:
                 content = file.read(MAX_SUMS_BYTES + 1)
     except FileNotFoundError:
         raise PilekitError(f"{visible(path)}: no such sums file; check the path") from None
-    except Exception as error:  # every store raises errors of its own making
+    except Exception as error:  # Every store has its own kinds of errors.
         why = visible(getattr(error, "strerror", None) or str(error) or type(error).__name__, 300)
         raise PilekitError(f"{visible(path)}: the sums cannot be read: {why}") from error
     if len(content) > MAX_SUMS_BYTES:

@@ -1,11 +1,12 @@
-"""Verify one shard: what one pass over its stored bytes can tell, and after damage what the frames behind it tell."""
+"""Verify one shard: in one pass over its stored bytes and, after damage, frame by frame behind it."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,36 +14,26 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.frame_lines import MARK_BYTES
-from pilekit.shards.index.scan import IndexScan, scan_shard
-from pilekit.shards.read.damage import BadLine, ShardDamage
+from pilekit.shards.index.scan import ShardScan
+from pilekit.shards.read.damage import BadLine, ShardDamage, SkippedLines
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import exists, open_stored, storage_of
 from pilekit.shards.read.unchanged import check_version, version_of
 from pilekit.shards.read.zstd_frames import LARGEST_HEADER, parse_frame_header
-from pilekit.shards.verify.checks import (
-    IndexComparison,
-    KnownFrame,
-    SeekTable,
-    UnknownLabels,
-    check_frames,
-    compare_table,
-    known_frames,
-    locate,
-)
+from pilekit.shards.verify.checks import IndexComparison, UnknownLabels
 from pilekit.shards.verify.findings import Finding, FindingList
+from pilekit.shards.verify.frames import KnownFrame, SeekTable, check_frames, compare_table, known_frames, locate
 from pilekit.shards.write.seek_table import read_seek_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The SHA-256 that a shard should have, in hexadecimal, and who says so."""
+    """The SHA-256 that a shard should have, in hexadecimal, and the name of its source."""
 
     sha256: str
     source: str
@@ -50,12 +41,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a shard after its verification.
+    """The result for one shard.
 
-    now         its fingerprint; None for one that could not be read at all
+    now         its fingerprint; None if it could not be read at all
     sha256      of its stored bytes, in hexadecimal; None where it was not wanted
-    unjudged    what could not be judged: a "cut" (for want of a seek table, index or sum), a "change" (for want of
-                checksums, index or sum), lines behind damage ("unread"), an index's documents ("fields" are others)
+    unjudged    what could not be judged: "cut" (no seek table, index or sum), "change" (no checksums, index or sum),
+                "unread" (lines behind damage), "fields" (documents of an index with other fields)
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -65,15 +56,15 @@ class Verdict:
 
 
 def verify_shard(
-    shard: Shard, advance: Advance, *, manifest: Manifest, expected: Expected | None, hashed: bool, ahead: bool
+    task: tuple[Shard, Expected | None], advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool
 ) -> Verdict:
-    """Read `shard` once and say what is wrong with it.
+    """Read a shard once and say what is wrong with it.
 
-    expected   the sum that it should have; None: it is not known
-    hashed     take its SHA-256 even if none is expected
-    ahead      decompress in a thread
+    task     the shard, and the sum that it should have, if that is known
+    hashed   take its SHA-256 even if none is expected
+    ahead    decompress in a thread
     """
-    told = 0
+    (shard, expected), told = task, 0
 
     def tell(amount: int) -> None:
         nonlocal told
@@ -82,7 +73,7 @@ def verify_shard(
 
     try:
         version, now = version_of(shard.path), fingerprint(shard.path)
-        verdict = _Verifier(shard, now, manifest, expected, hashed).verify(tell, ahead)
+        verdict = _ShardCheck(shard, now, manifest, expected, hashed).run(tell, ahead)
         check_version(shard.path, version)
         size = now.size
     except (PilekitError, ShardDamage, OSError) as error:
@@ -96,8 +87,20 @@ def verify_shard(
     return verdict
 
 
-class _Verifier:
-    """A shard on its way to a verdict."""
+class _BadLines(SkippedLines):
+    """Skipped lines, each of which is also given to `on_bad`."""
+
+    def __init__(self, on_bad: Callable[[BadLine], None]):
+        super().__init__()
+        self.on_bad = on_bad
+
+    def add(self, bad: BadLine) -> None:
+        SkippedLines.add(self, bad)
+        self.on_bad(bad)
+
+
+class _ShardCheck:
+    """One shard, its findings so far, and what they are compared with."""
 
     def __init__(self, shard: Shard, now: Fingerprint, manifest: Manifest, expected: Expected | None, hashed: bool):
         self.shard, self.now, self.manifest, self.expected = shard, now, manifest, expected
@@ -109,36 +112,34 @@ class _Verifier:
         self.lines = FindingList(shard.name, "{} more bad lines")
         self.labels = UnknownLabels(manifest)
         self.table_wrong_from: int | None = None  # the byte from which on the seek table is wrong
-        self.scan: IndexScan
+        self.index, self.table = self._load_index(), self._load_table()
 
-    def verify(self, advance: Advance, ahead: bool) -> Verdict:
-        index = self._index()
-        table = self._table()
-        comparison = None if index is None else IndexComparison(index, self.shard, self.now, self.manifest)
-        error: PilekitError | None = None
-        with scan_shard(
+    def run(self, advance: Advance, ahead: bool) -> Verdict:
+        comparison = None if self.index is None else IndexComparison(self.index, self.now, self.manifest)
+        self.scan = scan = ShardScan(
             self.shard,
             manifest=self.manifest,
+            on_error="skip",
+            skipped=_BadLines(self._bad_line),
             advance=advance,
             ahead=ahead,
-            on_bad=self._bad_line,
             on_stored=self._stored,
-        ) as scan:
-            self.scan = scan
-            try:
-                for batch in scan:
-                    self.labels.see(batch, scan.frame_of)
-                    comparison = self._compare(comparison, batch)
-            except PilekitError as stopped:
-                error = stopped
-        if error is not None and self._is_in_table(error.__cause__):
-            error = None  # All frames were read, and what is wrong with the table is told.
-        suspect = None  # The number of a frame whose text may be wrong although it could be read.
+        )
+        error: PilekitError | None = None
+        try:
+            with closing(scan.rows()) as batches:
+                for rows in batches:
+                    self.labels.see(rows, scan.frame_of)
+                    comparison = self._compare(comparison, rows)
+        except PilekitError as stopped:
+            # Reading may have stopped in a seek table that is known to be wrong, behind all frames.
+            error = None if self._is_in_table(stopped.__cause__) else stopped
+        suspect = None  # The number of a frame whose text may be wrong although it was read.
         if error is not None:
-            suspect = self._broken(error, table, index)
-        elif table is not None:
+            suspect = self._locate(error)
+        elif self.table is not None:
             with open_stored(self.shard.path, scattered=True)[0] as file:
-                compare_table(file, table, scan, self.whole)
+                compare_table(file, self.table, scan, self.whole)
         if comparison is not None:
             line = None if suspect is None else int(scan.frames.line[suspect])
             comparison.conclude(scan, self.whole, whole=error is None, suspect_from=line)
@@ -150,14 +151,17 @@ class _Verifier:
             *self.labels.findings(self.shard.name, suspect),
         ]
         findings = [self._placed(finding, whole=error is None) for finding in findings]
-        guarded = error is not None or index is not None or self.expected is not None
-        unjudged = ("unread",) if error is not None else () if guarded else self._unguarded(table)
+        unjudged: tuple[str, ...] = ()
+        if error is not None:
+            unjudged = ("unread",)
+        elif self.index is None and self.expected is None:
+            unjudged = self._unguarded()
         if comparison is not None and comparison.other_fields:
             unjudged += ("fields",)
         return Verdict(findings, self.now, sha256, unjudged)
 
-    def _index(self) -> ShardIndex | None:
-        """The index there is, whether it fits or not."""
+    def _load_index(self) -> ShardIndex | None:
+        """The index, whether it fits or not."""
         for place in index_places(self.shard):
             if exists(place):
                 try:
@@ -166,7 +170,7 @@ class _Verifier:
                     self.whole.add(f"its index {error}")
         return None
 
-    def _table(self) -> SeekTable | None:
+    def _load_table(self) -> SeekTable | None:
         if self.storage == "zstd":
             try:
                 with open_stored(self.shard.path, scattered=True)[0] as file:
@@ -177,7 +181,6 @@ class _Verifier:
         return None
 
     def _is_in_table(self, damage: BaseException | None) -> bool:
-        """Whether reading stopped in a seek table that is known to be wrong, behind all frames."""
         if self.table_wrong_from is None or not isinstance(damage, ShardDamage):
             return False
         return damage.byte >= self.table_wrong_from and damage.frame == len(self.scan.frames)
@@ -191,17 +194,17 @@ class _Verifier:
             self.hash.update(data)
             self.hashed_bytes += len(data)
 
-    def _compare(self, comparison: IndexComparison | None, batch: pa.RecordBatch) -> IndexComparison | None:
+    def _compare(self, comparison: IndexComparison | None, rows: DocumentRows) -> IndexComparison | None:
         if comparison is not None:
             try:
-                comparison.see(batch)
+                comparison.see(rows)
             except PilekitError as error:
                 self.whole.add(f"its index {error}")
                 return None
         return comparison
 
-    def _broken(self, error: PilekitError, table: SeekTable | None, index: ShardIndex | None) -> int | None:
-        """Note what reading stopped at, and check the frames behind it.
+    def _locate(self, error: PilekitError) -> int | None:
+        """Add the damage that ended reading, and check the frames behind it.
 
         Returns the number of the frame that was read although its text may be wrong; None if there is none.
         """
@@ -214,10 +217,10 @@ class _Verifier:
             return None
         known: list[KnownFrame] = []
         if self.storage == "zstd":
-            fits = index is not None and index.header.size == self.now.size
+            fits = self.index is not None and self.index.header.size == self.now.size
             with open_stored(self.shard.path, scattered=True)[0] as file:
-                known = known_frames(file, table, index if fits else None)
-        begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in table)] if table else [])
+                known = known_frames(file, self.table, self.index if fits else None)
+        begins = [frame.offset for frame in known] + ([sum(stored for stored, _ in self.table)] if self.table else [])
         number, begin, problem, suspect = locate(damage, begins, len(scan.frames) if known else 0, scan.lines)
         if suspect:
             line = int(scan.frames.line[number or 0]) + 1
@@ -228,9 +231,9 @@ class _Verifier:
         return number or 0 if suspect else None
 
     def _placed(self, finding: Finding, *, whole: bool) -> Finding:
-        """The finding of a line with the line's place: where its frame or row group begins, or in plain text itself.
+        """The finding with the place of its line: where its frame or row group begins or, in plain text, the line.
 
-        whole   the shard was read to its end: a line behind that is missing there
+        whole   the shard was read to its end: a later line is missing there
         """
         scan, line = self.scan, finding.line
         if line is None or finding.byte is not None:
@@ -249,7 +252,7 @@ class _Verifier:
         return replace(finding, frame=frame if self.storage in ("zstd", "parquet") else None, byte=byte)
 
     def _begin_of(self, number: int) -> int:
-        """Where this line of plain text begins or, if it cannot be read again, the last mark before it."""
+        """Where this line of plain text begins or, if the file cannot be read again, the last mark before it."""
         mark = self.scan.frame_of(number)
         begin, newlines = 0, number
         if mark >= 0:
@@ -266,7 +269,7 @@ class _Verifier:
         return begin + int(ends[newlines - 1]) + 1 if newlines <= len(ends) else begin
 
     def _sum(self) -> str | None:
-        """The SHA-256 of the whole file, the bytes included that were not read so far."""
+        """The SHA-256 of the whole file, with the bytes that were not read so far."""
         if self.hash is None:
             return None
         try:
@@ -285,9 +288,9 @@ class _Verifier:
             )
         return found
 
-    def _unguarded(self, table: SeekTable | None) -> tuple[str, ...]:
-        """What would not have been noticed of a shard that was read to its end, without index and sum."""
-        cut, change = self.storage != "parquet" and table is None, self.storage == "plain"
+    def _unguarded(self) -> tuple[str, ...]:
+        """The damage that would not have been noticed in a shard that was read to its end, without index and sum."""
+        cut, change = self.storage != "parquet" and self.table is None, self.storage == "plain"
         if self.storage in ("zstd", "parquet") and len(self.scan.frames):
             with open_stored(self.shard.path, scattered=True)[0] as file:
                 if self.storage == "parquet":
@@ -302,5 +305,5 @@ class _Verifier:
 
 
 def _without_place(error: Exception, shard: Shard) -> str:
-    """The message of an error less the place, which stands beside it."""
+    """The error's message without the place, which the finding has in fields of its own."""
     return re.sub(rf"\A{re.escape(visible(shard.path))}(, (line|row) [\d,]+)?: ", "", visible(str(error)))

@@ -1,7 +1,7 @@
-"""`verify_corpus`: whether shards are what they should be, and where they are not.
+"""`verify_corpus`: what is wrong with the shards of a corpus, and where.
 
-Every shard is read once (shard.py), several at a time. Results are data: a `Finding` names shard, frame, line and byte.
-Notes say what could not be judged, for want of sums or checksums.
+Every shard is read once (shard.py), several shards at a time. Notes say what could not be judged because sums or
+checksums are missing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.artifacts.atomic_write import check_target
-from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus import Corpus
 from pilekit.corpus.find import ENVIRONMENT
-from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url, looks_like_shard, make_shard
+from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
@@ -33,9 +33,9 @@ class Verification:
     """The result of `verify_corpus`.
 
     findings       all that is wrong, in the order of the shards
-    notes          what could not be judged, and what was done besides; safe to print
-    shards         how many were verified
-    stored_bytes   of those shards, as far as they could be read
+    notes          what could not be judged, and what else was done; safe to print
+    shards         how many shards were verified
+    stored_bytes   of the shards that could be read
     """
 
     findings: tuple[Finding, ...]
@@ -66,14 +66,6 @@ def _place(name: str, finding: Finding) -> str:
     return "" if place is None else f"{place:,}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What a worker needs to know of a shard."""
-
-    shard: Shard
-    expected: Expected | None
-
-
 def verify_corpus(
     corpus: Corpus | str | Path | Sequence[str | Path],
     *,
@@ -90,15 +82,12 @@ def verify_corpus(
     sums                a file of SHA-256 sums (path or URL), with names below the corpus root; None: `SHA256SUMS` or
                         `SHA256SUMS.txt` in that root, if there is one
     write_sums          write such a file there, if nothing is wrong; lines for other files are kept
-    use_manifest_sums   the manifest's sums are for this corpus; else only for files of just the size it names
-    whole               a file that the sums list and that is not there is a finding; None: if `corpus` is the path of
-                        a folder
-    jobs                how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a
-                        small corpus
-    advance             called with each further amount of stored bytes dealt with
+    use_manifest_sums   the manifest's sums are for this corpus; else only for files of exactly the listed size
+    whole               a listed file that is not there is a finding; None: if `corpus` is the path of a folder
+    jobs                shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    advance             called with each further amount of stored bytes that is done
 
-    What is wrong with shards is in the result. What is wrong with the sums file, or that there is none where one was
-    named, is a `PilekitError`.
+    What is wrong with shards is in the result. A wrong sums file, and a named one that is missing, is a `PilekitError`.
     """
     if not isinstance(corpus, Corpus):
         source, corpus = corpus, Corpus(corpus)
@@ -108,8 +97,13 @@ def verify_corpus(
     target, old = _target(corpus) if write_sums else (None, {})
     listed_in, listed = _listed(corpus, sums)
     expected = _expected(corpus, listed_in, listed, use_manifest_sums)
-    tasks = [_Task(shard, expected.get(shard.name)) for shard in corpus.shards]
-    verdicts = _verdicts(corpus, tasks, write_sums, jobs, advance)
+    processes = processes_for(corpus.shards, jobs)
+    work = functools.partial(
+        verify_shard, manifest=corpus.manifest, hashed=write_sums, ahead=decompress_ahead(processes)
+    )
+    tasks = [(shard, expected.get(shard.name)) for shard in corpus.shards]
+    names = [shard.name for shard in corpus.shards]
+    verdicts = dict(zip(names, map_shards(work, tasks, jobs=processes, names=names, on_progress=advance), strict=True))
 
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
     notes = [] if listed_in is None else [f"sums are taken from {visible(listed_in)}"]
@@ -127,14 +121,14 @@ def verify_corpus(
 
 
 def is_whole(source: str | Path | Sequence[str | Path] | None, corpus: Corpus) -> bool:
-    """Whether `corpus`, made from `source` (None or nothing: the default places), is all that lies in its root."""
+    """Whether `corpus`, made from `source` (nothing: the default places), holds all shards of its root folder."""
     sources = [source] if isinstance(source, str | Path) else source or [os.environ.get(ENVIRONMENT) or corpus.root]
     root = corpus.root.rstrip("/")
     return any(os.path.expanduser(place).rstrip("/") == root for place in sources)  # noqa: PTH111 (as it was given)
 
 
 def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
-    """Where sums are to be written, and what is listed there; what is wrong with that is told before any work."""
+    """The sums file to write, and the sums it has now; raises before any work if it cannot be written."""
     if is_url(corpus.root):
         raise PilekitError(
             f"{visible(corpus.root)}: sums can only be written into a local folder; copy the corpus first, or verify "
@@ -149,7 +143,7 @@ def _target(corpus: Corpus) -> tuple[Path, dict[str, str]]:
 
 
 def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[str, str]]:
-    """(the sums file, name -> sum) that applies; (None, nothing) if there is none."""
+    """(the sums file, name -> sum); (None, {}) if there is none."""
     place = find_sums(corpus.root) if sums is None else str(sums)
     if place is None:
         return None, {}
@@ -166,7 +160,7 @@ def _listed(corpus: Corpus, sums: str | Path | None) -> tuple[str | None, dict[s
 def _expected(
     corpus: Corpus, listed_in: str | None, listed: dict[str, str], use_manifest_sums: bool
 ) -> dict[str, Expected]:
-    """The sum that each shard should have, by the shard's name, as far as it is known."""
+    """The known sums that shards should have, by the shard's name."""
     expected: dict[str, Expected] = {}
     by_name = {stored_name(shard): shard for shard in corpus.shards}
     source = f"the manifest {visible(corpus.manifest.name, 60)}"
@@ -183,25 +177,11 @@ def _expected(
     return expected
 
 
-def _verdicts(
-    corpus: Corpus, tasks: list[_Task], hashed: bool, jobs: int | None, advance: Advance | None
-) -> dict[str, Verdict]:
-    """Each shard's verdict, by its name."""
-    processes = processes_for(corpus.shards, jobs)
-    work = functools.partial(_verify, manifest=corpus.manifest, hashed=hashed, ahead=decompress_ahead(processes))
-    names = [task.shard.name for task in tasks]
-    return dict(zip(names, map_shards(work, tasks, jobs=processes, names=names, on_progress=advance), strict=True))
-
-
-def _verify(task: _Task, advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool) -> Verdict:
-    return verify_shard(task.shard, advance, manifest=manifest, expected=task.expected, hashed=hashed, ahead=ahead)
-
-
 def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Finding]:
-    """A finding for each file that the sums list and that is not there."""
+    """A finding for each listed file that is not there."""
     others = set(listed) - {stored_name(shard) for shard in corpus.shards}
     if is_url(corpus.root):
-        gone = [name for name in others if looks_like_shard(name)]  # Only those were searched for.
+        gone = [name for name in others if looks_like_shard(name)]  # Only shards were searched for.
     else:
         gone = [name for name in others if not os.path.lexists(below(corpus.root, name))]
     missing = [Finding(name, f"{visible(listed_in)} lists it, but it is not there; fetch it") for name in sorted(gone)]
@@ -212,7 +192,7 @@ def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Fin
 
 
 def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, listed: dict[str, str]) -> list[str]:
-    """What could not be judged, in a line for each kind."""
+    """What could not be judged, a line for each kind."""
     shards: dict[str, list[str]] = defaultdict(list)
     for shard in corpus.shards:
         verdict = verdicts[shard.name]

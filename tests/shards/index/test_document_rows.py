@@ -1,4 +1,4 @@
-"""What is scanned is what is decoded: numbers, labels, sizes, hashes, and what is said of bad lines."""
+"""Scanned rows equal decoded rows: numbers, labels, sizes, hashes, and the errors of bad lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pilekit.documents import RecordFormat
 from pilekit.errors import PilekitError
-from pilekit.shards.index import json_line_kernel as line_scan
+from pilekit.shards.index import json_line_kernel as kernel
 from pilekit.shards.index.document_rows import LineRows
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
@@ -31,12 +31,12 @@ def blocks_of(text: bytes, cuts: list[int]) -> list[LineBlock]:
     return list(whole_lines(iter([text[a:b] for a, b in pairwise(borders)]), 1 << 30))
 
 
-def told(by: LineRows, blocks: list[LineBlock]) -> Found:
+def found_by(rows_of_lines: LineRows, blocks: list[LineBlock]) -> Found:
     number, found = 0, []
     for block in blocks:
-        rows, count = by.rows(block, number)
+        rows, count = rows_of_lines.rows(block, number)
         labels = [rows.labels[code] for code in rows.codes.tolist()]
-        hashes = rows.text_hashes.tolist() if by.hashed else [0] * len(labels)
+        hashes = rows.text_hashes.tolist() if rows_of_lines.hashed else [0] * len(labels)
         found += list(zip(rows.numbers.tolist(), labels, rows.text_bytes.tolist(), hashes, strict=True))
         number += count
     return found
@@ -46,8 +46,8 @@ def check(text: bytes, cuts: list[int]) -> None:
     blocks = blocks_of(text, cuts)
     for hashed in (True, False):
         one, other = parser(), parser()
-        scanned = told(LineRows(one, scan=True, hashed=hashed), blocks)
-        assert scanned == told(LineRows(other, scan=False, hashed=hashed), blocks)
+        scanned = found_by(LineRows(one, scan=True, hashed=hashed), blocks)
+        assert scanned == found_by(LineRows(other, scan=False, hashed=hashed), blocks)
         assert one.skipped == other.skipped
 
 
@@ -64,9 +64,8 @@ def spelt(draw: st.DrawFn) -> bytes:
     for character in draw(st.text(characters, max_size=30)):
         plain = json.dumps(character, ensure_ascii=False)[1:-1]
         escaped = "".join(f"\\u{unit:04x}" for unit in np.frombuffer(character.encode("utf-16-le"), "<u2").tolist())
-        text += draw(
-            st.sampled_from([plain, json.dumps(character)[1:-1], escaped, escaped.upper().replace("\\U", "\\u")])
-        )
+        ways = [plain, json.dumps(character)[1:-1], escaped, escaped.upper().replace("\\U", "\\u")]
+        text += draw(st.sampled_from(ways))
     label = draw(st.sampled_from(LABELS))
     return f'{{"text": "{text}", "meta": {{"pile_set_name": {json.dumps(label, ensure_ascii=False)}}}}}'.encode()
 
@@ -81,30 +80,26 @@ some_lines = st.lists(
 
 @given(some_lines, st.booleans(), st.lists(st.integers(0, 5000), max_size=5))
 @example([record("a"), record("b", "ArXiv")] * 4, True, [40, 100, 160])
-def test_what_is_scanned_is_what_is_decoded(some: list[bytes], ends: bool, cuts: list[int]) -> None:
+def test_scanned_rows_are_decoded_rows(some: list[bytes], ends: bool, cuts: list[int]) -> None:
     # Twice: in the second half the labels are known.
     check(b"\n".join([*some, *some]) + b"\n" * ends, [*cuts, len(b"\n".join(some))])
 
 
-def test_more_lines_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_lines_than_one_call_takes_and_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilekit.shards.index.json_line_kernel.LINES", 7)
-    text = b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200))
-    check(text, [100, 5000])
-
-
-def test_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200)), [100, 5000])
     monkeypatch.setattr("pilekit.shards.index.json_line_kernel.KNOWN_LABELS", 5)
     text = b"".join(record(f"{number}", f"label {number % 9}") + b"\n" for number in range(300))
     check(text, list(range(0, len(text), 1000)))
 
 
-def test_the_first_bad_line_is_the_one_that_is_told() -> None:
+def test_the_error_names_the_first_bad_line() -> None:
     text = b"".join(line + b"\n" for line in [record("a"), record("b"), b"bad", record("c"), b"worse"])
     with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is not JSON"):
-        told(LineRows(parser(skip=False), scan=True), blocks_of(text, [20]))
+        found_by(LineRows(parser(skip=False), scan=True), blocks_of(text, [20]))
 
 
-def test_scanning_goes_on_only_where_lines_are_of_its_form() -> None:
+def test_the_scan_is_given_up_where_lines_are_of_another_form() -> None:
     of_form = [record("a", f"label {number}") for number in range(10)]
     odd = [json.dumps({"meta": {"pile_set_name": "ArXiv"}, "text": "b"}).encode()] * 10
     for some, worthwhile in ((of_form, True), (odd, False)):
@@ -115,14 +110,13 @@ def test_scanning_goes_on_only_where_lines_are_of_its_form() -> None:
         assert scanner.scan is worthwhile
 
 
-def test_texts_are_written_where_they_are_asked_for_and_nowhere_else() -> None:
-    """Room for the texts is as much as for the lines; what lies behind it stays as it was."""
+def test_texts_are_written_to_their_room_and_nowhere_else() -> None:
     text = b"".join(record("é\n" * number) + b"\n" for number in range(50))
     data, words = np.frombuffer(text, np.uint8), np.frombuffer(text, np.uint64, count=len(text) // 8)
     arrays = [np.zeros(100, dtype=np.int64) for _ in range(4)]
-    form, labels = line_scan.line_form("text", ("meta", "pile_set_name")), line_scan.known_labels({"Github": 0})
+    form, labels = kernel.line_form("text", ("meta", "pile_set_name")), kernel.known_labels({"Github": 0})
     room = np.full(len(text) + 64, 0xAA, dtype=np.uint8)
-    count, _ = line_scan.scan_lines(data, words, 0, len(text), *form, *labels, *arrays, room)
+    count, _ = kernel.scan_lines(data, words, 0, len(text), *form, *labels, *arrays, room)
     assert count == 50
     expected = "".join("é\n" * number for number in range(50)).encode()
     assert room[: len(expected)].tobytes() == expected

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pilekit.corpus import shard_of
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_of
-from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access import selected_lines
 from pilekit.shards.random_access.selected_lines import Int64, SelectedLines, lines_of_subsets
 from tests.shards.making import LABELS, record
@@ -21,14 +20,14 @@ from tests.shards.making import LABELS, record
 @st.composite
 def chosen(draw: st.DrawFn) -> tuple[int, list[int]]:
     """(lines, some of their numbers): dense, sparse, none, all, in runs."""
-    lines = draw(st.integers(1, 20_000))
+    lines = draw(st.integers(0, 20_000))
     share = draw(st.sampled_from([0.0, 0.0005, 0.02, 0.5, 0.98, 1.0]))
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     keep = random.random(lines) < share
     for _ in range(draw(st.integers(0, 3))):
         begin, end = sorted(random.integers(0, lines + 1, 2).tolist())
         keep[begin:end] = draw(st.booleans())
-    return lines, [i for i in range(lines) if keep[i]]
+    return lines, np.flatnonzero(keep).tolist()
 
 
 def parts_of(numbers: list[int], data: st.DataObject) -> list[Int64]:
@@ -45,23 +44,19 @@ def check(selected: SelectedLines, expected: list[int], data: st.DataObject) -> 
         found = selected.numbers(begin, end)
         assert found.dtype == np.int64
         assert found.tolist() == expected[begin:end]
-    assert selected.numbers(0, len(expected)).tolist() == expected
-
-
-@given(chosen(), st.data())
-def test_ranks_of_any_choice(choice: tuple[int, list[int]], data: st.DataObject) -> None:
-    lines, numbers = choice
-    check(SelectedLines.where(lines, parts_of(numbers, data)), numbers, data)
 
 
 @given(chosen(), chosen(), st.data())
-def test_masks_are_anded(choice: tuple[int, list[int]], other: tuple[int, list[int]], data: st.DataObject) -> None:
+def test_ranks_of_any_choice_and_of_masked_choices(
+    choice: tuple[int, list[int]], other: tuple[int, list[int]], data: st.DataObject
+) -> None:
     lines, numbers = choice
+    selected = SelectedLines.where(lines, parts_of(numbers, data))
+    check(selected, numbers, data)
     mask = np.zeros(lines, dtype=bool)
     mask[[number for number in other[1] if number < lines]] = True
     bits = np.packbits(mask, bitorder="little")
-    both = SelectedLines.where(lines, parts_of(numbers, data)).and_bits(bits)
-    check(both, [number for number in numbers if mask[number]], data)
+    check(selected.and_bits(bits), [number for number in numbers if mask[number]], data)
     check(SelectedLines(lines).and_bits(bits), np.flatnonzero(mask).tolist(), data)
 
 
@@ -75,30 +70,16 @@ def test_all_lines_are_arithmetic(lines: int, data: st.DataObject) -> None:
     assert selected.bits is None
 
 
-def test_a_shard_without_lines() -> None:
-    for selected in (SelectedLines(0), SelectedLines.where(0, []), SelectedLines.where(0, [np.zeros(0, np.int64)])):
-        assert len(selected) == 0
-        assert selected.numbers(0, 0).tolist() == []
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> ShardIndex:
+def test_lines_of_subsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
-    lines = [record(str(i), LABELS[i % 3]) if i % 7 else b"" for i in range(100)]
-    path.write_bytes(b"\n".join(lines))
-    return index_of(shard_of(str(path)))
-
-
-def test_of_subsets(index: ShardIndex) -> None:
+    path.write_bytes(b"\n".join(record(str(i), LABELS[i % 3]) if i % 7 else b"" for i in range(100)))
+    index = index_of(shard_of(str(path)))
     documents = [i for i in range(100) if i % 7]
     assert lines_of_subsets(index, None).numbers(0, len(documents)).tolist() == documents
     for label in LABELS[:4]:
         expected = [i for i in documents if LABELS[i % 3] == label]
         selected = lines_of_subsets(index, label.__eq__)
         assert selected.numbers(0, len(selected)).tolist() == expected
-
-
-def test_more_lines_than_memory_would_hold(index: ShardIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selected_lines, "MOST_LINES", 99)
     with pytest.raises(PilekitError, match=r"its shard has 100 lines, more than can be chosen from \(99\)"):
         lines_of_subsets(index, None)

@@ -1,0 +1,107 @@
+"""Frames against a seek table or an index, and after damage each frame by itself.
+
+A decoder cannot resume behind damage, and nothing in a frame says where the next one begins; a seek table or an index
+does. With one, every later frame is checked, and of two frames that ran into each other the first is the damaged one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import BinaryIO, NamedTuple
+
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.index.scan import ShardScan
+from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.zstd_frames import decompress_frame_at, is_skippable
+from pilekit.shards.verify.findings import FindingList
+
+SeekTable = list[tuple[int, int]]
+
+
+class KnownFrame(NamedTuple):
+    """A frame that was not decoded: where it begins and, if known, its text's bytes and first line."""
+
+    offset: int
+    size: int | None
+    line: int | None
+
+
+def known_frames(file: BinaryIO, table: SeekTable | None, index: ShardIndex | None) -> list[KnownFrame]:
+    """The frames that the seek table lists or, without a table, the index.
+
+    Lines are the index's, for the frames on which both agree.
+    """
+    frames = () if index is None else zip(index.frames.offset.tolist(), index.frames.line.tolist(), strict=True)
+    lines = {offset: line + 1 for offset, line in frames}
+    if table is None:
+        return [KnownFrame(offset, None, line) for offset, line in lines.items()]
+    return [KnownFrame(offset, size, lines.get(offset)) for offset, size in _listed(file, table)]
+
+
+def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tuple[int | None, int, str, bool]:
+    """The damage that ended reading: (frame, its first suspect byte, what is wrong, whether its lines are suspect).
+
+    Without frames (gzip) all lines from that byte on are suspect.
+
+    begins   where frames begin, as far as that is known, and behind them where the last one ends
+    read     how many frames reading came to
+    lines    how many lines were read
+    """
+    number = damage.frame
+    if damage.since is not None:
+        place = f"it lies in bytes {damage.since:,} to {damage.byte:,} and was noticed after {lines:,} lines"
+        return number, damage.since, f"{damage.reason} ({place})", True
+    if number is None:
+        return None, damage.byte, damage.reason, False
+    if 0 < number == read < len(begins) and begins[number] != damage.byte:
+        number -= 1  # There was no frame where one should be: the frame before ended there, and is the damaged one.
+    elif not (number + 1 < len(begins) and damage.byte > begins[number + 1]):
+        return number, damage.byte, damage.reason, False
+    return number, begins[number], f"frame {number} does not end where the next one begins; fetch it again", True
+
+
+def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: FindingList, other: FindingList) -> None:
+    """Decode each frame from number `first` on by itself; adds damage, and frames of another size."""
+    for number, frame in enumerate(frames[first:], first):
+        try:
+            decoded = sum(map(len, decompress_frame_at(file, frame.offset, number=number)))
+        except ShardDamage as found:
+            damage.add(found.reason, frame=number, line=frame.line, byte=frame.offset)
+        else:
+            if frame.size not in (None, decoded):
+                other.add(_wrong_size(number, decoded, frame.size), frame=number, line=frame.line, byte=frame.offset)
+
+
+def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: FindingList) -> None:
+    """Add the first frame that the seek table lists otherwise than it was read."""
+    begins, texts = scan.frames.offset.tolist(), [*scan.frames.text_offset.tolist(), scan.content_bytes]
+    read = [(begin, texts[number + 1] - texts[number]) for number, begin in enumerate(begins)]
+    for number, (listed, found) in enumerate(zip_longest(_listed(file, table), read)):
+        if listed != found:
+            line = int(scan.frames.line[number]) + 1 if found else None
+            byte = min(frame[0] for frame in (listed, found) if frame)
+            if listed and found and listed[0] == found[0]:
+                what = _wrong_size(number, found[1], listed[1])
+            else:
+                what = f"frame {number} is not where the seek table says; write the file again with pilekit reframe"
+            findings.add(what, frame=number, line=line, byte=byte)
+            return
+
+
+def _listed(file: BinaryIO, table: SeekTable) -> Iterator[tuple[int, int]]:
+    """(offset, decoded bytes) of the zstd frames in a table, which lists skippable frames too."""
+    offset = 0
+    for stored, decoded in table:
+        if not decoded:
+            file.seek(offset)
+        if decoded or not is_skippable(file.read(4)):
+            yield offset, decoded
+        offset += stored
+
+
+def _wrong_size(number: int, size: int, listed: int | None) -> str:
+    return (
+        f"frame {number} decodes to {size:,} bytes, the seek table says {listed:,}; write the file again with "
+        "pilekit reframe"
+    )

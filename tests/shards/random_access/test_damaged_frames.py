@@ -1,0 +1,168 @@
+"""Random access to damaged shards, and with an index that does not fit: always an error, never another document."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pilekit.corpus import shard_of
+from pilekit.errors import PilekitError
+from pilekit.shards.fingerprint import fingerprint
+from pilekit.shards.index import frame_lines
+from pilekit.shards.index.build import index_of
+from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.random_access import frame_lru, lines_by_number
+from pilekit.shards.random_access.document_reader import DocumentReader, read_documents
+from pilekit.shards.read.reader import read
+from tests.shards.making import record, some_lines, zstd_frame
+from tests.shards.random_access.test_document_reader import batch_of, refused, slow_document, written
+
+
+def moved(index: ShardIndex, frame: int, **by: int) -> ShardIndex:
+    """The index with some values of one frame changed."""
+    changed = {}
+    for name, amount in by.items():
+        values = getattr(index.frames, name).copy()
+        values[frame] += amount
+        changed[name] = values
+    return replace(index, frames=replace(index.frames, **changed))
+
+
+def test_a_damaged_frame_is_named_and_all_others_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    index = written(path, some_lines(20_000), 100_000)
+    # Flip a bit as a disk does, unseen by the fingerprint.
+    stored, before, times = bytearray(path.read_bytes()), fingerprint(str(path)), path.stat()
+    frame = len(index.frames) // 2
+    stored[int(index.frames.offset[frame]) + 20_000] ^= 4
+    path.write_bytes(stored)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert fingerprint(str(path)) == before
+    begin, end = (int(index.frames.line[at]) for at in (frame, frame + 1))
+    for number in (begin, (begin + end) // 2, end - 1):
+        message = refused(path, number)
+        assert f"frame {frame} is damaged" in message
+        assert f"noticed at line {number + 1:,})" in message
+    rest = [*range(begin), *range(end, 20_000)]
+    assert [document.number for document in read_documents(path, rest)] == rest
+    with pytest.raises(PilekitError, match="is damaged"):
+        list(read(path))
+
+
+def test_a_file_that_became_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_lines, "MARK_BYTES", 100_000)
+    for held in (1 << 26, 0):
+        monkeypatch.setattr(frame_lru, "HELD_BYTES", held)
+        for name in ("a.jsonl.zst", "a.jsonl", "a.jsonl.gz"):
+            path = tmp_path / name
+            index = written(path, some_lines(3000), 100_000)
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+            with closing(DocumentReader(shard_of(str(path)), index)) as reader:
+                for _ in range(2):
+                    with pytest.raises(PilekitError, match=r"cut off|no frame begins|does not fit|cannot be read"):
+                        reader.document(2999)
+                if name != "a.jsonl.gz":
+                    assert reader.document(0).number == 0
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl"])
+def test_an_index_that_does_not_fit_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(frame_lines, "MARK_BYTES", 3000)
+    path, some = tmp_path / name, some_lines(200)
+    index = written(path, some, 3000)
+    assert len(index.frames) > 5
+    first, behind = int(index.frames.line[3]), int(index.frames.line[4])
+    changes: list[tuple[dict[str, int], str]] = [
+        ({"line": 1}, "other lines begin"),
+        ({"line": -1}, "other lines begin"),
+        ({"line_at": 7}, "other lines begin"),
+    ]
+    if name == "a.jsonl.zst":
+        changes += [({"text_offset": 5}, "another size"), ({"text_offset": -5}, "another size")]
+    for by, why in changes:
+        found = 0
+        with closing(DocumentReader(shard_of(str(path)), moved(index, 3, **by))) as reader:
+            for number in range(200):
+                try:
+                    document = reader.document(number)
+                except PilekitError as error:
+                    assert f"{index.path}: does not fit {path} ({why}" in str(error) or why in str(error)
+                    assert "remove it and make a new one with `pilekit index`" in str(error)
+                    found += 1
+                else:
+                    assert document == slow_document(some[number], number)
+                    assert number < first or number >= behind - 1 or by.keys() == {"line"}
+        assert found >= behind - first - 1, by
+
+
+def test_a_frame_that_begins_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    index = written(path, some_lines(200), 3000)
+    with (
+        closing(DocumentReader(shard_of(str(path)), moved(index, 3, offset=1))) as reader,
+        pytest.raises(PilekitError, match=r"no frame begins where one should; .* index it again .*frame 3, line"),
+    ):
+        reader.document(int(index.frames.line[3]))
+
+
+def test_a_plain_file_changed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_lines, "MARK_BYTES", 3000)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(some_lines(200)))
+    index = index_of(shard_of(str(path)))
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(b" ", int(index.frames.offset[2]) + 100)] = 10
+    path.write_bytes(stored)
+    with pytest.raises(PilekitError, match=r"does not fit .* \(other lines begin in frame 2\)"):
+        batch_of(path, [int(index.frames.line[2])], index)
+
+
+def test_a_line_longer_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    text = record("short") + b"\n" + record("long" * 5000) + b"\n"
+    path.write_bytes(b"".join(zstd_frame(text[at : at + 5000]) for at in range(0, len(text), 5000)))
+    index_of(shard_of(str(path)))
+    monkeypatch.setattr(lines_by_number, "MAX_DOCUMENT_BYTES", 10_000)
+    assert next(read_documents(path, [0])).text == "short"
+    assert "line 2: is longer than 10,000 bytes" in refused(path, 1)
+
+
+def test_a_frame_with_more_newlines_than_the_index_knows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstd_frame(b"\n" * 100_000))
+    index = index_of(shard_of(str(path)))
+    wrong = replace(index, header=type(index.header)(**{**_fields(index), "lines": 5}))
+    with pytest.raises(PilekitError, match="other lines begin in frame 0"):
+        batch_of(path, [3], wrong)
+
+
+def _fields(index: ShardIndex) -> dict[str, object]:
+    return {name: getattr(index.header, name) for name in index.header.__struct_fields__}
+
+
+def test_damage_is_told_alike_one_by_one_and_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    index = written(path, some_lines(60), 5000)
+    good, middle = path.read_bytes(), int(index.frames.offset[2])
+    numbers = list(range(int(index.frames.line[2]), int(index.frames.line[3])))
+    later = np.arange(len(index.frames)) > 2
+    longer = replace(index.frames, text_offset=index.frames.text_offset + later)
+    other = replace(index.frames, line=index.frames.line + later)
+    for data, used in (
+        (good[:middle] + b"\0" + good[middle + 1 :], index),
+        (good[: middle + 30], index),
+        (good[: middle + 200] + bytes([good[middle + 200] ^ 1]) + good[middle + 201 :], index),
+        (good, replace(index, frames=longer)),
+        (good, replace(index, frames=other)),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(PilekitError) as raised:
+            batch_of(path, numbers, used)
+        with closing(DocumentReader(shard_of(str(path)), used)) as reader, pytest.raises(PilekitError) as alone:
+            reader.document(numbers[0])
+        assert str(raised.value) == str(alone.value)
