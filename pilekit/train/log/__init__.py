@@ -1,1 +1,6 @@
-"""The record of a run: metrics.jsonl, TensorBoard, warnings, profiles."""
+"""Records of a run: figures of each step, warnings, and where time goes.
+
+The trainer adds up a step over all ranks (step_sums.py) and passes the figures to `open_logs` (logs.py). Rank 0 then
+writes metrics.jsonl (metrics.py) and TensorBoard files (tensorboard.py), and warns of stalls, spikes and divergence
+(alerts.py) with a command that shows the step's documents (peek.py). profile.py measures where some steps spend time.
+"""

@@ -1,16 +1,15 @@
-"""What needs a look while a model trains: waiting for data, a loss that has gone up for good, a gradient out of line.
+"""Warnings while a model trains: waiting for data, a loss that stays high, a gradient far out of line.
 
-None of it stops the run: whether a loss comes down again is for people to judge. Each is told with the step in which it
-shows and the command that shows that step's documents. A figure is judged by those before it, so one that is high
-because the model is large or the corpus hard is no cause:
+No warning stops the run: people judge whether a loss will come down again. Each warning names the step and the command
+that shows the step's documents. Figures are compared with earlier figures of the same run, so a large model or a hard
+corpus causes none:
 
-    stall       more than a fifth of the last 50 steps' time was spent waiting for data. Told once. The first steps of a
-                start do not count: they read the lanes' first windows
+    stall       more than a fifth of the last 50 steps' time was spent waiting for data. Warned of once. The first steps
+                of a start do not count, because they read the lanes' first windows
     divergence  the mean loss of 50 steps has been far above the lowest such mean for 50 steps in a row
-    spike       a gradient's norm is more than ten times the median of up to 100 steps before it. After one that is told
-                follow 100 steps in which none is
+    spike       a gradient's norm is more than ten times the median of up to 100 steps before. At most one per 100 steps
 
-A run that goes on after a stop looks back on the losses and norms in metrics.jsonl.
+A resumed run reads the earlier losses and norms from metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from pilekit.train.log.metrics import StepMetrics
 logger = logging.getLogger(__name__)
 
 SPAN = 50
-"""Steps whose time or loss is judged together, and for how many a loss stays far up before that is told."""
+"""Steps whose time or loss is averaged; also the number of steps for which a loss must stay far up."""
 FIRST_STEPS = 10
-"""Of a start, whose waiting does not count."""
+"""Steps after a start whose waiting does not count."""
 STALL = 0.2
 SPIKE = 10.0
 NORMS = 100
@@ -37,14 +36,14 @@ FEWEST_NORMS = 20
 
 
 def far_above(loss: float) -> float:
-    """What a mean loss must exceed, in nats, to be far above `loss`: a quarter more, and at least half a nat."""
+    """The loss, in nats, above which a mean loss is far above `loss`: a quarter more, and at least half a nat."""
     return loss + max(0.5, loss / 4)
 
 
 class Watch:
-    """Looks at every step's figures, on rank 0, and warns.
+    """Checks every step's figures on rank 0, and warns.
 
-    peek      the command that shows the documents of a step
+    peek      returns the command that shows the documents of a step
     remedy    what to do about waiting for data, see `against_waiting`
     history   the figures of the steps before this start
     """
@@ -52,7 +51,7 @@ class Watch:
     def __init__(self, peek: Callable[[int], str], remedy: str, history: Iterable[StepMetrics] = ()) -> None:
         self._peek, self._remedy = peek, remedy
         self._waits: deque[tuple[int, float, float]] = deque(maxlen=SPAN)  # step, seconds waited, seconds in all
-        self._started, self._stall_told = 0, False
+        self._started, self._has_warned_of_stall = 0, False
         self._losses: deque[tuple[int, float]] = deque(maxlen=2 * SPAN)
         self._lowest, self._far_for = float("inf"), 0
         self._norms: deque[float] = deque(maxlen=NORMS)
@@ -62,18 +61,18 @@ class Watch:
             self._take_norm(metrics)
 
     def write(self, metrics: StepMetrics) -> None:
-        """Take in a step's figures, and log a warning for what they show."""
+        """Check a step's figures and log warnings."""
         for message in (*self._stall(metrics), *self._spike(metrics), *self._divergence(metrics)):
             logger.warning("%s", message)
 
     def _stall(self, metrics: StepMetrics) -> Iterator[str]:
         self._started += 1
-        if self._started <= FIRST_STEPS or self._stall_told:
+        if self._started <= FIRST_STEPS or self._has_warned_of_stall:
             return
         self._waits.append((metrics.step, metrics.data_wait * metrics.step_seconds, metrics.step_seconds))
         share = sum(waited for _, waited, _ in self._waits) / (sum(seconds for *_, seconds in self._waits) or 1.0)
         if len(self._waits) == SPAN and share > STALL:
-            self._stall_told = True
+            self._has_warned_of_stall = True
             longest, waited, _ = max(self._waits, key=lambda wait: wait[1])
             yield (
                 f"steps {self._waits[0][0]:,} to {metrics.step:,} spent {share:.0%} of their time waiting for data, "
@@ -90,12 +89,12 @@ class Watch:
         yield (
             f"step {metrics.step:,}: the loss stays far above its lowest: {mean:.3f} over the last {SPAN} steps, once "
             f"{self._lowest:.3f}; high since step {first:,}. Lower optimizer.lr, lengthen schedule.warmup or lower "
-            "train.clip_norm, and go on from an earlier checkpoint; the documents of that step are shown by: "
+            "train.clip_norm, and resume from an earlier checkpoint; the documents of that step are shown by: "
             f"{self._peek(first)}"
         )
 
     def _take_loss(self, metrics: StepMetrics) -> float | None:
-        """Count in a loss; the mean of the last SPAN, if there are as many."""
+        """Add a loss; returns the mean of the last SPAN, if there are as many."""
         if metrics.loss is None:
             return None
         self._losses.append((metrics.step, metrics.loss))
@@ -127,7 +126,7 @@ class Watch:
 
 
 def against_waiting(stream: PileStream) -> str:
-    """What makes the batches of `stream` come faster."""
+    """A remedy that makes the batches of `stream` come faster."""
     if any("://" in str(shard.path) for shard in stream.corpus.shards):
         return "the shards are read over the network: copy them to a local disk"
     if stream.grid.plan == "sequential":
@@ -136,7 +135,7 @@ def against_waiting(stream: PileStream) -> str:
         )
     if stream.tokenizer.backend == "tokenizers":
         return (
-            f"{visible(str(stream.tokenizer.path))} needs the package tokenizers, which is many times slower than what "
-            "reads a byte-level BPE: train with such a tokenizer, or set data.workers, or more of them"
+            f"{visible(str(stream.tokenizer.path))} needs the package tokenizers, which is many times slower than the "
+            "reader of byte-level BPEs: train with such a tokenizer, or set data.workers, or more of them"
         )
     return "set data.workers, or more of them, so that other processes make batches while this one computes"

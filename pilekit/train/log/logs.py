@@ -1,4 +1,4 @@
-"""What is written down of the steps, and by whom: rank 0, into metrics.jsonl, for TensorBoard, and as warnings."""
+"""`open_logs`: rank 0 writes the figures of steps to metrics.jsonl and TensorBoard, and warns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pilekit.train.run_folder import RunFolder
 def open_logs(
     run: RunFolder, config: TrainConfig, ranks: Ranks, stream: PileStream, checkpoints: Checkpoints, step: int
 ) -> Iterator[Callable[[StepMetrics], None]]:
-    """Yield what every rank calls with every step's figures; a run goes on after `step`, and what is later is dropped.
+    """Yield a function that every rank calls with every step's figures. Figures of steps after `step` are dropped.
 
-    metrics.jsonl and TensorBoard have every `log.every`-th step, the last, and those after which bits per byte were
-    measured. Every step is looked at for what needs a look (see watch.py). PilekitError of a call is rank 0's alone;
-    where the block ends well, that lines could not be written is one on all ranks.
+    metrics.jsonl and TensorBoard get every `log.every`-th step, the last step, and steps with bits per byte. Every step
+    is checked for warnings (alerts.py). A PilekitError of a call is raised on rank 0 alone. If lines cannot be written
+    at the end of the block, all ranks raise.
     """
     logs: list[MetricsLog | TensorBoardLog] = []
     watches: list[Watch] = []

@@ -1,13 +1,12 @@
 """`metrics.jsonl`: one line of JSON for every logged step.
 
-`step` counts steps done: the line of step N and the checkpoint of step N tell of the same moment. So resuming from
-checkpoint N keeps the lines up to N and drops the rest, which will be written again, and the file ends up as if the
-run had never been stopped. A line is written by one call, so only a full disk or a cut of power can tear the last one.
-What a full disk does not take waits in memory until there is room, so that it costs neither a line nor the run.
+`step` counts steps done, so the line of step N and the checkpoint of step N describe the same moment. Resuming from
+checkpoint N keeps the lines up to N and drops later ones, which will be written again: the file ends up as if the run
+had never stopped. One call writes a line, so only a full disk or a power cut can tear the last line. Lines that a full
+disk refuses wait in memory until there is room, so neither a line nor the run is lost.
 
-Every number is finite: JSON has no others, and a loss or gradient that is not a number means that the run is lost. The
-one exception is a step that is skipped, because its gradient overflowed in fp16 or no row has a token to predict:
-`grad_norm` is null there, and `loss` may be.
+Every number is finite: JSON has no others, and a loss or gradient that is not a number ends the run. A skipped step,
+whose gradient overflowed in fp16 or which had no token to predict, has `grad_norm` null, and perhaps `loss` too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import math
 import os
 import resource
 import sys
-from collections import deque
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -33,17 +31,17 @@ from pilekit.evaluate.results.result import BitsPerByte
 
 logger = logging.getLogger(__name__)
 
-MOST_HELD = 1 << 16
-"""Lines that wait for room on the disk: some tens of megabytes."""
+MOST_WAITING = 64 << 20
+"""Bytes of lines that may wait for room on the disk."""
 
 
 class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):
-    """Bits per byte of the held-out documents, after a step; null where there is no byte to count."""
+    """Bits per byte of the held-out documents after a step; null where there is no byte to count."""
 
     overall: float | None
-    """Of all documents, weighed by their bytes."""
+    """All documents, weighted by their bytes."""
     subsets: dict[str, float | None]
-    """Of each subset that has documents."""
+    """Each subset that has documents."""
 
     @classmethod
     def of(cls, result: BitsPerByte) -> StepBitsPerByte:
@@ -52,54 +50,55 @@ class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of one step; unknown fields, from a later pilekit, are passed over when reading."""
+    """The figures of one step; unknown fields, from a later pilekit, are ignored when reading."""
 
     step: int
     """Steps done, this one included."""
     loss: float | None
-    """Mean negative log-likelihood of the step's target tokens, in nats; null where it overflowed in fp16, or there is
-    none."""
+    """Mean negative log-likelihood of the step's target tokens, in nats; null if it overflowed in fp16, or if the step
+    has no target."""
     loss_by_subset: dict[str, float]
-    """The same by subset, for those that have a target in this step."""
+    """The same for each subset with a target in this step."""
     lr: float
-    """The learning rate that this step used."""
+    """The learning rate of this step."""
     grad_norm: float | None
-    """The gradient's norm before clipping; null in a step that was skipped."""
+    """The gradient's norm before clipping; null in a skipped step."""
     tokens: int
-    """Tokens trained on since the run began, padding not counted."""
+    """Tokens trained on since the run began, without padding."""
     tokens_per_second: float
-    """Of this step."""
+    """Speed of this step."""
     data_wait: float
-    """Share of the step that was spent waiting for data, 0 to 1; that of the rank that waited longest."""
+    """Share of the step spent waiting for data, 0 to 1, on the rank that waited longest."""
     step_seconds: float
-    """How long the step took."""
+    """Duration of the step."""
     memory_bytes: int = 0
-    """The most memory that any rank had in the step: on a GPU the peak of what tensors took, on a CPU what the process
-    had resident at its end. 0 in lines of a pilekit that did not measure it."""
+    """The most memory of any rank in the step: on a GPU the peak of tensors, on a CPU the process's resident memory at
+    the end of the step. 0 in lines of a pilekit that did not measure it."""
     loss_scale: float | None = None
-    """What fp16 multiplied the loss with in this step; null in other precisions."""
+    """The factor of the loss in fp16; null in other precisions."""
     skipped: int = 0
-    """Steps since the run began, this one included, that changed no weight: whose gradient overflowed in fp16, or in
-    which there was no token to predict. They count among `step` and `tokens`."""
+    """Steps since the run began that changed no weight: the gradient overflowed in fp16, or there was no token to
+    predict. They count among `step` and `tokens`."""
     bpb: StepBitsPerByte | msgspec.UnsetType = msgspec.UNSET
-    """Bits per byte after this step; missing where nothing was evaluated."""
+    """Bits per byte after this step; missing if nothing was evaluated."""
 
 
 class MetricsLog:
     """Appends to a run's metrics; a context manager.
 
     path          the file, made if missing
-    resume_step   the step that training goes on from: lines of later steps are dropped, and a torn last line. 0: all
+    resume_step   the step from which training resumes: lines of later steps and a torn last line are dropped
 
-    PilekitError where the file cannot be read or made, or where a line is no metrics of pilekit. Lines that cannot be
-    written later wait, and are tried again with each new one and at the end: the first such failure is a warning.
+    Raises PilekitError if the file cannot be read or made, or if a line is not pilekit's. Lines that cannot be written
+    later wait and are tried again; the first such failure is a warning.
     """
 
     def __init__(self, path: Path, *, resume_step: int) -> None:
         check_target(path)
         self._path = path
-        self._held: deque[tuple[int, bytes]] = deque()  # step, what is left to write of its line
-        self._is_told = False
+        self._waiting = bytearray()
+        self._waiting_since: int | None = None
+        self._has_warned = False
         _drop_later(path, resume_step)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,49 +107,51 @@ class MetricsLog:
             raise _not_written(path, error) from error
 
     def write(self, metrics: StepMetrics) -> None:
-        """Append one line, at once or when there is room.
+        """Append one line, now or when there is room.
 
-        PilekitError for a number that is infinite or NaN, and if `MOST_HELD` lines wait already.
+        Raises PilekitError for a number that is infinite or NaN, and if `MOST_WAITING` bytes wait already.
         """
-        _refuse_infinities(metrics)
-        if len(self._held) >= MOST_HELD:
+        for name, number in numbers_of(metrics):
+            if not math.isfinite(number):
+                raise PilekitError(
+                    f"step {metrics.step:,}: {visible(name, 80)} is {number}, so the run is lost; "
+                    "lower optimizer.lr or lengthen schedule.warmup, and resume from the last checkpoint"
+                )
+        if len(self._waiting) >= MOST_WAITING:
             raise PilekitError(
-                f"{visible(str(self._path))}: has not been writable since step {self._held[0][0]:,}, and no more lines "
-                "are kept in memory; make room and run the same command again"
+                f"{visible(str(self._path))}: has not been writable since step {self._waiting_since:,}, and no more "
+                "lines are kept in memory; make room and run the same command again"
             )
-        self._held.append((metrics.step, msgspec.json.encode(metrics) + b"\n"))
-        error = self._write_held()
-        if error is not None and not self._is_told:
-            self._is_told = True
+        self._waiting += msgspec.json.encode(metrics) + b"\n"
+        error = self._flush(metrics.step)
+        if error is not None and not self._has_warned:
+            self._has_warned = True
             logger.warning(
-                "%s; training goes on, and lines from step %s on wait in memory until there is room",
+                "%s; training continues, and lines from step %s on wait in memory until there is room",
                 _not_written(self._path, error),
-                f"{self._held[0][0]:,}",
+                f"{metrics.step:,}",
             )
 
     def close(self) -> None:
-        """Write what waits and close the file. PilekitError where that cannot be written, which is then lost."""
-        error = self._write_held()
-        lost = list(self._held)
-        self._held.clear()
+        """Write the waiting lines and close the file. Raises PilekitError if they cannot be written and are lost."""
+        error = self._flush()
+        self._waiting.clear()
         self._file.close()
         if error is not None:
             raise PilekitError(
-                f"{_not_written(self._path, error)}; it lacks the figures from step {lost[0][0]:,} on, nothing else is "
-                "lost; make room before the run goes on"
+                f"{_not_written(self._path, error)}; it lacks the figures from step {self._waiting_since:,} on, "
+                "nothing else is lost; make room before the run resumes"
             ) from error
 
-    def _write_held(self) -> OSError | None:
-        """Write what there is room for; why there is none for the rest."""
+    def _flush(self, step: int | None = None) -> OSError | None:
+        """Write as many waiting bytes as fit; returns why the rest does not. `step` is the newest waiting line's."""
         try:
-            while self._held:
-                step, line = self._held[0]
-                while line:
-                    line = line[self._file.write(line) :]
-                    self._held[0] = step, line
-                self._held.popleft()
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]
         except OSError as error:
+            self._waiting_since = step if self._waiting_since is None else self._waiting_since
             return error
+        self._waiting_since = None
         return None
 
     def __enter__(self) -> MetricsLog:
@@ -164,13 +165,13 @@ class MetricsLog:
         except PilekitError as unwritten:
             if error is None:
                 raise
-            logger.warning("%s", unwritten)  # what ended the run is told by who raised it
+            logger.warning("%s", unwritten)  # the other error ended the run
 
 
 def read_metrics(path: str | Path) -> list[StepMetrics]:
-    """The metrics in a file, in its order; a torn last line, as a run that is being killed may leave, is passed over.
+    """The lines of a metrics file, in order. A torn last line, which a killed run may leave, is skipped.
 
-    PilekitError, with the line, where a line is no metrics of pilekit.
+    Raises PilekitError, with the number of the line, if a line is not pilekit's.
     """
     return [metrics for _, metrics in _lines(Path(path))]
 
@@ -185,7 +186,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, StepMetrics]]:
                     if not line.endswith(b"\n"):
                         return
                     raise PilekitError(
-                        f"{visible(str(path))}, line {number:,}: is no metrics of pilekit "
+                        f"{visible(str(path))}, line {number:,}: is not a line of pilekit's metrics "
                         f"({visible(str(error), 200)}); remove that line, or move the file away"
                     ) from error
                 yield line, metrics
@@ -194,7 +195,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, StepMetrics]]:
 
 
 def _drop_later(path: Path, resume_step: int) -> None:
-    """Leave the lines up to `resume_step`, each of them whole; the file is not touched if it has no others."""
+    """Keep the whole lines up to `resume_step`. The file is not rewritten if it has no others."""
     if not path.exists():
         return
     whole = sum(len(line) for line, metrics in _lines(path) if metrics.step <= resume_step and line.endswith(b"\n"))
@@ -206,7 +207,7 @@ def _drop_later(path: Path, resume_step: int) -> None:
 
 
 def step_memory(device: torch.device) -> int:
-    """This process's `memory_bytes` of the step that has just ended; on a GPU the count of the next step begins."""
+    """This process's `memory_bytes` at the end of a step; on a GPU, the peak is then reset for the next step."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -214,15 +215,15 @@ def step_memory(device: torch.device) -> int:
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (read at every step)
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # no Linux: the most it ever had
+    except OSError:  # not Linux: the peak since the start
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
 
 
 def numbers_of(metrics: StepMetrics) -> Iterator[tuple[str, float]]:
-    """(name, number) of every figure but `step`: a field's name, or "loss_by_subset/NAME", "bpb/overall", "bpb/NAME".
+    """(name, number) of every figure except `step` and nulls.
 
-    What a line has as null or leaves out is not among them.
+    A name is that of a field, "loss_by_subset/NAME", "bpb/overall" or "bpb/NAME".
     """
     for field in metrics.__struct_fields__:
         value = getattr(metrics, field)
@@ -234,15 +235,6 @@ def numbers_of(metrics: StepMetrics) -> Iterator[tuple[str, float]]:
         elif isinstance(value, int | float) and field != "step":
             yield field, value
         yield from ((f"{field}/{name}", number) for name, number in by_name if number is not None)
-
-
-def _refuse_infinities(metrics: StepMetrics) -> None:
-    for name, number in numbers_of(metrics):
-        if not math.isfinite(number):
-            raise PilekitError(
-                f"step {metrics.step:,}: {visible(name, 80)} is {number}, so the run is lost; "
-                "lower optimizer.lr or lengthen schedule.warmup, and go on from the last checkpoint"
-            )
 
 
 def _not_written(path: Path, error: OSError) -> PilekitError:

@@ -1,8 +1,8 @@
-"""The command that shows the documents of a step: what a warning about the step ends with.
+"""The command that shows the documents of a step; warnings about a step end with it.
 
-What a step holds follows from shards, tokenizer, settings and the grid of lanes alone; so the command names these, and
-neither the ranks nor the machine of the run matter. From a checkpoint before the step, it need not look through all
-that was read before that.
+The content of a step depends only on shards, tokenizer, settings and the lane grid. The command names these, so the
+ranks and the machine of the run do not matter. With a checkpoint from before the step, it need not read everything
+before that.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pilekit.train.config import DataConfig, TrainConfig
 
 
 def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, checkpoint: Path | None = None) -> str:
-    """`pilekit stream ... --peek` for a step as metrics.jsonl counts them, from 1; to be run in the same folder.
+    """`pilekit stream ... --peek` for a step (from 1, as in metrics.jsonl), to be run in the same folder.
 
-    checkpoint   a `step-N` folder of the run, to go from if N is below `step`; else, and with None, the command goes
-                 from the beginning, which for a late step costs about what getting there costs
+    checkpoint   a `step-N` folder of the run; used if N is below `step`. Otherwise the command starts from the
+                 beginning, which for a late step takes about as long as reading up to it
     """
     data, default = config.data, DataConfig()
     paths = [data.path] if isinstance(data.path, str) else data.path or []
@@ -37,7 +37,7 @@ def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, che
     for field in ("packing", "window", "seed", "on_error"):
         if (value := getattr(data, field)) != getattr(default, field):
             words += [f"--{field.replace('_', '-')}", str(value)]
-    other_rows = config.train.objective == "mlm"  # the command's own are not masked, and refuse this state
+    other_rows = config.train.objective == "mlm"  # the command makes unmasked rows, which refuse this state
     if checkpoint is None or other_rows or int(checkpoint.name.removeprefix("step-")) >= step:
         words += ["--lanes", f"{stream.grid.rows},{stream.grid.columns}"]
     else:

@@ -1,8 +1,8 @@
-"""What a step came to on all ranks, told in one message: losses, and who waited longest for data.
+"""The losses, waiting times and memory of a step, added up over all ranks in one message.
 
-Ranks see different rows, so each knows a part of the step only. All parts are numbers that can be added: a loss is a
-sum and a count, and what belongs to a rank (seconds, bytes) has a place of its own for each. Losses are summed in
-float64 and in the order of ranks, so they are the same on all, to the bit.
+Ranks see different rows, so each knows only a part of the step. Everything is sent as numbers to add: a loss is a sum
+and a count, and each rank has its own place for its seconds and bytes. Losses are summed in float64, in the order of
+ranks, so all ranks get the same bits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pilekit.train.step.losses import subset_sums
 class StepSums:
     """A step over all ranks.
 
-    loss       mean over its targets, in nats; may be no finite number, and is none where there is no target
-    by_subset  the same by subset, of those with a target, in the order of the names; finite ones only
-    waited     seconds that the rank which waited longest waited for data
-    memory     bytes of the rank that has most
+    loss       mean over the step's targets, in nats; may be infinite, and is NaN if there is no target
+    by_subset  the same for each subset with a target, in the order of the names; finite ones only
+    waited     seconds that the slowest rank waited for data
+    memory     bytes of the rank with the most memory
     """
 
     loss: float
@@ -44,12 +44,12 @@ class StepSums:
         waited: float,
         memory: int,
     ) -> StepSums:
-        """Add up what all ranks tell; `nll` as `clm_loss` gives it, of all rows of the rank's batch."""
+        """Add up all ranks; `nll` holds the losses of this rank's batch, as `clm_loss` returns them."""
         own = torch.zeros(2, ranks.world_size, dtype=torch.float64)
         own[:, ranks.rank] = torch.tensor([waited, memory], dtype=torch.float64)
         sums, counts = subset_sums(nll.cpu(), batch, len(subset_names))
-        told = ranks.sum(torch.cat([own.flatten(), sums, counts]))
-        waits, memories, sums, counts = torch.split(told, [*[ranks.world_size] * 2, *[len(subset_names)] * 2])
+        total_of_ranks = ranks.sum(torch.cat([own.flatten(), sums, counts]))
+        waits, memories, sums, counts = torch.split(total_of_ranks, [*[ranks.world_size] * 2, *[len(subset_names)] * 2])
         by_subset = {
             name: total / count
             for name, total, count in zip(subset_names, sums.tolist(), counts.tolist(), strict=True)

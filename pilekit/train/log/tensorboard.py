@@ -1,14 +1,16 @@
-"""The figures of metrics.jsonl for TensorBoard: the same numbers, under the same names, at the same steps.
+"""The figures of metrics.jsonl for TensorBoard: the same numbers, names and steps.
 
-TensorBoard is an extra of its own and is looked for before anything else is done. metrics.jsonl stays what a run is
-resumed and judged by. A run that goes on after step N says so, and TensorBoard then shows nothing that an earlier
-start had written of later steps.
+The package is an extra, so the trainer checks for it before anything else. metrics.jsonl remains the record by which a
+run is resumed and judged. A run that resumes after step N tells TensorBoard, which then hides later steps of an earlier
+start.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -18,12 +20,12 @@ from pilekit.train.log.metrics import StepMetrics, numbers_of
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 10
-"""So much of the figures a killed run may lose; it writes them again when it goes on."""
+"""A killed run may lose the figures of this time; it writes them again when it resumes."""
 LONGEST_TAG = 120
 
 
 def check_tensorboard() -> None:
-    """PilekitError where the package is not installed."""
+    """Raise PilekitError if the package is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise PilekitError(
             "log.tensorboard = true: the package tensorboard is not installed; pip install 'pilekit[tensorboard]', or "
@@ -34,15 +36,15 @@ def check_tensorboard() -> None:
 class TensorBoardLog:
     """Appends to the event files of a folder, which is made if missing; a context manager.
 
-    resume_step   the step that training goes on from: what earlier files have of later steps is no longer shown
+    resume_step   the step from which training resumes: later steps in earlier files are hidden
 
-    PilekitError where the package is missing or the folder cannot be made. A later failure to write ends the log with a
-    warning, and not the training.
+    Raises PilekitError if the package is missing or the folder cannot be made. A later failure to write ends this log
+    with a warning, and training continues.
     """
 
     def __init__(self, folder: Path, *, resume_step: int) -> None:
         check_tensorboard()
-        from torch.utils.tensorboard import SummaryWriter  # seconds, that others need not pay
+        from torch.utils.tensorboard import SummaryWriter  # takes seconds
 
         self._folder = folder
         try:
@@ -51,27 +53,36 @@ class TensorBoardLog:
             )
         except OSError as error:
             raise PilekitError(
-                f"{visible(str(folder))}: cannot be written: {_why(error)}; set log.tensorboard = false, or name "
-                "another folder with --out"
+                f"{visible(str(folder))}: cannot be written: {visible(error.strerror or str(error), 200)}; set "
+                "log.tensorboard = false, or name another folder with --out"
             ) from error
 
     def write(self, metrics: StepMetrics) -> None:
-        """A point of each figure; names are those of `numbers_of`, with control characters made visible."""
-        if self._writer is not None:
-            try:
+        """Add a point for each figure of `numbers_of`; control characters in names are made visible."""
+        with self._surviving():
+            if self._writer is not None:
                 for name, number in numbers_of(metrics):
                     self._writer.add_scalar(visible(name, LONGEST_TAG), number, metrics.step)
-            except OSError as error:
-                self._give_up(error)
 
     def close(self) -> None:
-        """Write what is still held."""
-        if self._writer is not None:
-            try:
+        """Write what is still in memory."""
+        with self._surviving():
+            if self._writer is not None:
                 self._writer.close()
-            except OSError as error:
-                self._give_up(error)
+        self._writer = None
+
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
             self._writer = None
+            logger.warning(
+                "%s: cannot be written: %s; nothing more is written for TensorBoard until the run is started again, "
+                "metrics.jsonl has the same figures",
+                visible(str(self._folder)),
+                visible(error.strerror or str(error), 200),
+            )
 
     def __enter__(self) -> TensorBoardLog:
         return self
@@ -80,16 +91,3 @@ class TensorBoardLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _give_up(self, error: OSError) -> None:
-        self._writer = None
-        logger.warning(
-            "%s: cannot be written: %s; nothing more is written for TensorBoard until the run is started again, "
-            "metrics.jsonl has the same figures",
-            visible(str(self._folder)),
-            _why(error),
-        )
-
-
-def _why(error: OSError) -> str:
-    return visible(error.strerror or str(error), 200)

@@ -1,4 +1,4 @@
-"""What is written down of a real run agrees: metrics.jsonl, TensorBoard, `pilekit bpb`, the profile, the warnings."""
+"""The records of a real run agree: metrics.jsonl, TensorBoard, `pilekit bpb`, the profile and the warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilekit.train.config import load_config
 from pilekit.train.log.metrics import numbers_of, read_metrics
 from pilekit.train.trainer import Trainer
 from tests.tiny import tiny_corpus, tiny_tokenizer
-from tests.train.test_tensorboard import read as read_tensorboard
+from tests.train.log.test_tensorboard import read as read_tensorboard
 
 CONFIG = """
 [data]
@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_written_of_a_run_agrees(made: Path, tmp_path: Path) -> None:
+def test_the_records_of_a_run_agree(made: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     Trainer(load_config(made / "run.toml", ["train.steps=5", "schedule.kind=constant"]), run).fit()
     Trainer(load_config(made / "run.toml", ["schedule.kind=constant"]), run).fit()
@@ -123,7 +123,7 @@ def test_the_command_of_a_failed_step_shows_its_documents(made: Path, tmp_path: 
         (None, "data.path={folder}/corpus/train", "train.eval_every = 3: there are no val shards"),
     ],
 )
-def test_what_is_missing_is_told_before_anything_is_written(
+def test_a_missing_requirement_is_named_before_anything_is_written(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str | None, change: str, message: str
 ) -> None:
     find = importlib.util.find_spec
@@ -138,7 +138,7 @@ def test_what_is_missing_is_told_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_waits_for_data_is_told(
+def test_a_run_that_waits_for_data_warns_once(
     made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pilekit.train.log import alerts as watch
@@ -147,8 +147,8 @@ def test_a_run_that_waits_for_data_is_told(
     changes = ["train.steps=61", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=1000"]
     with caplog.at_level(logging.WARNING):
         Trainer(load_config(made / "run.toml", changes), tmp_path / "run").fit()
-    told = [text for text in caplog.messages if "waiting for data" in text]
-    assert len(told) == 1
-    assert re.match(r"steps 11 to 60 spent \d+% of their time waiting for data, step \d+ the longest", told[0])
-    command = told[0].rpartition("are shown by: ")[2]
+    warnings = [text for text in caplog.messages if "waiting for data" in text]
+    assert len(warnings) == 1
+    assert re.match(r"steps 11 to 60 spent \d+% of their time waiting for data, step \d+ the longest", warnings[0])
+    command = warnings[0].rpartition("are shown by: ")[2]
     assert CliRunner().invoke(pilekit, shlex.split(command)[1:]).exit_code == 0
