@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pilekit.corpus import Shard as Shard
     from pilekit.corpus import load_manifest as load_manifest
     from pilekit.corpus import resolve_subsets as resolve_subsets
-    from pilekit.dedup.deduplicate import deduplicate as deduplicate
     from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
-    from pilekit.dedup.deduplication import Deduplication as Deduplication
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
+    from pilekit.dedup.result import Deduplication as Deduplication
+    from pilekit.dedup.run import deduplicate as deduplicate
     from pilekit.documents import DocumentBatch as DocumentBatch
     from pilekit.engine import map_shards as map_shards
     from pilekit.errors import PilekitError as PilekitError
@@ -75,9 +75,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
-    "pilekit.dedup.deduplicate": "deduplicate",
+    "pilekit.dedup.run": "deduplicate",
     "pilekit.dedup.deduplicated": "Deduplicated",
-    "pilekit.dedup.deduplication": "Deduplication",
+    "pilekit.dedup.result": "Deduplication",
     "pilekit.dedup.near_duplicates": "NearDuplicates",
     "pilekit.documents": "DocumentBatch",
     "pilekit.engine": "map_shards",

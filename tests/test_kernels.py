@@ -57,7 +57,7 @@ def test_without_a_place_for_the_cache_kernels_are_compiled_in_memory(tmp_path: 
 
 TEN_DOCUMENTS = """
 import sys
-from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup.run import deduplicate
 deduplicate(sys.argv[1], out=sys.argv[2], write=False)
 print(*(name for name in ("scipy.linalg", "pyarrow.compute", "torch", "transformers") if name in sys.modules))
 """

@@ -26,7 +26,7 @@ from pilekit.errors import visible
 from pilekit.progress import Advance, byte_progress
 
 if TYPE_CHECKING:
-    from pilekit.dedup.steps import Report
+    from pilekit.dedup.run import Report
 
 
 @click.command()
@@ -91,7 +91,7 @@ def command(paths: tuple[str, ...], manifest: str | None, no_write: bool, as_jso
       pilekit dedup more/ --against unique --out more-unique
       pilekit duplicates unique
     """
-    from pilekit.dedup.deduplicate import deduplicate
+    from pilekit.dedup.run import deduplicate
     from pilekit.dedup.sketch.bands import choose_bands
 
     if options["only"] and options["subsets"] is None:

@@ -57,8 +57,8 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
       pilekit duplicates dedup --min-similarity 0.95
     """
     from pilekit.artifacts.header import read_header
-    from pilekit.dedup.deduplication import REMOVED
     from pilekit.dedup.previous_runs import KIND, check_finished, finished_run
+    from pilekit.dedup.result import REMOVED
     from pilekit.dedup.show.removed_pairs import spread_pairs
 
     check_finished(folder, read_header(folder, KIND))

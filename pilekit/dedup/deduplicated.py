@@ -1,10 +1,10 @@
-"""`Deduplicated`: the documents that `pilekit dedup` kept, of shards it read; nothing is rewritten for that.
+"""`Deduplicated`: a stage that passes the documents that `pilekit dedup` kept, without clean shards.
 
-    pipeline = Pipeline([Deduplicated(KIND), Tokenize(tokenizer)])
+    pipeline = Pipeline([Deduplicated("unique"), Tokenize(tokenizer)])
 
-A batch knows the name of its shard and the numbers of its documents, and that is what the keep masks go by. Another
-shard of the same name would lose the wrong documents: a selection, for one, is numbered anew. So the texts of the first
-batch of each shard are compared with the hashes in its sketch, but for those that a stage before has changed.
+The keep masks go by the shard's name and the documents' numbers. Another shard of the same name (a selection, whose
+documents have other numbers) would lose the wrong documents. So the texts of each shard's first batch are compared with
+the hashes in its sketch, but for texts that an earlier stage has changed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
 
 HELD_MASKS = 16
-"""So many are in memory at once, those used last; one of 7 million documents takes 0.9 MB."""
+"""Masks in memory, those used last. A mask of 7 million documents takes 0.9 MB."""
 
 
 @dataclass(frozen=True)
 class Deduplicated(DocumentStage):
     """Keep the documents that `pilekit dedup --out folder`, or `deduplicate`, kept.
 
-    PilekitError, when it is made, for a folder that holds no finished dedup; when it runs, for a shard that was not
-    read there, by its name, and for a document that is not the one of that number there.
+    PilekitError for a folder without a finished dedup; while running, for a shard that was not deduplicated there, and
+    for a document that is not the deduplicated one of its number.
     """
 
     folder: str | Path
@@ -45,7 +45,7 @@ class Deduplicated(DocumentStage):
         check_finished(self.folder, read_header(self.folder, KIND))
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The documents kept; batches without any are dropped."""
+        """The kept documents; empty batches are dropped."""
         names = read_header(self.folder, KIND).inputs
         masks: OrderedDict[str, KeepMask] = OrderedDict()
         for batch in batches:
@@ -61,7 +61,7 @@ class Deduplicated(DocumentStage):
             last = int(batch.numbers[-1])
             if last >= mask.header.lines:
                 raise PilekitError(
-                    f"{visible(batch.shard)}: has a document {last:,}, but {self._file(MASKS, batch.shard)} is of a "
+                    f"{visible(batch.shard)}: has a document {last:,}, but {self._shown_mask(batch.shard)} is of a "
                     f"shard with {mask.header.lines:,} lines; run `pilekit dedup` on this one"
                 )
             kept = batch.where(mask.keeps(batch.numbers))
@@ -79,14 +79,14 @@ class Deduplicated(DocumentStage):
                 f"{visible(shard)}: was not deduplicated in {visible(str(self.folder))}, which has {some}; names are "
                 "relative to the corpus: read it from the same folder, or run `pilekit dedup` on it"
             )
-        mask = read_mask(self._path(MASKS, shard))
+        mask = read_mask(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}")
         if [mask.header.shard, mask.header.size, mask.header.sample] != [shard, *names[shard]]:
-            raise PilekitError(f"{self._file(MASKS, shard)}: belongs to another shard; run `pilekit dedup` again")
+            raise PilekitError(f"{self._shown_mask(shard)}: belongs to another shard; run `pilekit dedup` again")
         return mask
 
     def _compare_texts(self, batch: DocumentBatch) -> None:
-        """Raise PilekitError if a document is another than the one of its number; without a sketch, none is known."""
-        path = self._path(SKETCHES, batch.shard)
+        """Raise PilekitError if a document is not the sketched one of its number. No sketch: nothing is checked."""
+        path = Path(self.folder) / SKETCHES / f"{batch.shard}{SKETCH_SUFFIX}"
         if not path.exists():
             return
         for rows in load_sketch(path).chunks(["number", "hash_high", "hash_low"]):
@@ -102,8 +102,5 @@ class Deduplicated(DocumentStage):
             if rows["number"][-1] >= batch.numbers[-1]:
                 break
 
-    def _path(self, kind: str, shard: str) -> Path:
-        return Path(self.folder) / kind / f"{shard}{MASK_SUFFIX if kind == MASKS else SKETCH_SUFFIX}"
-
-    def _file(self, kind: str, shard: str) -> str:
-        return visible(str(self._path(kind, shard)))
+    def _shown_mask(self, shard: str) -> str:
+        return visible(str(Path(self.folder) / MASKS / f"{shard}{MASK_SUFFIX}"))

@@ -1,22 +1,29 @@
-"""Whether the disk has room for what a step will write, asked before it starts rather than found out at its end.
+"""Scratch space: is there enough free disk for a step, and arrays in unnamed files.
 
-What is written, per document or byte of text:
+Bytes on disk:
 
-    sketches    24 bytes a document and 8 for each band: 192 with 21 bands
-    matching    up to 64 bytes a document: keys that occur twice, pairs
-    sets        1.4 bytes for a byte of text of those documents that may have a duplicate, and 16 a document
-    clean       what the shards take now, and 3 %
+    sketches    24 a document and 8 for each band: 192 with 21 bands
+    matching    up to 96 a document: keys that occur twice, pairs, names and decisions
+    sets        1.4 for each byte of text of the documents that may have a duplicate, and 8 for each document
+    clean       as much as the shards take now, and 3 %
 
-How many documents there are is known when they are sketched, and which may have a duplicate when they are matched; so
-each step is checked when its turn comes, and with it the clean shards, which come when sets and matches are gone: what
-will not fit is not found out hours later. Before the first, documents are taken to be of 2 KB as stored, as the Pile's
-are. What is done by then stays, and the next run goes on from there.
+The number of documents is known after sketching, the number of candidates after matching. So each step is checked
+before it starts, together with the clean shards, which are written last. The first check assumes documents of 2 KB as
+stored, as in the Pile.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from pilekit.errors import PilekitError, visible
 
@@ -24,38 +31,56 @@ STORED_BYTES_PER_DOCUMENT = 2000
 
 
 def sketch_bytes(documents: int, bands: int) -> int:
-    """What sketches of so many documents take."""
+    """Size of the sketches of this many documents."""
     return documents * (24 + 8 * bands)
 
 
 def match_bytes(documents: int) -> int:
-    """What matching so many documents takes at its height."""
-    return 64 * documents
+    """Most that matching this many documents writes."""
+    return 96 * documents
 
 
 def set_bytes(text_bytes: int, documents: int) -> int:
-    """What the shingle sets take of so many documents with so much text in all."""
-    return int(1.4 * text_bytes) + 16 * documents
+    """Size of the shingle sets of candidates with this much text, in a corpus of this many documents."""
+    return int(1.4 * text_bytes) + 8 * documents
 
 
 def clean_bytes(stored_bytes: int) -> int:
-    """What clean shards may take where the shards take so much."""
+    """Most that the clean copies of shards of this size take."""
     return int(1.03 * stored_bytes)
 
 
-def check_free_disk(folder: Path, needed: int, what: str) -> None:
-    """Raise `PilekitError` if the disk of `folder` has less than so many bytes free; `what` is going to need them."""
+def check_free_disk(folder: Path, needed: int, step: str) -> None:
+    """Raise `PilekitError` if the disk of `folder` has fewer free bytes than `step` needs."""
     place = folder.resolve()
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
     if free < needed:
         raise PilekitError(
-            f"{visible(str(folder))}: {what} needs about {_short(needed)}, the disk has {_short(free)} free; "
+            f"{visible(str(folder))}: {step} needs about {_short(needed)}, the disk has {_short(free)} free; "
             "make room, or name a folder on another disk with --out"
         )
 
 
 def _short(size: int) -> str:
-    """So many bytes in GB, or in MB where they are fewer; never 0 for a few."""
+    """Bytes in GB or MB, rounded up from 0."""
     return f"{size / 1e9:,.1f} GB" if size >= 10**9 else f"{max(size / 1e6, 0.1 * (size > 0)):,.1f} MB"
+
+
+def scratch_array(folder: Path, dtype: npt.DTypeLike, length: int) -> npt.NDArray[Any]:
+    """An array of zeros in a file without a name. The system writes it out when memory is short."""
+    with scratch_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
+        # Allocated in full: writing to a mapped hole of a full disk would kill the process.
+        os.posix_fallocate(file.fileno(), 0, max(1, length) * np.dtype(dtype).itemsize)
+        return np.memmap(file, dtype=dtype)[:length]
+
+
+@contextmanager
+def scratch_errors(folder: Path) -> Iterator[None]:
+    """Turn an error of the disk into a `PilekitError` that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise PilekitError(f"{visible(str(folder))}: scratch space cannot be used: {visible(why)}") from error

@@ -54,7 +54,7 @@ PILEKIT = ("pilekit dedup --no-write", "pilekit dedup, clean shards")
 DEDUPLICATE = """
 import json, resource, shutil, sys, time
 if __name__ == "__main__":
-    from pilekit.dedup.deduplicate import deduplicate
+    from pilekit.dedup.run import deduplicate
     out, write, tiny, shard = sys.argv[1:]
     deduplicate(tiny, out=out + "/tiny", write=write == "True")
     begin = time.perf_counter()

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pilekit import Corpus, PilekitError, PileStream, Pipeline, Write, read, read_corpus
-from pilekit.dedup import steps
-from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup import run as steps
+from pilekit.dedup.run import deduplicate
 from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.build import index_corpus
@@ -191,7 +191,7 @@ def test_a_shard_that_is_mended_after_a_stopped_dedup_is_compared_anew(
     (data / "00.jsonl").write_bytes(damaged)
     (data / "01.jsonl").write_bytes(LINES[480])
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(steps, "choose", lambda *arguments: 1 // 0)
+        patched.setattr(steps, "Resolver", lambda *arguments, **options: 1 // 0)
         dedup(str(data), out)
     with (data / "00.jsonl").open("rb+") as file:
         file.seek(place)

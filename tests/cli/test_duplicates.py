@@ -16,9 +16,9 @@ from rich.cells import cell_len
 
 from pilekit.cli import duplicates
 from pilekit.corpus import shard_of
-from pilekit.dedup import steps
-from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup import run as steps
 from pilekit.dedup.output.removed_table import SCHEMA
+from pilekit.dedup.run import deduplicate
 from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import build_index

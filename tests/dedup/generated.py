@@ -23,13 +23,13 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.bits import get_bits
-from pilekit.dedup.compare.resolve import resolve
+from pilekit.dedup.bits import get_bits, no_bits, set_bits
+from pilekit.dedup.compare.resolve import Counts, Resolver
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
-from pilekit.dedup.match.population import Population
-from pilekit.dedup.output.merge_removals import Decisions, choose
+from pilekit.dedup.match.population import Population, ids_of
+from pilekit.dedup.output.decisions import Decisions
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import mixed
 from pilekit.kernels import compiled
@@ -116,23 +116,32 @@ def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.uint8], pa
     folder.mkdir(parents=True, exist_ok=True)
     borders = _borders(documents, parts)
     for place, (begin, end) in enumerate(pairwise(borders)):
-        chosen = begin + np.flatnonzero(get_bits(flagged, np.arange(begin, end, dtype=np.uint32)))
-        values, sizes = shingles(chosen, documents)
+        chosen = np.flatnonzero(get_bits(flagged, np.arange(begin, end, dtype=np.uint32)))
+        values, sizes = shingles(begin + chosen, documents)
         there = np.arange(MOST_SHINGLES) < sizes[:, None]
         values[~there] = np.iinfo(np.uint64).max
         values.sort(axis=1)
-        write_flat_sets(folder, place, values[there], sizes)
-    return ShingleStore(folder, np.array(borders), flagged)
+        of_all = np.zeros(end - begin, dtype=np.int64)
+        of_all[chosen] = sizes
+        write_flat_sets(folder, place, values[there], of_all)
+    return ShingleStore(folder, np.array(borders))
 
 
-def decide_generated(folder: Path, documents: int, memory: int) -> Decisions:
-    """All steps that have no shard to read: exact copies, candidates, their comparison, and the choice."""
-    population = generated_population(documents)
-    copies = find_exact(population, folder, memory)
-    candidates = find_candidates(population, Bands(BANDS, 6), copies.bits(), folder, memory, jobs=2)
-    store = write_store(folder.with_name(f"{folder.name}-sets"), documents, candidates.bits())
-    edges = resolve(candidates, store, THRESHOLD, folder, memory).edges
-    return choose(edges.chunks(), copies, folder, memory)
+def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisions, Counts]:
+    """All steps that read no shard: exact copies, candidates, their comparison."""
+    folder.mkdir()
+    population = generated_population(documents, folder)
+    decisions, copies = Decisions(documents, folder), no_bits(documents)
+    for pairs in find_exact(population, folder, memory):
+        decisions.add_copies(pairs)
+        set_bits(copies, ids_of(pairs[1]))
+    candidates = find_candidates(population, Bands(BANDS, 6), copies, folder, memory, jobs=2)
+    with candidates.rows:
+        store = write_store(folder / "sets", documents, candidates.flagged)
+        edges = Resolver(candidates, store, THRESHOLD, folder, memory // 4)
+        for table in edges:
+            decisions.add_near(table)
+    return decisions, edges.counts
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,7 @@ class GeneratedSketch:
     first: int
     documents: int
     of_all: int
+    subset_names: tuple[str, ...] = ("ArXiv",)
 
     @property
     def header(self) -> SimpleNamespace:
@@ -151,13 +161,17 @@ class GeneratedSketch:
         end = self.first + self.documents
         for first in range(self.first, end, AT_A_TIME):
             documents = np.arange(first, min(end, first + AT_A_TIME))
-            yield {name: values(name, documents, self.of_all) for name in columns}
+            given = {"number": documents - self.first, "subset": np.zeros(len(documents), dtype=np.int64)}
+            yield {
+                name: given[name].astype(np.uint64) if name in given else values(name, documents, self.of_all)
+                for name in columns
+            }
 
 
-def generated_population(documents: int, parts: int = 20) -> Population:
-    """So many documents, in so many parts."""
+def generated_population(documents: int, folder: Path, parts: int = 20) -> Population:
+    """A population of this many documents, in this many parts."""
     sketches = [GeneratedSketch(begin, end - begin, documents) for begin, end in pairwise(_borders(documents, parts))]
-    return Population(sketches, "longest")  # type: ignore[arg-type]
+    return Population(sketches, "longest", folder)  # type: ignore[arg-type]
 
 
 def _borders(documents: int, parts: int) -> list[int]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-
-from pilekit.dedup.match.candidates import Candidates
 
 
 class ListedPopulation:
@@ -50,11 +47,3 @@ def ranks_of(lengths: Sequence[int], against: int = 0) -> list[int]:
         (OWN if document >= against else 0) | ((1 << 31) - 1 - length) << 32 | document
         for document, length in enumerate(lengths)
     ]
-
-
-def lists_of(candidates: Candidates) -> list[list[int]]:
-    """The ranks in each hot run."""
-    members = [rank for table in candidates.hot.members.chunks() for rank in table[0].tolist()]
-    ends = np.cumsum([length for table in candidates.hot.lengths.chunks() for length in table[0].tolist()], dtype=int)
-    assert len(members) == (ends[-1] if len(ends) else 0)
-    return [members[begin:end] for begin, end in pairwise([0, *ends.tolist()])]

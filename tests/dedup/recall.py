@@ -12,15 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pilekit.corpus import shard_of
 from pilekit.dedup.bits import no_bits
-from pilekit.dedup.deduplicate import deduplicate
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.population import Population, ids_of
+from pilekit.dedup.run import deduplicate
 from pilekit.dedup.sketch.bands import Bands, choose_bands
-from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from tests.dedup.checking import removed_rows, write_corpus
 from tests.dedup.planted import EDITS, NGRAM, Pair, planted
+from tests.dedup.sketching import sketch
 from tests.shards import making
 
 BINS = [(percent / 100, (percent + 5) / 100) for percent in range(50, 100, 5)]
@@ -63,22 +62,11 @@ def outcomes(folder: Path, threshold: float, pairs: int, num_perm: int = 128) ->
 
 def candidate_pairs(path: Path, bands: Bands, folder: Path) -> set[tuple[int, int]]:
     """The document numbers, lower one first, of all pairs that the matching step would have compared."""
-    sketch = sketch_shard(
-        shard_of(str(path)),
-        lambda amount: None,
-        bands=bands,
-        ngram=NGRAM,
-        subsets=None,
-        manifest=None,
-        on_error="raise",
-        folder=folder / "sketches",
-        threads=1,
-    )
-    population = Population([sketch], "longest")
-    nothing = no_bits(population.documents)
-    candidates = find_candidates(population, bands, nothing, folder / "match", 64 << 20, jobs=1)
-    assert not candidates.hot.lengths.count
-    ids = [np.sort(np.stack([ids_of(ranks) for ranks in table]), axis=0) for table in candidates.pairs.chunks()]
+    made = sketch(path, folder / "sketches", bands=bands, ngram=NGRAM, threads=1)
+    population = Population([made], "longest", folder)
+    candidates = find_candidates(population, bands, no_bits(population.documents), folder, 64 << 20, jobs=1)
+    assert not candidates.runs
+    ids = [np.sort(ids_of(table[::2]), axis=0) for table in candidates.rows.chunks()]
     return {(one, other) for table in ids for one, other in table.T.tolist()}
 
 

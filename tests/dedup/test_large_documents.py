@@ -19,9 +19,9 @@ import numpy as np
 from pilekit.corpus import shard_of
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.match.population import Population
-from pilekit.dedup.compare.second_pass import store_shingles
-from pilekit.dedup.sketch.sketch_shard import sketch_shard
-from tests.dedup.given import edges_of, given_candidates, resolve
+from pilekit.dedup.compare.store_shingles import store_shingles
+from tests.dedup.given import given_candidates, resolve
+from tests.dedup.sketching import sketch
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
@@ -29,25 +29,21 @@ def peak():
 folder, step = Path(sys.argv[1]), sys.argv[2]
 
 def sketched(name):
-    shard = shard_of(str(folder / name))
-    return shard, sketch_shard(
-        shard, lambda amount: None, bands=Bands(2, 2), ngram=5, subsets=None, manifest=None,
-        on_error="raise", folder=folder / "sketches",
-    )
+    return shard_of(str(folder / name)), sketch(folder / name, folder / "sketches", bands=Bands(2, 2), ngram=5)
 
 sketched("tiny.jsonl")  # loads and compiles all there is
 before = peak()
-shard, sketch = sketched("00.jsonl")
+shard, made = sketched("00.jsonl")
 if step == "sketch":
     print(peak() - before)
 if step == "compare":
-    population = Population([sketch], "longest")
-    ranks = sorted(rank for some, _ in population.chunks([]) for rank in some.tolist())
+    population = Population([made], "longest", folder)
+    ranks = sorted(rank for some, _ in population.chunks(["number"]) for rank in some.tolist())
     candidates = given_candidates(folder / "candidates", 2, [(ranks[1], ranks[0])], [])
     before = peak()
     store = store_shingles(population, [shard], np.array([3], dtype=np.uint8), folder / "sets", jobs=1)
     stored = peak() - before
-    edges = edges_of(resolve(candidates, store, 0.8, folder / "resolved", 64 << 20))
+    edges = resolve(candidates, store, 0.8, folder, 64 << 20).edges
     print(json.dumps([stored, peak() - before - stored, edges]))
 """
 

@@ -18,9 +18,9 @@ from pilekit import PilekitError, Pipeline, ShardWriter, document_map, read, rea
 from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus import Corpus
 from pilekit.dedup import deduplicated
-from pilekit.dedup.deduplicate import deduplicate
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.near_duplicates import NearDuplicates
+from pilekit.dedup.run import deduplicate
 from pilekit.dedup.sketch.bands import choose_bands
 from pilekit.dedup.sketch.shingles import shingle_set
 from pilekit.documents import DocumentBatch

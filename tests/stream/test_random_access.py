@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus
-from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup.run import deduplicate
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document as Read

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus
-from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup.run import deduplicate
 from pilekit.errors import PilekitError
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.keep_mask import read_mask

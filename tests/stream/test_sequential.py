@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus
-from pilekit.dedup.deduplicate import deduplicate
 from pilekit.dedup.deduplicated import Deduplicated
+from pilekit.dedup.run import deduplicate
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, document_filter, document_map

@@ -1,163 +1,137 @@
 """Resolve candidates: the exact similarity of each document to kept documents, in keeper order.
 
-A document is decided when all before it in the keeper order are: it is compared with those of its candidates that are
-kept. If one reaches the threshold, the document is removed, and its edge to the most similar of them (of equally
-similar ones the first in keeper order) is written. So each removal has its proof, and each of a hundred near-copies is
-compared with one document, not with ninety-nine.
+A document is decided when all documents before it in keeper order are. It is compared with those of its candidates that
+are kept. If one reaches the threshold, the document is removed, and an edge names the most similar of them (of equally
+similar ones the first in keeper order). So each removal has its proof, and each of a hundred near-copies is compared
+with one document, not with ninety-nine.
 
-A run of 100,000 documents that share a licence header cannot be compared pair by pair. A member of a hot run is
-compared with kept members of its run, at most 128 of them: a new one takes the place of the one that resembled nothing
-for longest. So a run costs what its length costs, a run of any number of copies of 128 documents loses nothing, and
-where the longest is kept, what has been let go is mostly too long to resemble what follows. Two documents that resemble
-each other mostly meet in other bands besides, where their run is short.
+A run of 100,000 documents with one licence header cannot be compared pair by pair. A member of a hot run is compared
+with up to 128 kept members of its run; a new one takes the place of the one that has resembled nothing for longest. So
+a run costs what its length costs, and a run of any number of copies of 128 documents loses nothing. Where the longest
+is kept, a document that the run let go of is mostly too long to resemble what follows. Two similar documents mostly
+share other bands too, where their run is short.
 
 Decisions depend on the candidates and the threshold alone, not on memory.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.dedup.bits import no_bits
 from pilekit.dedup.compare.jaccard_kernels import (
     COMPARED,
     COUNTS,
     HOT_DOCUMENTS,
     HOT_RUNS,
-    MAPPED,
-    MEMBERS,
-    PAIRS,
+    MOST_REPRESENTATIVES,
+    ROWS,
+    TOUCHED,
     decide,
 )
-from pilekit.dedup.compare.shingle_store import WORD, ShingleStore
+from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import Candidates
-from pilekit.dedup.match.external_sort import RowSort, scratch_errors
-from pilekit.dedup.match.large_groups import HotRuns
-from pilekit.dedup.match.rows import Rows, Table, write_rows
+from pilekit.dedup.match.external_sort import Table
+from pilekit.dedup.scratch_space import scratch_array
 from pilekit.engine import Advance
 
-_MOST_MAPPED = 64 << 20
-"""Bytes of sets; then they are released. Mapping them again takes less time than comparing them."""
+_MOST_TOUCHED = 16 << 20
+"""Bytes of sets that are compared between two looks at how much is mapped."""
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """How much was compared, and how much was not."""
+class Counts(NamedTuple):
+    """How much was compared.
+
+    compared        pairs of shingle sets
+    hot_runs        runs with so many kept members that others were not compared with all of them
+    hot_documents   documents that were kept, but were not compared with all kept before them in such a run
+    """
 
     compared: int
-    """Pairs of shingle sets."""
     hot_runs: int
-    """Runs with so many kept members that others were not compared with all of them."""
     hot_documents: int
-    """Documents that were kept, but were not compared with all that were kept before them in such a run."""
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """The edges of removed documents, on disk."""
+class Resolver:
+    """Decides all candidates. Iterate over its edges, once; then `counts` is complete.
 
-    folder: Path
+    store     the shingle sets of the candidates
+    folder    for scratch files
+    memory    bytes of sets that may stay mapped
+    advance   receives the number of further candidates that were decided
+    """
 
-    @property
-    def edges(self) -> Rows:
-        """(rank of the removed document, rank of a kept one, bits of the float64 similarity), ascending."""
-        return Rows(self.folder / "edges.rows", 3)
+    def __init__(
+        self,
+        candidates: Candidates,
+        store: ShingleStore,
+        threshold: float,
+        folder: Path,
+        memory: int,
+        *,
+        advance: Advance | None = None,
+    ):
+        self._candidates, self._store, self._threshold = candidates, store, threshold
+        self._folder, self._memory, self._advance = folder, memory, advance
+        self._counts = np.zeros(COUNTS, dtype=np.int64)
 
     @property
     def counts(self) -> Counts:
-        """How much was compared."""
-        return msgspec.json.decode((self.folder / "edges.json").read_bytes(), type=Counts)
+        """How much was compared so far."""
+        return Counts(*self._counts[[COMPARED, HOT_RUNS, HOT_DOCUMENTS]].tolist())
+
+    def __iter__(self) -> Iterator[Table]:
+        """(rank of the removed document, rank of a kept one, bits of the float64 similarity), ascending."""
+        counts, removed = self._counts, no_bits(8 * len(self._candidates.flagged))
+        runs = np.concatenate([np.empty((2, 0), dtype=np.uint64), *self._candidates.runs], axis=1)
+        hashes, first = np.unique(runs[0], return_index=True)
+        words = np.minimum(runs[1, first], 1 + MOST_REPRESENTATIVES)
+        begins = (np.cumsum(words) - words).astype(np.int64)
+        representatives = scratch_array(self._folder, np.uint64, int(words.sum()))
+        left, unmapped = self._candidates.rows.count, _mapped_bytes()
+        for ranks, run, others in self._whole_documents():
+            places = np.full(len(ranks), -1)
+            members = np.flatnonzero(run)
+            of = np.searchsorted(hashes, run[members])
+            places[members], others[members] = begins[of], words[of]
+            counts[ROWS] = 0
+            while counts[ROWS] < len(ranks):
+                counts[TOUCHED] = 0
+                yield decide(
+                    ranks,
+                    places,
+                    others,
+                    self._store.mapped,
+                    self._threshold,
+                    representatives,
+                    removed,
+                    _MOST_TOUCHED,
+                    counts,
+                )
+                if _mapped_bytes() - unmapped > self._memory:
+                    self._store.release()
+                    unmapped = _mapped_bytes()
+            left -= len(ranks)
+            if self._advance is not None:
+                self._advance(len(ranks))
+        if self._advance is not None:
+            self._advance(left)  # rows that were counted several times
+
+    def _whole_documents(self) -> Iterator[Table]:
+        """The candidates' rows, in tables that end where the rows of a document end."""
+        held = np.empty((3, 0), dtype=np.uint64)
+        for table in self._candidates.rows.chunks():
+            held = np.concatenate([held, table], axis=1)
+            cut = int(np.searchsorted(held[0], held[0, -1]))
+            yield held[:, :cut].copy()
+            held = held[:, cut:]
+        yield held
 
 
-def resolve(
-    candidates: Candidates,
-    store: ShingleStore,
-    threshold: float,
-    folder: Path,
-    memory: int,
-    *,
-    advance: Advance | None = None,
-) -> Resolved:
-    """Decide all candidates, and write the edges of those that are removed into `folder`.
-
-    store     the shingle sets of the candidates
-    memory    bytes that may be used, beside some bits for each document
-    advance   receives the number of further candidate pairs that were decided
-
-    Files that are there are taken as they are.
-    """
-    resolved = Resolved(folder)
-    if resolved.edges.path.exists():
-        return resolved
-    folder.mkdir(parents=True, exist_ok=True)
-    most_mapped = min(_MOST_MAPPED, memory // 4 + 1)
-    removed, counts = no_bits(candidates.documents), np.zeros(COUNTS, dtype=np.int64)
-    with RowSort(folder, 3, memory // 4) as members, tempfile.TemporaryFile(dir=folder) as file:
-        for table in _members(candidates.hot):
-            members.add(table)
-        size = max(1, candidates.hot.members.count) * WORD
-        with scratch_errors(folder):
-            os.posix_fallocate(file.fileno(), 0, size)  # Writing to mapped holes of a full disk would kill the process.
-        representatives = np.memmap(file, dtype=np.uint64)
-
-        def edges() -> Iterator[Table]:
-            for pairs, some in _blocks(candidates.pairs.chunks(), members.chunks()):
-                counts[PAIRS] = counts[MEMBERS] = 0
-                while counts[PAIRS] < pairs.shape[1] or counts[MEMBERS] < some.shape[1]:
-                    yield decide(pairs, some, store.mapped, threshold, representatives, removed, most_mapped, counts)
-                    if counts[MAPPED] >= most_mapped:
-                        store.release()
-                        counts[MAPPED] = 0
-                if advance is not None:
-                    advance(pairs.shape[1])
-            found = Counts(*(int(counts[place]) for place in (COMPARED, HOT_RUNS, HOT_DOCUMENTS)))
-            with write_atomically(folder / "edges.json") as out:
-                out.write(msgspec.json.encode(found))
-
-        # The edges get their name last: when they are there, all is.
-        write_rows(resolved.edges.path, 3, edges())
-    return resolved
-
-
-def _members(hot: HotRuns) -> Iterator[Table]:
-    """(rank, where its run begins among the members of all runs, length of the run) of all members."""
-    begin = 0
-    for table in hot.lengths.chunks():
-        lengths = table[0]
-        begins = np.uint64(begin) + np.cumsum(lengths) - lengths
-        end = begin + int(lengths.sum())
-        for ranks in hot.members.chunks(begin, end):
-            numbers = np.arange(begin, begin + ranks.shape[1], dtype=np.uint64)
-            runs = np.searchsorted(begins, numbers, side="right") - 1
-            yield np.stack([ranks[0], begins[runs], lengths[runs]])
-            begin += ranks.shape[1]
-
-
-def _blocks(pairs: Iterator[Table], members: Iterator[Table]) -> Iterator[tuple[Table, Table]]:
-    """Cut both, which ascend by their first columns, in the same places: where a rank is complete in both."""
-    streams: list[Iterator[Table] | None] = [pairs, members]
-    held = [np.empty((2, 0), dtype=np.uint64), np.empty((3, 0), dtype=np.uint64)]
-    while any(stream is not None for stream in streams):
-        limit = None
-        for i, stream in enumerate(streams):
-            while stream is not None and (not held[i].shape[1] or held[i][0, 0] == held[i][0, -1]):
-                more = next(stream, None)
-                if more is None:
-                    streams[i] = stream = None
-                else:
-                    held[i] = np.concatenate([held[i], more], axis=1)
-            if stream is not None:
-                limit = held[i][0, -1] if limit is None else min(limit, held[i][0, -1])
-        block = []
-        for i, table in enumerate(held):
-            ready = table.shape[1] if limit is None else int(np.searchsorted(table[0], limit))
-            block.append(np.ascontiguousarray(table[:, :ready]))
-            held[i] = table[:, ready:]
-        yield block[0], block[1]
+def _mapped_bytes() -> int:
+    """Bytes of mapped files in this process's memory."""
+    return 4096 * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[2])

@@ -1,1 +1,4 @@
-"""From sketches to pairs: exact copies first, then documents that share the key of a band."""
+"""Matching: from sketches to candidates. population.py numbers the documents and gives each a rank in keeper order.
+exact.py finds copies by hash; candidates.py finds the documents that share a band key. Both let repeated.py drop the
+values that occur once, and sort the rest with external_sort.py, in bounded memory.
+"""

@@ -1,25 +1,27 @@
-"""The documents that are compared with each other, numbered, and the one order in which they are kept.
+"""The documents to compare, numbered, and the one order in which they are kept.
 
-An id counts the documents of all sketches, one after the other in corpus order; those of an earlier run, against which
-the corpus is compared, come first. A rank is a document's place in the keeper order, as a number of 64 bits:
+An id counts the documents of all sketches in corpus order; documents of earlier runs come first. A rank is a document's
+place in keeper order, as a 64-bit number:
 
-    bit 63        0 for a document of the earlier run, 1 for others
+    bit 63        0 for a document of an earlier run, 1 for others
     bits 32-62    2^31 - 1 - UTF-8 bytes of the text where the longest is kept; 0 where the first is
     bits 0-31     the id
 
-The lower rank is kept. Ranks are unique, so the order is total, and the id is part of them, so two documents are
-compared, sorted and written by rank alone. Nothing is held per document but, for an earlier run, a bit.
+The document with the lower rank is kept. Ranks are unique, so the order is total. A rank contains the id, so documents
+are compared, sorted and written by rank alone. What the proofs say of each document is a row of a table on disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.sketch.sketch_shard import ShardSketch
+from pilekit.dedup.scratch_space import scratch_array
+from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError, visible
 
 Keep = Literal["longest", "first"]
@@ -31,6 +33,9 @@ MAX_DOCUMENTS = 1 << 32
 _NOT_AGAINST = np.uint64(1 << 63)
 _LONGEST = (1 << 31) - 1
 
+ROW = np.dtype([("number", "<u4"), ("text_bytes", "<u4"), ("label", "<u4")])
+"""A document in the table: its number in its shard, its UTF-8 bytes, and the place of its subset in `labels`."""
+
 
 def ids_of(ranks: Ranks) -> Ids:
     """The ids in these ranks."""
@@ -38,7 +43,7 @@ def ids_of(ranks: Ranks) -> Ids:
 
 
 def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], keep: Keep, *, against: bool) -> Ranks:
-    """The ranks of documents: their ids, the UTF-8 bytes of their texts, and whether they are of the earlier run."""
+    """The ranks of documents with these ids and sizes; `against`: they are of an earlier run."""
     ranks = ids.astype(np.uint64)
     if keep == "longest":
         ranks |= (_LONGEST - text_bytes.astype(np.int64)).astype(np.uint64) << np.uint64(32)
@@ -48,17 +53,26 @@ def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], 
 class Population:
     """Sketched documents with ids and ranks.
 
-    sketches   all sketches, of the earlier run first
-    base       the id of each sketch's first document, and the number of all documents; int64 [sketches + 1]
-    documents  how many ids there are; some may be of documents that the earlier run removed, and are never given out
-    first_own  the id from which on documents are those of this run, not of the earlier one
+    sketches    all sketches, those of earlier runs first
+    base        the id of each sketch's first document, then the number of all documents; int64 [sketches + 1]
+    documents   number of ids; those of documents that an earlier run removed are not used
+    first_own   the first id that is not of an earlier run
+    labels      names of the subsets, in alphabetical order
+    table       a `ROW` for each id
     """
 
-    def __init__(self, sketches: Sequence[ShardSketch], keep: Keep, against: Iterable[tuple[ShardSketch, Mask]] = ()):
+    def __init__(
+        self,
+        sketches: Sequence[ShardSketch],
+        keep: Keep,
+        folder: Path,
+        against: Iterable[tuple[ShardSketch, Mask]] = (),
+    ):
         """Number the documents of `sketches`, which are in corpus order.
 
         keep      "longest": of similar documents the longest is kept, of equally long ones the first; or "first"
-        against   sketches of an earlier run, each with what it kept: bool, by document number
+        folder    for the table
+        against   sketches of earlier runs, each with a bool by document number: what the run kept
         """
         self.keep = keep
         self.sketches: list[ShardSketch] = []
@@ -76,33 +90,35 @@ class Population:
         if self.documents > MAX_DOCUMENTS:
             raise PilekitError(
                 f"{self.documents:,} documents are more than can be compared at once ({MAX_DOCUMENTS:,}); take fewer "
-                "subsets, or deduplicate parts of the corpus each for itself"
+                "subsets, or deduplicate parts of the corpus separately"
             )
+        self.labels = sorted({label for sketch in self.sketches for label in sketch.subset_names})
+        code_of = {label: code for code, label in enumerate(self.labels)}
+        self.table = scratch_array(folder, ROW, self.documents)
+        begin = 0
+        for sketch in self.sketches:
+            codes = np.array([code_of[label] for label in sketch.subset_names], dtype=np.uint32)
+            for chunk in sketch.chunks(["number", "text_bytes", "subset"]):
+                rows = self.table[begin : begin + len(chunk["number"])]
+                rows["number"], rows["text_bytes"] = chunk["number"], chunk["text_bytes"]
+                rows["label"] = codes[chunk["subset"]]
+                begin += len(rows)
 
     def chunks(self, columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, npt.NDArray[Any]]]]:
         """(ranks, columns of the sketches) of all documents, in the order of ids, at most 65,536 at a time.
 
-        Documents that the earlier run removed are left out.
+        Documents that an earlier run removed are left out.
         """
+        begin = 0
         for place, sketch in enumerate(self.sketches):
-            mask = self._masks[place] if place < len(self._masks) else None
-            wanted = [*columns, "text_bytes"] if mask is None else [*columns, "text_bytes", "number"]
-            first = int(self.base[place])
-            for chunk in sketch.chunks(list(dict.fromkeys(wanted))):
-                sizes = chunk["text_bytes"]
-                ids = np.arange(first, first + len(sizes))
-                first += len(sizes)
-                ranks = ranks_of(ids, sizes, self.keep, against=place < len(self._masks))
-                values = {name: chunk[name] for name in columns}
-                if mask is not None:
-                    numbers = chunk["number"]
+            for chunk in sketch.chunks(columns):
+                rows = self.table[begin : begin + len(chunk[columns[0]])]
+                ids = np.arange(begin, begin + len(rows))
+                begin += len(rows)
+                ranks = ranks_of(ids, rows["text_bytes"], self.keep, against=place < len(self._masks))
+                if place < len(self._masks):
+                    mask, numbers = self._masks[place], rows["number"]
                     kept = (mask[numbers >> 3] >> (numbers & 7).astype(np.uint8)) & 1 == 1
-                    ranks, values = ranks[kept], {name: column[kept] for name, column in values.items()}
+                    ranks, chunk = ranks[kept], {name: column[kept] for name, column in chunk.items()}
                 if len(ranks):
-                    yield ranks, values
-
-    def locate(self, ids: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(which of `sketches`, which row of it) of these ids, in any order; int64 [ids] each."""
-        ids = ids.astype(np.int64)
-        places = np.searchsorted(self.base, ids, side="right") - 1
-        return places, ids - self.base[places]
+                    yield ranks, chunk

@@ -1,11 +1,11 @@
 """The summary of a run: what was read, kept and removed, per subset; and the check that nothing got lost.
 
-Documents read are counted when shards are sketched, kept ones when masks are written, removed ones when the proofs are.
-These are three counts of three things, and must come out even in every subset:
+Read documents are counted by the sketches, kept ones by the masks, removed ones by the proofs. These are three
+independent counts, and in every subset:
 
     read = kept + removed + skipped (+ left out)
 
-Skipped are bad lines, which have no subset; left out are the documents of other subsets where only some are asked for.
+Skipped are bad lines, which have no subset. Left out are documents of other subsets, with `only`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def summarize(
     threshold: float,
     compared: Counts,
 ) -> dict[str, Any]:
-    """The summary as `summary.json` holds it; `PilekitError` if the counts do not come out even.
+    """The summary as `summary.json` holds it; `PilekitError` if the counts do not add up.
 
     kept    (documents, bytes of text) of each subset
     """

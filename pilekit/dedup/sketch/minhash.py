@@ -14,11 +14,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.sketch.shingles import Bytes, UInt64, begin_document, next_shingles
+from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64, begin_document, next_shingles
 from pilekit.kernels import compiled
 
 UInt32 = npt.NDArray[np.uint32]
-Int64 = npt.NDArray[np.int64]
 
 SHINGLES_AT_A_TIME = 4096
 """Bounds memory for a document of any length, and keeps its hashes in the cache between the two loops."""

@@ -1,11 +1,11 @@
-"""What a sketch is: a Parquet file with all that matching needs to know of a shard's documents.
+"""The sketch of a shard: a Parquet file with all that matching needs to know of its documents.
 
 A row for each selected document, in the shard's order: `number`, `text_bytes`, `subset`, the xxh3_128 of its text
-(`hash_high`, `hash_low`) and a key for each band (`key_000`, ...). Columns lie plain in row groups of 65,536, so that
-one of them is read without the others, at the speed of the disk and in bounded memory. What concerns the whole shard,
-documents of other subsets included, is the `SketchHeader` in the file's key-value metadata.
+(`hash_high`, `hash_low`) and a key for each band (`key_000`, ...). Columns are stored plain in row groups of 65,536, so
+each is read without the others, at the speed of the disk and in bounded memory. The `SketchHeader` in the file's
+metadata describes the whole shard, with the documents of other subsets.
 
-Pages have checksums and the header has a sum, so that damage is an error and never a wrong answer.
+Pages have checksums and the header has a sum, so damage is an error and never a wrong answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import xxhash
 
 from pilekit import __version__
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.damage import LISTED_BAD_LINES
 
 FORMAT = 1
 SUFFIX = ".parquet"
@@ -38,10 +37,10 @@ Column = npt.NDArray[Any]
 
 
 class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sketch says of its shard as a whole, and what it was made of."""
+    """The shard as a whole, and how its sketch was made."""
 
     format: int
-    """Version of the sketch's own layout."""
+    """Version of the sketch's layout."""
     pilekit: str
     """Version of pilekit that made it."""
     shard: str
@@ -59,17 +58,13 @@ class SketchHeader(msgspec.Struct, frozen=True, kw_only=True):
     bands: int
     rows: int
     lines: Count
-    """The numbers of all documents, selected or not, are below."""
+    """One more than the number of the last document, selected or not."""
     skipped: Count
     """Bad lines passed over."""
     examples: list[tuple[Count, str]]
-    """The first of them: (line counted from 1, reason)."""
+    """The first bad lines: (line counted from 1, reason)."""
     counts: dict[str, tuple[Count, Count]]
     """(documents, UTF-8 bytes of their texts) of each subset, selected or not, in alphabetical order."""
-
-
-class _Version(msgspec.Struct):
-    format: int
 
 
 @dataclass(frozen=True)
@@ -81,13 +76,13 @@ class ShardSketch:
 
     @property
     def documents(self) -> int:
-        """How many rows it has: the selected documents."""
+        """Number of rows: the selected documents."""
         counts, selected = self.header.counts, self.header.subsets
         return sum(counts[name][0] for name in counts if selected is None or name in selected)
 
     @property
     def subset_names(self) -> list[str]:
-        """What the numbers in the column `subset` stand for, as `chunks` gives it."""
+        """The names for the numbers in the column `subset` of `chunks`."""
         return list(self.header.counts)
 
     def chunks(self, columns: Sequence[str]) -> Iterator[dict[str, Column]]:
@@ -117,7 +112,7 @@ class ShardSketch:
 
 
 def sketch_schema(bands: int) -> pa.Schema:
-    """The columns of a sketch with so many bands."""
+    """The columns of a sketch with this number of bands."""
     types = {
         "number": pa.uint32(),
         "text_bytes": pa.uint32(),
@@ -136,7 +131,7 @@ def key_column(band: int) -> str:
 
 @contextmanager
 def sketch_writer(file: BinaryIO, bands: int) -> Iterator[pq.ParquetWriter]:
-    """A writer of tables of `sketch_schema`, each of which is to be one row group."""
+    """A writer of tables of `sketch_schema`; each table becomes one row group."""
     with pq.ParquetWriter(
         file,
         sketch_schema(bands),
@@ -155,7 +150,7 @@ def header_metadata(header: SketchHeader) -> dict[bytes, bytes]:
 
 
 def load_sketch(path: str | Path) -> ShardSketch:
-    """Load the sketch at a path; `PilekitError` if it is not one, is damaged, or of another format."""
+    """Load the sketch at a path; `PilekitError` if it is none, is damaged, or has another format."""
     path = str(path)
     with _opened(path) as table:
         metadata = table.metadata
@@ -165,28 +160,27 @@ def load_sketch(path: str | Path) -> ShardSketch:
             raise _damaged(path, error) from error
     values = metadata.metadata or {}
     if _HEADER_KEY not in values or _SUM_KEY not in values:
-        raise _no_sketch(path, "it does not say that it is one")
+        raise _no_sketch(path, "it has no header")
     text = values[_HEADER_KEY]
     try:
-        version = msgspec.json.decode(text, type=_Version).format
-        if version != FORMAT:
-            raise PilekitError(
-                f"{visible(path)}: is a sketch of format {version}, this pilekit {__version__} reads format {FORMAT}; "
-                "make it anew"
-            )
         if values[_SUM_KEY] != xxhash.xxh3_64_hexdigest(text).encode():
             raise ValueError("its header does not match its sum")
         header = msgspec.json.decode(text, type=SketchHeader)
     except (msgspec.DecodeError, ValueError) as error:
         raise _damaged(path, error) from error
-    if not schema.equals(sketch_schema(header.bands), check_metadata=False):
-        raise _no_sketch(path, "its columns are others")
+    if header.format != FORMAT:
+        raise PilekitError(
+            f"{visible(path)}: is a sketch of format {header.format}, this pilekit {__version__} reads format "
+            f"{FORMAT}; run dedup again to make it"
+        )
     sketch = ShardSketch(path, header)
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    if sum(groups) != sketch.documents or any(not 0 < rows <= ROWS_PER_GROUP for rows in groups):
-        raise _damaged(path, ValueError("it has another number of documents than it says"))
-    if len(header.examples) != min(header.skipped, LISTED_BAD_LINES):
-        raise _damaged(path, ValueError("it lists more or fewer bad lines than there are"))
+    if (
+        not schema.equals(sketch_schema(header.bands), check_metadata=False)
+        or sum(groups) != sketch.documents
+        or any(not 0 < rows <= ROWS_PER_GROUP for rows in groups)
+    ):
+        raise _damaged(path, ValueError("its rows are not those that its header describes"))
     return sketch
 
 

@@ -19,33 +19,20 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import Manifest, shard_of
+from pilekit.corpus import Manifest
 from pilekit.dedup.sketch import sketch_format as sketch_file
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
-from pilekit.dedup.sketch.sketch_shard import ShardSketch, key_column, load_sketch, sketch_shard
+from pilekit.dedup.sketch.sketch_format import ShardSketch, key_column, load_sketch
 from pilekit.errors import PilekitError
 from tests.benchmarks.generating import write_shard
+from tests.dedup.sketching import sketch
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
 from tests.small_disk import small_disk
 
 BANDS = Bands(5, 3)
 KEYS = [key_column(band) for band in range(BANDS.bands)]
 COLUMNS = ["number", "text_bytes", "subset", "hash_high", "hash_low", *KEYS]
-
-
-def sketch(path: Path, folder: Path, **settings: Any) -> ShardSketch:
-    arguments: dict[str, Any] = {
-        "bands": BANDS,
-        "ngram": 3,
-        "subsets": None,
-        "manifest": None,
-        "on_error": "raise",
-        "folder": folder,
-        "advance": lambda amount: None,
-        **settings,
-    }
-    return sketch_shard(shard_of(str(path)), **arguments)
 
 
 def rows_of(sketch: ShardSketch) -> list[tuple[Any, ...]]:

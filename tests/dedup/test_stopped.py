@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pilekit import PilekitError
-from pilekit.dedup import steps
-from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup import run as steps
+from pilekit.dedup.run import deduplicate
 from tests.dedup.checking import check, corpus_documents
-from tests.dedup.test_deduplicate import planted_corpus
+from tests.dedup.test_run import planted_corpus
 from tests.stopping import interrupt, kill, stop_when, tree
 
 # One process that makes nothing but children: each dies at another moment, just before or behind a renaming, and so at
@@ -24,7 +24,7 @@ from tests.stopping import interrupt, kill, stop_when, tree
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from pilekit.dedup.deduplicate import deduplicate
+from pilekit.dedup.run import deduplicate
 
 data, folder, before, moments = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "before", sys.argv[4]
 real = os.rename, os.replace
@@ -110,11 +110,7 @@ def killed_everywhere(corpus: Path, whole: dict[str, bytes], folder: Path, when:
 STEPS = {
     "pilekit.json",
     "sketches",
-    "exact",
-    "match",
     "sets",
-    "resolve",
-    "choose",
     "removed.parquet",
     "masks",
     "clean",
@@ -233,7 +229,7 @@ def fail(*arguments: Any, **options: Any) -> None:
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("moment", ["find_exact", "store_shingles", "resolve", "mask_shard", "clean_shard"])
+@pytest.mark.parametrize("moment", ["find_exact", "store_shingles", "Resolver", "mask_shard", "clean_shard"])
 def test_a_shard_that_changes_meanwhile_is_named(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest, shard_of
-from pilekit.dedup.output.apply import clean_shard
+from pilekit.dedup.output.clean_shards import clean_shard
 from pilekit.shards.fingerprint import fingerprint
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import find_index, load_index

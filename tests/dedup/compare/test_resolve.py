@@ -1,22 +1,24 @@
-"""`resolve` against the plain definition: what is removed, on account of which kept document, by which similarity."""
+"""`Resolver` against the plain definition: which documents are removed, for which kept one, at which similarity."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.compare.resolve import Counts, resolve
+from pilekit.dedup.compare import resolve as module
+from pilekit.dedup.compare.jaccard_kernels import needed
+from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.match.population import ranks_of
-from pilekit.dedup.sketch.shingles import shingle_set
+from pilekit.dedup.sketch.shingles import shared_if_enough, shingle_set
 from tests.dedup import reference
-from tests.dedup.given import Edge, all_pairs, edges_of, given_candidates, given_store, resolve_given
+from tests.dedup.given import Edge, all_pairs, resolve_given
 from tests.dedup.listed import OWN
 
 Sets = Sequence[set[int]]
@@ -68,27 +70,7 @@ def numbered(draw: st.DrawFn, sets: Sets) -> list[int]:
 
 
 @given(st.data(), st.sampled_from([0.3, 0.5, 0.8, 1.0]))
-def test_any_pairs_are_decided_as_one_at_a_time(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, threshold: float
-) -> None:
-    sets = data.draw(similar_sets())
-    ranks = data.draw(numbered(sets))
-    share = data.draw(st.sampled_from([0.1, 0.5, 1]))
-    chosen = random.Random(data.draw(st.integers(0, 999)))
-    pairs = [pair for pair in all_pairs(ranks) if chosen.random() < share]
-    edges, compared = swept(sets, ranks, pairs, threshold)
-    setting = {
-        "threshold": threshold,
-        "memory": data.draw(st.sampled_from([1, 2000, 1 << 28])),
-        "shards": data.draw(st.integers(1, 3)),
-    }
-    resolved = resolve_given(tmp_path_factory.mktemp("resolve"), sets, pairs, **setting)
-    assert edges_of(resolved) == edges
-    assert resolved.counts == Counts(compared, 0, 0)
-
-
-@given(st.data(), st.sampled_from([0.3, 0.8]))
-def test_pairs_and_runs_together_are_decided_as_all_pairs_one_at_a_time(
+def test_pairs_and_runs_are_decided_as_all_pairs_one_at_a_time(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, threshold: float
 ) -> None:
     sets = data.draw(similar_sets())
@@ -104,9 +86,10 @@ def test_pairs_and_runs_together_are_decided_as_all_pairs_one_at_a_time(
         pairs,
         [sorted(run) for run in groups],
         threshold=threshold,
-        memory=data.draw(st.sampled_from([1, 2000, 1 << 28])),
+        memory=data.draw(st.sampled_from([1, 1 << 28])),
+        shards=data.draw(st.integers(1, 3)),
     )
-    assert edges_of(resolved) == edges
+    assert resolved.edges == edges
     assert resolved.counts == Counts(compared, 0, 0)
 
 
@@ -124,7 +107,7 @@ def test_of_all_pairs_of_any_texts_the_removed_have_a_kept_partner_and_the_kept_
     sizes = np.array([len(text) for text in encoded])
     ranks = ranks_of(np.arange(len(texts)), sizes, keep, against=False).tolist()
     resolved = resolve_given(tmp_path_factory.mktemp("resolve"), sets, all_pairs(ranks), threshold=threshold)
-    removed = {edge.removed & 0xFFFFFFFF: (edge.kept & 0xFFFFFFFF, edge.similarity) for edge in edges_of(resolved)}
+    removed = {edge.removed & 0xFFFFFFFF: (edge.kept & 0xFFFFFFFF, edge.similarity) for edge in resolved.edges}
 
     similar = reference.similar_pairs(texts, threshold, ngram)
     for document, (kept, similarity) in removed.items():
@@ -152,29 +135,20 @@ def corpus_of_clusters(documents: int, seed: int = 0) -> tuple[Sets, list[int], 
     return sets, ranks.tolist(), pairs
 
 
-def test_memory_and_shards_change_nothing(tmp_path: Path) -> None:
+def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets, ranks, pairs = corpus_of_clusters(3000)
     runs = [sorted(random.Random(seed).sample(ranks, 300)) for seed in range(5)]
-    choices: list[dict[str, Any]] = [
-        {"memory": 1 << 28},
-        {"memory": 1 << 28, "shards": 7},
-        {"memory": 200_000, "shards": 2},
-        {"memory": 3_000},
-    ]
-    found = []
-    for number, setting in enumerate(choices):
-        found.append(resolve_given(tmp_path / str(number), sets, pairs, runs, **setting))
-    assert len(edges_of(found[0])) > 1000
-    for resolved in found[1:]:
-        assert resolved.edges.path.read_bytes() == found[0].edges.path.read_bytes()
-        assert resolved.counts == found[0].counts
+    expected = resolve_given(tmp_path / "0", sets, pairs, runs)
+    assert len(expected.edges) > 1000
+    monkeypatch.setattr(module, "_MOST_TOUCHED", 3000)
+    assert resolve_given(tmp_path / "1", sets, pairs, runs, shards=7, memory=1) == expected
 
 
 def test_no_chain_removes_a_document_unlike_its_keeper(tmp_path: Path) -> None:
     """Each resembles its neighbours, but not those beyond."""
     sets = [set(range(10 * i, 10 * i + 100)) for i in range(50)]
     ranks = [OWN | i for i in range(50)]
-    neighbours = [edge.removed - OWN for edge in edges_of(resolve_given(tmp_path, sets, all_pairs(ranks)))]
+    neighbours = [edge.removed - OWN for edge in resolve_given(tmp_path, sets, all_pairs(ranks)).edges]
     assert neighbours == list(range(1, 50, 2))
 
 
@@ -182,7 +156,7 @@ def test_the_most_similar_of_the_kept_is_named_and_of_equals_the_first(tmp_path:
     sets = [set(range(100)), set(range(15, 100)), set(range(1, 101)), set(range(2, 100))]
     sets += [set(range(1000, 1100)) - {1000 + i} for i in (0, 1)] + [set(range(1000, 1100)) - {1000, 1001}]
     ranks = [OWN | i for i in range(len(sets))]
-    edges = edges_of(resolve_given(tmp_path, sets, all_pairs(ranks), threshold=0.98))
+    edges = resolve_given(tmp_path, sets, all_pairs(ranks), threshold=0.98).edges
     assert edges == [
         Edge(OWN | 2, OWN | 0, 99 / 101),
         Edge(OWN | 3, OWN | 0, 98 / 100),
@@ -193,28 +167,26 @@ def test_the_most_similar_of_the_kept_is_named_and_of_equals_the_first(tmp_path:
 
 def test_nothing_to_do_is_done(tmp_path: Path) -> None:
     resolved = resolve_given(tmp_path, [{1}, {2}])
-    assert edges_of(resolved) == []
+    assert resolved.edges == []
     assert resolved.counts == Counts(0, 0, 0)
 
 
-def test_what_is_done_is_taken_and_what_was_interrupted_is_not(tmp_path: Path) -> None:
-    sets, _, pairs = corpus_of_clusters(200)
-    candidates = given_candidates(tmp_path / "candidates", len(sets), pairs, [])
-    store = given_store(tmp_path / "store", sets)
+values = st.lists(st.integers(0, 99) | st.integers(0, 2**64 - 1), unique=True, max_size=100)
 
-    class Interrupted(Exception):
-        pass
 
-    def interrupt(_: int) -> None:
-        raise Interrupted
+def test_needed_is_the_least_number_that_reaches_the_threshold() -> None:
+    for threshold in (0.001, 1 / 3, 0.5, 0.8, 0.8000000000000002, 0.95, 1.0):
+        for one, other in product(range(1, 60), repeat=2):
+            reaching = [shared for shared in range(min(one, other) + 1) if shared / (one + other - shared) >= threshold]
+            found = needed(one, other, threshold)
+            assert found == reaching[0] if reaching else found > min(one, other)
 
-    for _ in range(2):
-        with pytest.raises(Interrupted):
-            resolve(candidates, store, 0.8, tmp_path / "resolved", 1 << 28, advance=interrupt)
-        assert not list((tmp_path / "resolved").iterdir())
-    told: list[int] = []
-    first = resolve(candidates, store, 0.8, tmp_path / "resolved", 1 << 28, advance=told.append)
-    assert sum(told) == len(pairs)
-    before = (first.edges.path.read_bytes(), first.edges.path.stat().st_ino)
-    again = resolve(candidates, store, 0.8, tmp_path / "resolved", 1 << 28, advance=interrupt)
-    assert (again.edges.path.read_bytes(), again.edges.path.stat().st_ino) == before
+
+@given(values, values)
+def test_shared_values_are_counted_unless_they_cannot_be_enough(one: list[int], other: list[int]) -> None:
+    shared = len(set(one) & set(other))
+    sets = [np.array(sorted(some), dtype=np.uint64) for some in (one, other)]
+    for enough in range(shared + 1):
+        assert shared_if_enough(*sets, enough) == shared
+    for enough in (shared + 1, shared + 2, 1000):
+        assert shared_if_enough(*sets, enough) == -1

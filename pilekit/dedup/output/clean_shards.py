@@ -1,10 +1,7 @@
-"""Apply decisions: a keep mask for every shard, and clean shards with the kept lines, byte for byte.
+"""Clean shards: the lines that a shard's mask keeps, byte for byte.
 
-A mask follows from the shard's sketch and the removed documents; no shard is read for it, but where some subsets were
-left out of the comparison and the shard has lines that are no documents, which the sketch does not list one by one.
-
-A clean shard is a copy of the lines that its mask keeps, in checksummed frames of 1 MiB that can be sought, with an
-index, whose rows are made while other threads compress: 40 % faster than reading back what was written.
+They are written in checksummed, seekable frames of 1 MiB with an index. The rows of the index are made while other
+threads compress: 40 % faster than reading the written shard again.
 """
 
 from __future__ import annotations
@@ -20,58 +17,20 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard
-from pilekit.dedup.bits import Bits, get_bits
-from pilekit.dedup.sketch.sketch_format import ShardSketch
+from pilekit.dedup.output.masks import shard_changed
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
-from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, Inputs, fingerprint
 from pilekit.shards.index.build import write_index
 from pilekit.shards.index.document_rows import DocumentRows, rows_of
 from pilekit.shards.index.format import INDEX_SUFFIX, Frames
-from pilekit.shards.keep_mask import KeepMask, read_mask, write_mask
+from pilekit.shards.keep_mask import KeepMask, read_mask
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.write.frame_writer import FRAME_BYTES, FrameWriter
 from pilekit.shards.write.reframe import cut_at_lines
 
 LEVEL = 3
-
-
-def mask_shard(
-    path: Path, shard: Shard, sketch: ShardSketch, first: int, removed: Bits, *, only: bool, manifest: Manifest
-) -> dict[str, tuple[int, int]]:
-    """Write the keep mask of a shard; returns (documents, bytes of text) kept of each subset.
-
-    first     the id of its first sketched document
-    removed   a bit for each id
-    only      whether documents that were not sketched are left out, rather than kept
-    """
-    header = sketch.header
-    selected = {name for name in header.counts if header.subsets is None or name in header.subsets}
-    kept = np.zeros(header.lines, dtype=np.bool_)
-    passed = {} if only else {name: header.counts[name] for name in header.counts if name not in selected}
-    if any(documents for documents, _ in passed.values()):
-        if sum(documents for documents, _ in header.counts.values()) == header.lines:
-            kept[:] = True
-        else:
-            with read(shard, None, "skip", manifest=manifest) as reader:
-                for batch in reader:
-                    kept[batch.numbers] = True
-    counts = np.zeros((2, len(header.counts)), dtype=np.int64)
-    for chunk in sketch.chunks(["number", "subset", "text_bytes"]):
-        ids = np.arange(first, first + len(chunk["number"])).astype(np.uint32)
-        stays = ~get_bits(removed, ids)
-        kept[chunk["number"]] = stays
-        np.add.at(counts[0], chunk["subset"], stays)
-        np.add.at(counts[1], chunk["subset"], stays * chunk["text_bytes"].astype(np.int64))
-        first += len(ids)
-    before = Fingerprint(header.size, header.sample)
-    if fingerprint(shard.path) != before:
-        raise _changed(shard)
-    write_mask(path, shard.name, before, kept)
-    of_label = zip(sketch.subset_names, counts.T.tolist(), strict=True)
-    return {**passed, **{name: (count[0], count[1]) for name, count in of_label if name in selected}}
 
 
 def clean_shard(
@@ -86,11 +45,11 @@ def clean_shard(
 ) -> list[Path]:
     """Write the lines that the mask at `mask` keeps as the shard at `path`, with its index; returns both paths.
 
-    Of a shard of which nothing is kept there is no file. The bytes do not depend on `threads`.
+    Nothing is written if the mask keeps nothing. The bytes do not depend on `threads`.
     """
     keep = read_mask(mask)
     if not keep.fits(fingerprint(shard.path)):
-        raise _changed(shard)
+        raise shard_changed(shard)
     if not keep.header.kept:
         advance(keep.header.size)
         return []
@@ -105,7 +64,7 @@ def clean_shard(
 
             def written() -> Fingerprint:
                 if kept.lines != keep.header.kept:
-                    raise _changed(shard)
+                    raise shard_changed(shard)
                 if inputs is not None:
                     inputs.check(shard)
                 file.flush()
@@ -119,7 +78,7 @@ def clean_shard(
 
 
 class _KeptLines:
-    """Writes kept lines as frames, and yields the rows of their index on the way; a `Scan`."""
+    """Writes kept lines as frames and yields the rows of their index; a `Scan`."""
 
     frames: Frames
 
@@ -151,7 +110,7 @@ class _KeptLines:
         self.frames = Frames(offsets[:, 0], offsets[:, 1], first, np.zeros_like(first))
 
     def _texts(self) -> Iterator[bytes]:
-        """The kept lines, each with its newline, some MB at a time; their rows are held."""
+        """The kept lines, each with its newline, some MB at a time. Their index rows wait in `_rows`."""
         for documents in self._reader:
             batch = documents.where(self._keep.keeps(documents.numbers))
             if len(batch):
@@ -162,10 +121,3 @@ class _KeptLines:
                 self.lines += len(batch)
                 self.content_bytes += len(text)
                 yield text
-
-
-def _changed(shard: Shard) -> PilekitError:
-    return PilekitError(
-        f"{visible(shard.path)}: was changed since it was sketched; bring it back as it was, or begin anew in another "
-        "folder"
-    )

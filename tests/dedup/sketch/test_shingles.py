@@ -6,12 +6,19 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.dedup.sketch import shingles as kernels
-from pilekit.dedup.sketch.shingles import PIECE_BYTES, begin_document, common, jaccard, next_shingles, shingle_set
+from pilekit.dedup.sketch.shingles import (
+    PIECE_BYTES,
+    begin_document,
+    jaccard,
+    next_shingles,
+    shared_if_enough,
+    shingle_set,
+    shingle_sets,
+)
 from tests.dedup import reference
 
 # What decides where words end: every byte that is next to a class of word bytes, their cases, and beyond ASCII.
@@ -21,6 +28,10 @@ NGRAMS = st.integers(1, 8)
 
 def utf8(text: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def common(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> int:
+    return shared_if_enough(one, other, 0)
 
 
 def texts(alphabet: str, most: int = 60) -> st.SearchStrategy[str]:
@@ -45,6 +56,9 @@ ADVERSARIAL = st.one_of(
 @example(["a" * n + "b" for n in range(20)], 2)
 def test_sets_are_as_large_and_share_as_much_as_the_reference_s(documents: list[str], ngram: int) -> None:
     sets = [shingle_set(utf8(text), ngram) for text in documents]
+    offsets = np.cumsum([0, *(len(text.encode()) for text in documents)], dtype=np.int64)
+    values, sizes = shingle_sets(utf8("".join(documents)), offsets, ngram)
+    assert [part.tolist() for part in np.split(values, np.cumsum(sizes)[:-1])] == [some.tolist() for some in sets]
     expected = [reference.shingles(text, ngram) for text in documents]
     for found, wanted in zip(sets, expected, strict=True):
         assert len(found) == len(wanted)
@@ -54,39 +68,38 @@ def test_sets_are_as_large_and_share_as_much_as_the_reference_s(documents: list[
         assert jaccard(sets[one], sets[other]) == reference.jaccard(expected[one], expected[other])
 
 
-@pytest.mark.parametrize("byte", range(0x80))
-def test_every_ascii_character_divides_words_or_is_part_of_one(byte: int) -> None:
-    documents = [f"left{chr(byte)}right", "left right", f"{chr(byte)} {chr(byte)}", chr(byte), chr(byte ^ 0x20)]
-    sets = [shingle_set(utf8(text), 2) for text in documents]
-    expected = [reference.shingles(text, 2) for text in documents]
-    for one, other in combinations(range(len(documents)), 2):
-        assert common(sets[one], sets[other]) == len(expected[one] & expected[other])
+def test_every_ascii_character_divides_words_or_is_part_of_one() -> None:
+    for byte in range(0x80):
+        documents = [f"left{chr(byte)}right", "left right", f"{chr(byte)} {chr(byte)}", chr(byte), chr(byte ^ 0x20)]
+        sets = [shingle_set(utf8(text), 2) for text in documents]
+        expected = [reference.shingles(text, 2) for text in documents]
+        for one, other in combinations(range(len(documents)), 2):
+            assert common(sets[one], sets[other]) == len(expected[one] & expected[other])
 
 
-@pytest.mark.parametrize("character", ["\x80", "ÿ", "é", "É", "\u2028", "日", "𝄞", "\U0010ffff"])
-def test_characters_beyond_ascii_are_parts_of_words_and_have_no_case(character: str) -> None:
-    one, joined, other_case = (
-        shingle_set(utf8(text), 1) for text in (f"a{character}b", f"a b{character}", f"a{character.swapcase()}b")
-    )
-    assert len(one) == 1
-    assert len(joined) == 2
-    assert common(one, other_case) == (character.swapcase() == character)
+def test_characters_beyond_ascii_are_parts_of_words_and_have_no_case() -> None:
+    for character in ("\x80", "ÿ", "é", "É", "\u2028", "日", "𝄞", "\U0010ffff"):
+        one, joined, other_case = (
+            shingle_set(utf8(text), 1) for text in (f"a{character}b", f"a b{character}", f"a{character.swapcase()}b")
+        )
+        assert (len(one), len(joined)) == (1, 2)
+        assert common(one, other_case) == (character.swapcase() == character)
 
 
 def lengths_around(*borders: int) -> list[int]:
     return [border + by for border in borders for by in (-9, -8, -7, -1, 0, 1, 7, 8, 9)]
 
 
-@pytest.mark.parametrize("length", lengths_around(64, 128, PIECE_BYTES, 2 * PIECE_BYTES))
-@pytest.mark.parametrize("ending", ["", " ", "x", " x", "  "])
-def test_words_and_gaps_that_cross_the_border_of_a_block_or_piece(length: int, ending: str) -> None:
-    word = "w" * length
-    for text in (word + ending, "a " + word + ending, " " * length + ending, "a" + " " * length + "b" + ending):
-        for ngram in (1, 2):
-            assert len(shingle_set(utf8(text), ngram)) == len(reference.shingles(text, ngram))
-    # The same words are the same shingles wherever they stand.
-    moved = shingle_set(utf8("b." * 9 + word + " end"), 2)
-    assert common(moved, shingle_set(utf8("a b " + word + "  end."), 2)) == 2
+def test_words_and_gaps_that_cross_the_border_of_a_block_or_piece() -> None:
+    for length in lengths_around(64, 128, PIECE_BYTES, 2 * PIECE_BYTES):
+        word = "w" * length
+        for ending in ("", " ", "x", " x", "  "):
+            for text in (word + ending, "a " + word + ending, " " * length + ending, "a" + " " * length + "b" + ending):
+                for ngram in (1, 2):
+                    assert len(shingle_set(utf8(text), ngram)) == len(reference.shingles(text, ngram))
+        # The same words are the same shingles wherever they stand.
+        moved = shingle_set(utf8("b." * 9 + word + " end"), 2)
+        assert common(moved, shingle_set(utf8("a b " + word + "  end."), 2)) == 2
 
 
 @given(

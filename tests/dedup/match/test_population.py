@@ -1,4 +1,4 @@
-"""Ids and ranks: one total order, as documented, whatever keeper rule and earlier run; and nobody is lost or twice."""
+"""Ids and ranks: one total order, as documented, for every keeper rule and earlier run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.corpus import shard_of
 from pilekit.dedup.match.population import MAX_DOCUMENTS, Population, ids_of, ranks_of
 from pilekit.dedup.sketch.bands import Bands
-from pilekit.dedup.sketch.sketch_shard import ShardSketch, sketch_shard
+from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.errors import PilekitError
 from tests.dedup import reference
+from tests.dedup.sketching import sketch
 from tests.shards.making import record
 
 Keep = Literal["longest", "first"]
@@ -33,19 +33,7 @@ def sketched(folder: Path, shards: Sequence[Sequence[str | None]], subsets: list
         labels = ["ArXiv" if number % 3 == 2 else "Github" for number in range(len(texts))]
         content = [b"" if text is None else record(text, label) for text, label in zip(texts, labels, strict=True)]
         path.write_bytes(b"\n".join([*content, b""]) or b"\n")
-        sketches.append(
-            sketch_shard(
-                shard_of(str(path)),
-                lambda amount: None,
-                bands=Bands(2, 2),
-                ngram=5,
-                subsets=subsets,
-                manifest=None,
-                on_error="raise",
-                folder=folder,
-                threads=1,
-            )
-        )
+        sketches.append(sketch(path, folder, bands=Bands(2, 2), subsets=subsets, threads=1))
     return sketches
 
 
@@ -75,8 +63,9 @@ def test_ranks_sort_documents_in_keeper_order(
     keep: Keep,
     subsets: list[str] | None,
 ) -> None:
-    sketches = sketched(tmp_path_factory.mktemp("sketches"), shards, subsets)
-    population = Population(sketches, keep)
+    folder = tmp_path_factory.mktemp("sketches")
+    sketches = sketched(folder, shards, subsets)
+    population = Population(sketches, keep, folder)
     expected = [
         (place, number, text)
         for place, texts in enumerate(shards)
@@ -92,11 +81,10 @@ def test_ranks_sort_documents_in_keeper_order(
     assert ids_of(np.array(ranks, dtype=np.uint64)).tolist() == list(range(len(expected)))
     order = reference.keeper_order([text for _, _, text in expected], keep)
     assert np.argsort(np.array(ranks, dtype=np.uint64)).tolist() == order
-    shuffled = np.random.default_rng(0).permutation(len(expected)).astype(np.uint32)
-    places, rows = population.locate(shuffled)
-    numbers = [np.concatenate([np.zeros(0), *(c["number"] for c in s.chunks(["number"]))]) for s in sketches]
-    found = [(place, numbers[place][row]) for place, row in zip(places.tolist(), rows.tolist(), strict=True)]
-    assert found == [expected[document][:2] for document in shuffled]
+    labels = [population.labels[row["label"]] for row in population.table]
+    assert labels == ["ArXiv" if number % 3 == 2 else "Github" for _, number, _ in expected]
+    assert population.table["number"].tolist() == values["number"]
+    assert population.table["text_bytes"].tolist() == [len(text.encode()) for _, _, text in expected]
 
 
 @given(
@@ -113,7 +101,7 @@ def test_documents_of_an_earlier_run_come_first_and_only_those_it_kept(
     for texts, data in earlier:
         kept = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts) + 9))
         masks.append(np.array(kept, dtype=np.bool_))
-    population = Population(own, keep, ((sketch, mask) for sketch, mask in zip(before, masks, strict=True)))
+    population = Population(own, keep, tmp_path_factory.getbasetemp(), zip(before, masks, strict=True))
     sizes = [sketch.documents for sketch in [*before, *own]]
     assert population.base.tolist() == np.cumsum([0, *sizes]).tolist()
     assert population.documents == sum(sizes)
@@ -151,23 +139,8 @@ def test_the_bits_of_a_rank() -> None:
     assert ids_of(ranks).tolist() == ids.tolist()
 
 
-def pretended(sketch: ShardSketch, documents: int) -> ShardSketch:
-    return ShardSketch(sketch.path, msgspec.structs.replace(sketch.header, counts={"Github": (documents, 0)}))
-
-
 def test_more_documents_than_ids_are_an_error(tmp_path: Path) -> None:
-    (sketch,) = sketched(tmp_path, [["one"]])
-    half = pretended(sketch, MAX_DOCUMENTS // 2)
-    kept = np.ones(1, dtype=np.bool_)
-    assert Population([half], "longest", [(half, kept)]).documents == 2**32
+    (made,) = sketched(tmp_path, [["one"]])
+    header = msgspec.structs.replace(made.header, counts={"Github": (MAX_DOCUMENTS, 0)})
     with pytest.raises(PilekitError, match=r"4,294,967,297 documents are more than"):
-        Population([half, sketch], "longest", [(half, kept)])
-    most = Population([half, pretended(sketch, MAX_DOCUMENTS // 2 - 1), sketch], "first")
-    places, rows = most.locate(np.array([2**32 - 1, 2**31, 2**31 - 1], dtype=np.uint32))
-    assert (places.tolist(), rows.tolist()) == ([2, 1, 0], [0, 0, 2**31 - 1])
-
-
-def test_a_mask_that_is_too_short_is_an_error(tmp_path: Path) -> None:
-    sketches = sketched(tmp_path, [["one", "two"]])
-    with pytest.raises(PilekitError, match=r"00.jsonl: its mask is too short"):
-        Population([], "longest", [(sketches[0], np.ones(1, dtype=np.bool_))])
+        Population([ShardSketch(made.path, header), made], "longest", tmp_path)

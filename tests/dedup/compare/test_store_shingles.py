@@ -1,11 +1,10 @@
-"""The second pass: of any shard the flagged documents' sets, of a changed one none, after a kill the same again."""
+"""The second pass: the sets of the flagged documents of any shard; a changed shard is named; a killed pass resumes."""
 
 from __future__ import annotations
 
 import gzip
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,18 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest, Shard, shard_of
-from pilekit.dedup.compare import candidate_texts as flagged_texts
-from pilekit.dedup.compare import second_pass, shingle_sets
-from pilekit.dedup.compare.second_pass import store_shingles
-from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file
+from pilekit.dedup import in_threads
+from pilekit.dedup.compare import candidate_texts
+from pilekit.dedup.compare import store_shingles as module
+from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
+from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.population import Population
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import shingle_set
-from pilekit.dedup.sketch.sketch_shard import sketch_shard
 from pilekit.errors import PilekitError
 from pilekit.shards import processes
-from pilekit.shards.index.build import build_index
-from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
+from tests.dedup.sketching import sketch
+from tests.shards.making import LABELS, lines, slow_documents, some_lines, zstd_frame
 from tests.stopping import tree
 
 Document = tuple[int, str, str]
@@ -43,21 +42,9 @@ def population_of(
     manifest: Manifest | None = None,
     subsets: list[str] | None = None,
 ) -> tuple[Population, list[Shard]]:
-    shards = [shard_of(str(path)) for path in paths]
-    sketches = [
-        sketch_shard(
-            shard,
-            lambda amount: None,
-            bands=Bands(2, 2),
-            ngram=ngram,
-            subsets=subsets,
-            manifest=manifest,
-            on_error="skip",
-            folder=folder / "sketches",
-        )
-        for shard in shards
-    ]
-    return Population(sketches, "first"), shards
+    settings = {"bands": Bands(2, 2), "ngram": ngram, "subsets": subsets, "manifest": manifest, "on_error": "skip"}
+    sketches = [sketch(path, folder / "sketches", **settings) for path in paths]
+    return Population(sketches, "first", folder), [shard_of(str(path)) for path in paths]
 
 
 def bits(flagged: Sequence[bool]) -> np.ndarray:
@@ -119,11 +106,9 @@ def test_the_sets_of_flagged_documents_of_any_shard(
     flagged = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
     told: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flagged_texts, "LIST_BYTES", data.draw(st.integers(1, 100)))
-        if data.draw(st.booleans()):
-            patch.setattr(second_pass, "LARGE_BYTES", data.draw(st.integers(1, 200)))
-            patch.setattr(shingle_sets, "RANGE_VALUES", data.draw(st.integers(1, 100)))
-        patch.setattr(second_pass, "_WRITTEN", data.draw(st.integers(1, 20)))
+        patch.setattr(candidate_texts, "LIST_BYTES", data.draw(st.integers(1, 100)))
+        patch.setattr(in_threads, "LARGE_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
+        patch.setattr(module, "_WRITTEN", data.draw(st.integers(1, 20)))
         patch.setattr(processes, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
         store = store_shingles(population, shards, bits(flagged), folder / "sets", jobs=1, advance=told.append)
     check(store, texts, flagged, ngram)
@@ -148,34 +133,6 @@ def test_processes_threads_and_places_of_texts_and_labels_change_nothing(tmp_pat
     assert len(tree(tmp_path / "sets-1")) == 6
 
 
-@pytest.mark.parametrize("write", [write_zstd, write_plain, write_parquet])
-def test_with_an_index_only_frames_are_read_that_hold_a_flagged_document(
-    tmp_path: Path, write: Callable[[Path, bytes], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [f"document {i} " + " ".join(str(i * k * 7919 % 1_000_003) for k in range(2000)) for i in range(600)]
-    data = b"\n".join(map(record, texts))
-    if write is write_zstd:
-        path = tmp_path / "00.jsonl.zst"
-        path.write_bytes(b"".join(zstd_frame(record(text) + b"\n") for text in texts))
-    else:
-        path = write(tmp_path / "00", data)
-    population, shards = population_of([path], tmp_path)
-    flagged = [i in (17, 18, 21) for i in range(len(texts))]
-    whole = store_shingles(population, shards, bits(flagged), tmp_path / "whole", jobs=1)
-    check(whole, texts, flagged, 3)
-    build_index(shards[0])
-
-    def not_read(*_: object, **__: object) -> None:
-        raise AssertionError("the whole shard is read")
-
-    monkeypatch.setattr(flagged_texts, "line_blocks", not_read)
-    monkeypatch.setattr(flagged_texts, "parquet_batches", not_read)
-    told: list[int] = []
-    store_shingles(population, shards, bits(flagged), tmp_path / "some", jobs=1, advance=told.append)
-    assert tree(tmp_path / "some") == tree(tmp_path / "whole")
-    assert sum(told) == path.stat().st_size
-
-
 def other_content(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2 :] = data[len(data) // 2 :][::-1]
@@ -186,78 +143,61 @@ def shorter(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
 
-@pytest.mark.parametrize("change", [other_content, shorter, Path.unlink])
-def test_a_shard_that_is_not_the_one_that_was_sketched_is_named(tmp_path: Path, change: Callable[[Path], None]) -> None:
+def test_a_shard_that_is_not_the_sketched_one_is_named(tmp_path: Path) -> None:
     paths = [write_plain(tmp_path / f"{i}", b"\n".join(some_lines(20))) for i in range(2)]
     population, shards = population_of(paths, tmp_path)
-    change(paths[1])
-    with pytest.raises(PilekitError, match=r"1\.jsonl: (is not the shard any more|no such file)"):
-        store_shingles(population, shards, bits([True] * 40), tmp_path / "sets", jobs=1)
-    assert sorted(tree(tmp_path / "sets")) == ["0.ends", "0.sets"]
+    for change in (other_content, shorter, Path.unlink):
+        change(paths[1])
+        with pytest.raises(PilekitError, match=r"1\.jsonl: (is not the shard any more|no such file)"):
+            store_shingles(population, shards, bits([True] * 40), tmp_path / "sets", jobs=1)
+        assert sorted(tree(tmp_path / "sets")) == ["0.ends", "0.sets"]
 
 
 def test_a_shard_that_changes_while_it_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_plain(tmp_path / "0", b"\n".join(some_lines(20)))
     population, shards = population_of([path], tmp_path)
-    sound = second_pass.shingle_sets
+    sound = module.shingle_sets
 
     def changed_meanwhile(*arguments: object) -> object:
         other_content(path)
         return sound(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(second_pass, "shingle_sets", changed_meanwhile)
+    monkeypatch.setattr(module, "shingle_sets", changed_meanwhile)
     with pytest.raises(PilekitError, match=r"0\.jsonl: is not the shard any more"):
         store_shingles(population, shards, bits([True] * 20), tmp_path / "sets", jobs=1)
     assert not ends_file(tmp_path / "sets", 0).exists()
 
 
-CHANGES = {"open", "os.rename", "os.mkdir", "os.remove"}
-"""What Python tells its audit hooks before it is done."""
-
-
-def killed_at(moment: int, work: Callable[[], object]) -> bool:
-    """Do the work in a process that is killed before its file operation number `moment`; false if it has fewer."""
-    child = os.fork()
-    if child == 0:
-        count, code = 0, 1
-
-        def hook(event: str, _: object) -> None:
-            nonlocal count
-            if event in CHANGES:
-                if count == moment:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                count += 1
-
-        try:
-            sys.addaudithook(hook)
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status)
-
-
-def test_killed_at_any_moment_it_goes_on_with_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "usable_cpus", lambda: 1)
+def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
+    """Killed when the first shard is done; the next run leaves its files as they are."""
     paths = [write_plain(tmp_path / f"{i}", b"\n".join(some_lines(20 + i))) for i in range(2)]
     population, shards = population_of(paths, tmp_path)
     flagged = bits([i % 2 == 0 for i in range(41)])
     store_shingles(population, shards, flagged, tmp_path / "whole", jobs=1)
-    whole = tree(tmp_path / "whole")
-    moment, went_on = 0, 0
-    while True:
-        folder = tmp_path / str(moment)
-        killed = killed_at(moment, lambda folder=folder: store_shingles(population, shards, flagged, folder, jobs=1))  # type: ignore[misc]
-        done = ends_file(folder, 0)
-        before = done.stat().st_ino if done.exists() else None
-        store_shingles(population, shards, flagged, folder, jobs=1)
-        assert {name: content for name, content in tree(folder).items() if not name.endswith(".partial")} == whole
-        if before is not None:
-            assert done.stat().st_ino == before
-            went_on += 1
-        if not killed:
-            break
-        moment += 1
-    assert 3 < went_on < moment
+    child = os.fork()
+    if child == 0:
+        real = module.candidate_texts
+        module.candidate_texts = lambda shard, *rest, **options: (  # type: ignore[assignment]
+            real(shard, *rest, **options) if shard == shards[0] else os.kill(os.getpid(), signal.SIGKILL)
+        )
+        store_shingles(population, shards, flagged, tmp_path / "sets", jobs=1)
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    before = ends_file(tmp_path / "sets", 0).stat().st_ino
+    store_shingles(population, shards, flagged, tmp_path / "sets", jobs=1)
+    files = {name: content for name, content in tree(tmp_path / "sets").items() if not name.endswith(".partial")}
+    assert files == tree(tmp_path / "whole")
+    assert ends_file(tmp_path / "sets", 0).stat().st_ino == before
+
+
+def test_damaged_files_are_an_error(tmp_path: Path) -> None:
+    path = write_plain(tmp_path / "0", b"\n".join(some_lines(20)))
+    population, shards = population_of([path], tmp_path)
+    store_shingles(population, shards, bits([True] * 20), tmp_path, jobs=1).release()
+    content = sets_file(tmp_path, 0).read_bytes()
+    sets_file(tmp_path, 0).write_bytes(content[:-8])
+    with pytest.raises(PilekitError, match=r"0\.sets: is damaged"):
+        ShingleStore(tmp_path, population.base)
+    ends_file(tmp_path, 0).unlink()
+    with pytest.raises(PilekitError, match=r"0\.ends: cannot be read: No such file"):
+        ShingleStore(tmp_path, population.base)

@@ -1,0 +1,38 @@
+"""Kernels in threads beside the reading of a shard, with their results in order and few batches in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LARGE_BYTES = 16 << 20
+
+
+def map_in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int, *, size_of: Callable[[Item], int]
+) -> Iterator[tuple[Item, Result]]:
+    """(item, result) for each item, in order, while further items are read.
+
+    threads   0: no thread beside the caller's
+    size_of   bytes of an item; nothing is read while a large one is worked on
+    """
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        for item in items:
+            alone = threads < 1 or size_of(item) > LARGE_BYTES
+            while waiting and (alone or len(waiting) > threads):
+                done, future = waiting.popleft()
+                yield done, future.result()
+                del done, future
+            if alone:
+                yield item, function(item)
+            else:
+                waiting.append((item, pool.submit(function, item)))
+            del item
+        for done, future in waiting:
+            yield done, future.result()

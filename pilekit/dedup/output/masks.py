@@ -1,0 +1,74 @@
+"""Keep masks: one bit for each line of a shard, from the shard's sketch and the removed documents.
+
+The shard is read only if some subsets were left out of the comparison and it has lines that are no documents, because
+the sketch does not list these.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pilekit.corpus import Manifest, Shard
+from pilekit.dedup.match.population import Population
+from pilekit.dedup.output.decisions import Decisions
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.shards.keep_mask import write_mask
+from pilekit.shards.read.reader import read
+
+_AT_A_TIME = 1 << 20
+
+
+def mask_shard(
+    path: Path,
+    shard: Shard,
+    population: Population,
+    place: int,
+    decisions: Decisions,
+    *,
+    only: bool,
+    manifest: Manifest,
+) -> dict[str, tuple[int, int]]:
+    """Write the keep mask of a shard; returns (documents, bytes of text) kept of each subset.
+
+    place   of the shard's sketch in `population.sketches`
+    only    leave out documents that were not sketched, rather than keep them
+    """
+    header = population.sketches[place].header
+    passed = {name for name in header.counts if header.subsets is not None and name not in header.subsets}
+    counts = {name: header.counts[name] for name in passed if not only}
+    kept = np.zeros(header.lines, dtype=np.bool_)
+    if any(documents for documents, _ in counts.values()):
+        if sum(documents for documents, _ in header.counts.values()) == header.lines:
+            kept[:] = True
+        else:
+            with read(shard, None, "skip", manifest=manifest) as reader:
+                for batch in reader:
+                    kept[batch.numbers] = True
+    of_label = np.zeros((2, len(population.labels)), dtype=np.int64)
+    first, end = population.base[place : place + 2].tolist()
+    for begin in range(first, end, _AT_A_TIME):
+        rows = population.table[begin : min(end, begin + _AT_A_TIME)]
+        stays = ~decisions.removed(begin, begin + len(rows))
+        kept[rows["number"]] = stays
+        rows = rows[stays]
+        np.add.at(of_label[0], rows["label"], 1)
+        np.add.at(of_label[1], rows["label"], rows["text_bytes"])
+    before = Fingerprint(header.size, header.sample)
+    if fingerprint(shard.path) != before:
+        raise shard_changed(shard)
+    write_mask(path, shard.name, before, kept)
+    for name, documents, size in zip(population.labels, *of_label.tolist(), strict=True):
+        if name in header.counts and name not in passed:
+            counts[name] = (documents, size)
+    return counts
+
+
+def shard_changed(shard: Shard) -> PilekitError:
+    """The error for a shard that is not the one that was sketched."""
+    return PilekitError(
+        f"{visible(shard.path)}: was changed since it was sketched; bring it back as it was, or start again in another "
+        "folder"
+    )

@@ -1,0 +1,368 @@
+"""`deduplicate`: a corpus without copies, with a proof for every removed document.
+
+    sketch (each shard) -> exact copies -> candidates -> their shingle sets (each shard) -> resolve
+        -> removed.parquet and masks -> clean shards (each) -> summary.json
+
+Sketches, shingle sets, clean shards and the decisions are files that are complete or not there. A run that was killed
+uses them again and makes the rest. `sketches/`, `masks/`, `removed.parquet`, `summary.json` and `clean/` stay;
+`scratch/` is removed. The result depends on the shards and the parameters in the folder's header alone, not on the
+number of processes, the memory, or the order in which shards are given.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
+from pilekit.corpus.shard import STANDARD_INPUT, is_url
+from pilekit.dedup.bits import Bits, no_bits, set_bits
+from pilekit.dedup.compare.resolve import Counts, Resolver
+from pilekit.dedup.compare.store_shingles import store_shingles
+from pilekit.dedup.match.candidates import find_candidates
+from pilekit.dedup.match.exact import find_exact
+from pilekit.dedup.match.population import Keep, Population, ids_of
+from pilekit.dedup.output.clean_shards import clean_shard
+from pilekit.dedup.output.decisions import Decisions
+from pilekit.dedup.output.masks import mask_shard
+from pilekit.dedup.output.removed_table import write_removed
+from pilekit.dedup.output.summary import summarize
+from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
+from pilekit.dedup.result import REMOVED, SUMMARY, Deduplication
+from pilekit.dedup.scratch_space import (
+    STORED_BYTES_PER_DOCUMENT,
+    check_free_disk,
+    clean_bytes,
+    match_bytes,
+    set_bytes,
+    sketch_bytes,
+)
+from pilekit.dedup.sketch.bands import Bands, choose_bands
+from pilekit.dedup.sketch.minhash import SEED
+from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
+from pilekit.dedup.sketch.sketch_format import ShardSketch
+from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
+from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.selecting import check_names, stem
+from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
+from pilekit.shards.processes import STORED_BYTES_PER_PROCESS
+from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
+from pilekit.shards.read.json_records import bad_line_error
+from pilekit.shards.read.reader import OnError
+
+CLEAN, SCRATCH = "clean", "scratch"
+
+_KEY_BYTES, _ROW_BYTES = 8, 24
+
+Report = Callable[[str, int, int], None]
+"""Called with the name of the step, a further amount that is done of it, and its total, in bytes; from any thread."""
+
+
+class _Options(msgspec.Struct):
+    """The arguments of `deduplicate` that have a range."""
+
+    threshold: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    only: bool
+    ngram: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    num_perm: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    keep: Keep
+    write: bool
+    memory: Annotated[int, msgspec.Meta(ge=64 * 10**6)]
+    jobs: Annotated[int, msgspec.Meta(ge=1)] | None
+    on_error: OnError
+
+
+def deduplicate(
+    data: Corpus | str | Path | Sequence[str | Path] | None = None,
+    *,
+    subsets: str | Sequence[str] | None = None,
+    only: bool = False,
+    threshold: float = 0.8,
+    ngram: int = 5,
+    num_perm: int = 128,
+    keep: Keep = "longest",
+    against: str | Path | None = None,
+    out: str | Path = "dedup",
+    write: bool = True,
+    memory: int = 4 << 30,
+    jobs: int | None = None,
+    on_error: OnError = "raise",
+    manifest: Manifest | str | Path | None = None,
+    advance: Report | None = None,
+) -> Deduplication:
+    """Remove exact copies and near-duplicates from a corpus, and write the result into the folder `out`.
+
+    data        a `Corpus`, or a path, glob or URL, or several of them
+    subsets     compare the documents of these subsets with each other, in any spelling the manifest knows; None: all
+    only        leave out the documents of other subsets, rather than pass them through
+    threshold   least Jaccard similarity of the word n-grams of near-duplicates
+    ngram       words in an n-gram
+    num_perm    about this many MinHash permutations: as many as make bands for a recall of 0.99 at the threshold
+    keep        which of similar documents stays: the "longest" (of equally long ones the first), or the "first"
+    against     folder of an earlier run; its documents come before all of these, and before them the documents of the
+                run that it was made against
+    write       write the clean shards; else only masks and records
+    memory      bytes for sorting and comparing, at least 64 MB; beside some bits for each document, and the processes
+    jobs        number of shards at a time, each in its own process; None: one for every two CPUs
+    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed, and is in no clean shard
+    advance     receives the progress of each step
+
+    A killed run is resumed; the same run again, once finished, answers at once. `PilekitError` if the folder was made
+    from other shards or with other parameters: it names what differs.
+    """
+    try:
+        given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)
+        msgspec.convert(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
+    except msgspec.ValidationError as error:
+        raise PilekitError(f"deduplicate: {visible(str(error), 200)}") from None
+    if subsets is not None and not subsets:
+        raise PilekitError("subsets is empty, so no document is compared; name some, or give None for all")
+    if only and subsets is None:
+        raise PilekitError("`only` leaves out the documents of other subsets; name subsets too")
+    if "" in (out, against):
+        raise PilekitError(f"{'out' if out == '' else 'against'} is empty; name a folder")
+    corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
+    if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
+        raise PilekitError("standard input (-) cannot be deduplicated, as it is read twice; save it to a file first")
+    if write:
+        check_names(corpus.shards)
+    if subsets is not None:
+        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
+    bands = choose_bands(threshold, num_perm)
+    parameters = {
+        "threshold": float(threshold),
+        "ngram": ngram,
+        "num_perm": bands.num_perm,
+        "seed": SEED,
+        "bands": bands.bands,
+        "rows": bands.rows,
+        "keep": keep,
+        "subsets": None if subsets is None else sorted(subsets),
+        "only": only,
+        "write": write,
+        "text_field": corpus.manifest.text_field,
+        "label_path": corpus.manifest.label_path,
+    }
+    before = [] if against is None else earlier_runs(against, parameters)
+    parameters["against"] = before[-1].identity if before else None
+    inputs = inputs_for(out, corpus.shards)
+    with output_folder(
+        out, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
+    ) as output:
+        records = output.result(RECORDS)
+        if on_error == "raise" and records is not None and records["bad_lines"]:
+            # An earlier run skipped lines that are an error now.
+            place, line, reason = records["bad_lines"][0]
+            raise bad_line_error(BadLine(corpus.shards[place].path, line, reason))
+        if not output.finished:
+            run = _Run(corpus, output, bands, parameters, inputs, before, on_error, memory, jobs, advance)
+            run.check_free_disk()
+            if records is None:
+                sketches = run.sketch()
+                records = run.record(sketches, *run.decide(sketches))
+            run.write_clean()
+            run.finish(records["summary"])
+        return Deduplication.of(output, corpus)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The steps of a run, in their order."""
+
+    corpus: Corpus
+    output: Output
+    bands: Bands
+    parameters: dict[str, Any]
+    inputs: Inputs
+    before: Sequence[EarlierRun]
+    on_error: OnError
+    memory: int
+    jobs: int | None
+    advance: Report | None
+
+    @property
+    def scratch(self) -> Path:
+        """Folder that is removed in the end."""
+        return self.output.folder / SCRATCH
+
+    def check_free_disk(self) -> None:
+        """Raise PilekitError if the disk has no room for sketches, scratch files and clean shards."""
+        documents = sketched = 0
+        for name, (size, _) in self.inputs.fingerprints.items():
+            documents += size // STORED_BYTES_PER_DOCUMENT
+            if not (self.output.folder / SKETCHES / f"{name}{SKETCH_SUFFIX}").exists():
+                sketched += sketch_bytes(size // STORED_BYTES_PER_DOCUMENT, self.bands.bands)
+        scratch = match_bytes(documents) if self.output.result(RECORDS) is None else 0
+        check_free_disk(self.output.folder, sketched + max(scratch, self._clean_bytes()), "deduplicating")
+
+    def _clean_bytes(self) -> int:
+        """Size of the clean shards that are still to be written; scratch files are removed before them."""
+        sizes = [size for name, (size, _) in self.inputs.fingerprints.items() if self.output.result(name) is None]
+        return sum(map(clean_bytes, sizes)) if self.parameters["write"] else 0
+
+    def _check_scratch(self, needed: int, step: str) -> None:
+        check_free_disk(self.output.folder, needed, step)
+        check_free_disk(self.output.folder, self._clean_bytes(), "writing clean shards")
+
+    def sketch(self) -> list[ShardSketch]:
+        """A sketch of every shard. Scratch files that were made from other sketches are removed."""
+        folder = self.output.folder / SKETCHES
+        if not all(is_fresh(folder / f"{shard.name}{SKETCH_SUFFIX}", shard) for shard in self.corpus.shards):
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        work = functools.partial(
+            sketch_shard,
+            bands=self.bands,
+            ngram=self.parameters["ngram"],
+            subsets=self.parameters["subsets"],
+            manifest=self.corpus.manifest,
+            on_error=self.on_error,
+            folder=folder,
+            inputs=self.inputs,
+            threads=self._threads(self.corpus.shards),
+        )
+        progress = self._progress("sketching", sum(size for size, _ in self.inputs.fingerprints.values()))
+        return map_shards(work, self.corpus.shards, jobs=self._jobs(self.corpus.shards), on_progress=progress)
+
+    def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decisions, Counts]:
+        """Find out which documents are removed, and why."""
+        scratch, memory = self.scratch, self.memory
+        scratch.mkdir(parents=True, exist_ok=True)
+        population = Population(sketches, self.parameters["keep"], scratch, self._earlier_sketches())
+        shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
+        self._check_scratch(match_bytes(population.documents), "matching")
+
+        decisions, copies = Decisions(population.documents, scratch), no_bits(population.documents)
+        for pairs in find_exact(population, scratch, memory):
+            decisions.add_copies(pairs)
+            set_bits(copies, ids_of(pairs[1]))
+
+        keys = self._progress("matching", 2 * _KEY_BYTES * population.documents * self.bands.bands, _KEY_BYTES)
+        candidates = find_candidates(population, self.bands, copies, scratch, memory, jobs=self.jobs, advance=keys)
+        with candidates.rows:
+            text_bytes = _text_bytes(population, candidates.flagged)
+            self._check_scratch(set_bytes(text_bytes, population.documents), "comparing")
+            stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
+            jobs = self._jobs(shards)
+            store = store_shingles(population, shards, candidates.flagged, scratch / "sets", jobs=jobs, advance=stored)
+            resolved = self._progress("comparing", _ROW_BYTES * candidates.rows.count, _ROW_BYTES)
+            edges = Resolver(candidates, store, self.parameters["threshold"], scratch, memory // 4, advance=resolved)
+            for table in edges:
+                decisions.add_near(table)
+        return population, decisions, edges.counts
+
+    def _earlier_sketches(self) -> Iterator[tuple[ShardSketch, Any]]:
+        for run in self.before:
+            for sketch, mask in zip(run.sketches(), run.masks(), strict=True):
+                yield sketch, mask.unpacked()
+
+    def record(
+        self, sketches: Sequence[ShardSketch], population: Population, decisions: Decisions, compared: Counts
+    ) -> dict[str, Any]:
+        """Write `removed.parquet` and the masks, and note the summary, which is checked."""
+        folder = self.output.folder
+        repeated = {subset.name for subset in self.corpus.manifest.subsets if (subset.epochs or 0) > 1}
+        train = {shard.name for shard in self.corpus.shards if shard.split in ("train", None)}
+        removed = write_removed(
+            folder / REMOVED,
+            population,
+            decisions,
+            header={"parameters": self.parameters, "inputs": self.inputs.fingerprints},
+            is_repeated=lambda shard, subset: subset in repeated and shard in train,
+        )
+        only, masks = self.parameters["only"], [_mask_file(self.output, shard) for shard in self.corpus.shards]
+        kept: dict[str, tuple[int, int]] = {}
+        for place, shard in enumerate(self.corpus.shards):
+            row = len(population.sketches) - len(sketches) + place
+            counts = mask_shard(
+                masks[place], shard, population, row, decisions, only=only, manifest=self.corpus.manifest
+            )
+            for name, (documents, size) in counts.items():
+                before = kept.get(name, (0, 0))
+                kept[name] = (before[0] + documents, before[1] + size)
+        threshold = self.parameters["threshold"]
+        summary = summarize(
+            sketches, kept, removed, only=only, bands=self.bands, threshold=threshold, compared=compared
+        )
+        bad_lines = [[place, *example] for place, sketch in enumerate(sketches) for example in sketch.header.examples]
+        records = {"summary": summary, "bad_lines": bad_lines[:LISTED_BAD_LINES]}
+        self.output.note(RECORDS, records, folder / REMOVED, *masks)
+        return records
+
+    def write_clean(self) -> None:
+        """Write the clean shards, if asked for, and note for each shard where it was read."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        waiting = [shard for shard in self.corpus.shards if self.output.result(shard.name) is None]
+        work = functools.partial(
+            _finish_shard,
+            output=self.output,
+            inputs=self.inputs,
+            write=self.parameters["write"],
+            threads=self._threads(waiting),
+            manifest=self.corpus.manifest,
+        )
+        if not self.parameters["write"]:
+            map_shards(work, waiting, jobs=1)
+            return
+        total = sum(size for size, _ in self.inputs.fingerprints.values())
+        progress = self._progress("writing", total)
+        progress(total - sum(self.inputs.fingerprints[shard.name][0] for shard in waiting))
+        map_shards(work, waiting, jobs=self._jobs(waiting), on_progress=progress)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary, and note where the earlier run was."""
+        with write_atomically(self.output.folder / SUMMARY) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+        against = str(self.before[-1].folder.absolute()) if self.before else None
+        self.output.note(DONE, {"against": against}, self.output.folder / SUMMARY)
+
+    def _jobs(self, shards: Sequence[Shard]) -> int:
+        if any(shard.path.startswith("memory://") for shard in shards):
+            return 1  # Only this process has these files.
+        jobs = self.jobs
+        if jobs is None:
+            # The threads of a process keep two CPUs busy, and start at once.
+            worth = 1 + sum(shard.size or 0 for shard in shards) // STORED_BYTES_PER_PROCESS
+            jobs = min(usable_cpus() // 2, worth)
+        return max(1, min(jobs, len(shards)))
+
+    def _threads(self, shards: Sequence[Shard]) -> int:
+        return max(1, usable_cpus() // self._jobs(shards))
+
+    def _progress(self, step: str, total: int, unit: int = 1) -> Advance:
+        advance = self.advance
+        return (lambda amount: None) if advance is None else lambda amount: advance(step, unit * amount, total)
+
+
+def _finish_shard(
+    shard: Shard, advance: Advance, *, output: Output, inputs: Inputs, write: bool, threads: int, manifest: Manifest
+) -> None:
+    files: list[Path] = []
+    if write:
+        path, mask = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst"), _mask_file(output, shard)
+        files = clean_shard(shard, advance, path=path, mask=mask, inputs=inputs, threads=threads, manifest=manifest)
+    output.note(shard.name, {"path": shard.path if is_url(shard.path) else str(Path(shard.path).absolute())}, *files)
+
+
+def _mask_file(output: Output, shard: Shard) -> Path:
+    return output.path(f"{MASKS}/{shard.name}", MASK_SUFFIX)
+
+
+def _text_bytes(population: Population, flagged: Bits) -> int:
+    """Bytes of text of the flagged documents."""
+    size, at_a_time = 0, 1 << 20
+    for begin in range(0, population.documents, at_a_time):
+        sizes = population.table["text_bytes"][begin : begin + at_a_time]
+        chosen = np.unpackbits(flagged[begin // 8 :], count=len(sizes), bitorder="little")
+        size += int(sizes[chosen.view(np.bool_)].sum(dtype=np.int64))
+    return size
