@@ -236,7 +236,10 @@ def _hashes(ranks: UInt64, begins: Int64, lengths: Int64) -> UInt64:
 @compiled()
 def _pairs(ranks: UInt64, begins: Int64, lengths: Int64) -> Table:
     """(later rank, 0, earlier rank) of all pairs of each run, but for those of two documents of earlier runs."""
-    out = np.zeros((3, (lengths * (lengths - 1) // 2).sum()), dtype=np.uint64)
+    count = 0
+    for length in lengths:
+        count += length * (length - 1) // 2
+    out = np.zeros((3, count), dtype=np.uint64)
     count = 0
     for i in range(len(begins)):
         run = ranks[begins[i] : begins[i] + lengths[i]]
