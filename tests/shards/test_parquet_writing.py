@@ -1,4 +1,4 @@
-"""Parquet shards as we write them: what `read`, pyarrow, `datasets` and polars make of them."""
+"""Written Parquet shards are read back by `read`, pyarrow, `datasets` and polars."""
 
 from __future__ import annotations
 
@@ -43,38 +43,29 @@ def pairs_read(path: Path, **arguments: Any) -> list[tuple[str, str]]:
         return [pair for batch in reader for pair in zip(batch.texts, batch.subsets, strict=True)]
 
 
-@given(documents)
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]]) -> None:
-    path = write(tmp_path_factory.mktemp("parquet") / "00.parquet", pairs)
+@given(documents, st.integers(1, 9))
+def test_documents_are_read_back_and_the_bytes_depend_on_them_alone(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]], size: int
+) -> None:
+    folder = tmp_path_factory.mktemp("parquet")
+    path = write(folder / "00.parquet", pairs)
     assert pairs_read(path) == pairs
     assert pq.read_table(path).to_pylist() == [
         {"text": text, "meta": {"pile_set_name": None if label == "(none)" else label}} for text, label in pairs
     ]
+    assert write(folder / "b.parquet", pairs, size=size).read_bytes() == path.read_bytes()
 
 
-@given(documents, st.integers(1, 9))
-def test_the_bytes_depend_on_the_documents_alone(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]], size: int
-) -> None:
-    folder = tmp_path_factory.mktemp("parquet")
-    assert write(folder / "a.parquet", pairs).read_bytes() == write(folder / "b.parquet", pairs, size=size).read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("label_path", "kind"),
-    [
+def test_the_manifest_names_the_columns(tmp_path: Path) -> None:
+    pairs = [("one", "X"), ("two", "(none)"), ("three", "Y")]
+    for label_path, kind in [
         ("source", pa.string()),
         ("a.b.c", pa.struct([("b", pa.struct([("c", pa.string())]))])),
-    ],
-)
-def test_columns_are_where_the_manifest_says(tmp_path: Path, label_path: str, kind: pa.DataType) -> None:
-    pairs = [("one", "X"), ("two", "(none)"), ("three", "Y")]
-    format = RecordFormat("body", tuple(label_path.split(".")))
-    path = write(tmp_path / "00.parquet", pairs, format)
-    schema = pq.read_schema(path)
-    assert (schema.names, schema.types) == (["body", label_path.split(".")[0]], [pa.string(), kind])
-    manifest = Manifest(name="mine", text_field="body", label_path=label_path)
-    assert pairs_read(path, manifest=manifest) == pairs
+    ]:
+        path = write(tmp_path / "00.parquet", pairs, RecordFormat("body", tuple(label_path.split("."))))
+        schema = pq.read_schema(path)
+        assert (schema.names, schema.types) == (["body", label_path.split(".")[0]], [pa.string(), kind])
+        assert pairs_read(path, manifest=Manifest(name="mine", text_field="body", label_path=label_path)) == pairs
 
 
 def test_row_groups_are_bounded_in_text_and_in_rows(tmp_path: Path) -> None:
@@ -89,7 +80,7 @@ def test_row_groups_are_bounded_in_text_and_in_rows(tmp_path: Path) -> None:
     assert len(pairs_read(empty)) == 140_000
 
 
-def test_a_flipped_bit_is_noticed_by_whoever_checks(tmp_path: Path) -> None:
+def test_a_flipped_bit_does_not_pass_the_checksum(tmp_path: Path) -> None:
     text = bytes(np.random.default_rng(0).integers(97, 123, 100_000, dtype=np.uint8)).decode()
     path = write(tmp_path / "00.parquet", [(text, "Github")])
     stored = bytearray(path.read_bytes())
@@ -99,7 +90,7 @@ def test_a_flipped_bit_is_noticed_by_whoever_checks(tmp_path: Path) -> None:
         pq.read_table(path, page_checksum_verification=True)
 
 
-def test_nothing_is_left_of_a_file_whose_writing_failed(tmp_path: Path) -> None:
+def test_nothing_is_left_when_writing_fails(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), parquet_writer(tmp_path / "00.parquet", PILE) as writer:
         writer.write(batches([("text", "Github")])[0])
         raise ZeroDivisionError
@@ -132,7 +123,7 @@ print(json.dumps([(row["text"], row["meta"]["pile_set_name"]) for row in data]))
     ("name", "requirements", "script"),
     [("polars", ["polars==2.1.0"], POLARS), ("datasets-alone", ["datasets==5.2.0"], DATASETS)],
 )
-def test_other_tools_load_it_as_it_is(tmp_path: Path, name: str, requirements: list[str], script: str) -> None:
+def test_other_tools_load_the_file(tmp_path: Path, name: str, requirements: list[str], script: str) -> None:
     pairs = [
         (f"{number} naïve \0 “text” \n{'x' * (number % 7) * 100_000}", label)
         for number in range(40)
