@@ -1,13 +1,13 @@
-"""A worker process of the local engine: takes one item after the other through a pipe, sends back what became of it.
+"""A worker process of the local engine: takes items through a pipe, one after the other, and sends back the results.
 
-Each worker has a pipe of its own and shares no lock with anyone, so a worker that is killed in the middle of anything
-(the kernel's out-of-memory killer does that) cannot leave the others or the parent waiting.
+Each worker has its own pipe and shares no lock with any other process. So a worker that is killed at any moment, for
+example by the kernel's out-of-memory killer, leaves nobody waiting.
 
-SIGTERM, by which the parent stops a worker, is an exception in its main thread, so that what it was at clears up after
-itself: no half-written file stays. Then it dies of the signal, as it would have.
+The parent stops a worker with SIGTERM. It raises SystemExit in the worker's main thread, so that the work cleans up and
+leaves no half-written file. Then the worker dies of the signal.
 
-Messages to the worker: (function, item), pickled together. Messages from the worker: `Ready`, `Progress`, `Done`,
-`Failed`, as the small tuples below.
+The parent sends (function, item), pickled. The worker sends pickled pairs: ("ready", None), ("progress", bytes done
+since the last one), ("done", result) and ("failed", exception).
 """
 
 from __future__ import annotations
@@ -21,21 +21,14 @@ import time
 import traceback
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import NoReturn
 
 PROGRESS_SECONDS = 0.1
-"""Progress is gathered for this long: a message per few megabytes would cost more than it tells."""
-
-
-class Message(NamedTuple):
-    """What a worker says; `value` is None, further bytes, the result, or the exception."""
-
-    kind: Literal["ready", "progress", "done", "failed"]
-    value: Any = None
+"""Progress is collected this long, because a message for every few megabytes would cost too much."""
 
 
 class _Sender:
-    """Sends messages; safe to call from any thread, because readers report progress from their decoding thread."""
+    """Sends messages. Any thread may call it, because readers report progress from their decoding thread."""
 
     def __init__(self, pipe: Connection):
         self.pipe = pipe
@@ -56,18 +49,18 @@ class _Sender:
 
     def _flush(self) -> None:
         if self.unsent:
-            self.pipe.send_bytes(pickle.dumps(Message("progress", self.unsent)))
+            self.pipe.send_bytes(pickle.dumps(("progress", self.unsent)))
         self.unsent, self.last = 0, time.monotonic()
 
 
 def work(pipe: Connection, environment: dict[str, str]) -> None:
-    """The worker's main function: ends when the parent closes its end of the pipe.
+    """The worker's main function. It ends when the parent closes its end of the pipe.
 
-    environment   the parent's of today; the server that forked this process has the environment of its own start
+    environment   the parent's environment now; the server that forked this process has that of its own start
     """
     os.environ.clear()
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends Ctrl-C to all; stopping is the parent's to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends Ctrl-C to all processes; only the parent stops us.
     signal.signal(signal.SIGTERM, _leave)
     try:
         _serve(pipe)
@@ -77,15 +70,15 @@ def work(pipe: Connection, environment: dict[str, str]) -> None:
 
 
 def _leave(number: int, frame: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would break off the clearing up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one would interrupt the cleaning up.
     sys.exit()
 
 
 def _serve(pipe: Connection) -> None:
-    """Work on what comes through the pipe."""
+    """Work on the items that come through the pipe."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     sender = _Sender(pipe)
-    sender.finish(pickle.dumps(Message("ready")))
+    sender.finish(pickle.dumps(("ready", None)))
     while True:
         try:
             payload = pipe.recv_bytes()
@@ -93,9 +86,9 @@ def _serve(pipe: Connection) -> None:
             return
         try:
             function, item = pickle.loads(payload)
-            message = pickle.dumps(Message("done", function(item, sender.advance)))
+            message = pickle.dumps(("done", function(item, sender.advance)))
         except Exception as error:
-            message = pickle.dumps(Message("failed", _portable(error)))
+            message = pickle.dumps(("failed", _portable(error)))
         try:
             sender.finish(message)
         except OSError:
@@ -104,7 +97,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _die_with_parent() -> None:
-    """A parent that is killed cannot stop its workers: they notice by themselves."""
+    """End when the parent ends. A parent that is killed cannot stop its workers."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -112,7 +105,7 @@ def _die_with_parent() -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """`error` with its traceback as a note; as a RuntimeError if the exception itself does not survive pickling."""
+    """`error` with its traceback as a note, or a RuntimeError with its text if it cannot be pickled."""
     where = "".join(traceback.format_exception(error))
     try:
         copy: Exception = pickle.loads(pickle.dumps(error))

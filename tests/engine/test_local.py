@@ -52,13 +52,6 @@ def process_id(item: int, advance: Advance) -> int:
     return os.getpid()
 
 
-def process_id_beside_another(folder: str, advance: Advance) -> int:
-    """When two processes have begun: one alone might be done before the other has started."""
-    (Path(folder) / str(os.getpid())).touch()
-    wait_for(lambda: len(list(Path(folder).iterdir())) == 2)
-    return os.getpid()
-
-
 def touch_then_fail(item: tuple[str, str], advance: Advance) -> None:
     path, how = item
     Path(path).write_text(how)
@@ -99,34 +92,18 @@ def large_result(item: int, advance: Advance) -> bytes:
     return bytes(5_000_000)
 
 
-def write_start(item: str, advance: Advance) -> int:
-    Path(item).touch()
-    return 0
-
-
 def nested(item: int, advance: Advance) -> list[int]:
     return map_shards(square, [item, item + 1], jobs=2)
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3, None])
-def test_results_come_in_the_order_of_the_items(jobs: int | None) -> None:
-    assert map_shards(later_first, range(7), jobs=jobs) == list(range(7))
-
-
-@pytest.mark.parametrize("jobs", [1, 4])
-def test_nothing_to_do(jobs: int) -> None:
-    assert map_shards(square, [], jobs=jobs) == []
-
-
-def test_one_item_or_one_job_runs_in_this_process() -> None:
-    assert map_shards(process_id, [1], jobs=4) == [os.getpid()]
+def test_results_come_in_the_order_of_the_items() -> None:
+    for jobs in (1, 2, 3, None):
+        assert map_shards(later_first, range(7), jobs=jobs) == list(range(7))
+        assert map_shards(square, [], jobs=jobs) == []
     assert set(map_shards(process_id, [1, 2], jobs=1)) == {os.getpid()}
-
-
-def test_several_jobs_are_several_other_processes(tmp_path: Path) -> None:
-    ids = set(map_shards(process_id_beside_another, [str(tmp_path)] * 8, jobs=2))
-    assert len(ids) == 2
-    assert os.getpid() not in ids
+    assert [len(result) for result in imap_shards(large_result, range(5), jobs=2)] == [5_000_000] * 5
+    assert map_shards(nested, [1, 2], jobs=2) == [[1, 4], [4, 9]]
+    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
 
 
 def server_and_setting(item: int, advance: Advance) -> tuple[int, str | None]:
@@ -134,7 +111,7 @@ def server_and_setting(item: int, advance: Advance) -> tuple[int, str | None]:
 
 
 @pytest.mark.skipif(START_METHOD != "forkserver", reason="workers are spawned")
-def test_the_workers_of_all_calls_are_forked_from_one_server_and_have_todays_environment(
+def test_one_server_forks_the_workers_of_all_calls_with_the_present_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     servers, settings = set(), []
@@ -161,7 +138,7 @@ def compute(item: int, advance: Advance) -> int:
     return os.getppid()
 
 
-def test_the_cpu_time_of_workers_is_that_of_children_and_no_server_is_left() -> None:
+def test_the_cpu_time_of_workers_counts_as_that_of_children_and_no_server_is_left() -> None:
     def cpu_seconds() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
@@ -179,71 +156,55 @@ def test_the_cpu_time_of_workers_is_that_of_children_and_no_server_is_left() -> 
     assert cpu_seconds() - before >= 1
 
 
-def test_the_usable_cpus_are_those_this_process_may_use() -> None:
-    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
+def test_progress_adds_up_whatever_thread_reports_it() -> None:
+    for jobs in (1, 2):
+        amounts: list[int] = []
+        map_shards(report_from_threads, [1, 10, 100], jobs=jobs, on_progress=amounts.append)
+        assert sum(amounts) == 300 * 111
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_progress_adds_up_whatever_thread_reports_it(jobs: int) -> None:
-    amounts: list[int] = []
-    map_shards(report_from_threads, [1, 10, 100], jobs=jobs, on_progress=amounts.append)
-    assert sum(amounts) == 300 * 111
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize(
-    ("how", "kind", "message"),
-    [
-        ("damage", PilekitError, "b.zst: the frame is cut off"),
-        ("bug", RuntimeError, "b.zst: ZeroDivisionError: division by zero"),
-        ("disk", PilekitError, "b.zst: [Errno 28] No space left on device"),
-        ("memory", PilekitError, "b.zst: ran out of memory; use fewer jobs"),
-    ],
-)
-def test_a_failure_names_its_item_after_the_others_are_through(
-    tmp_path: Path, jobs: int, how: str, kind: type[Exception], message: str
-) -> None:
-    ways = ["fine", how, "fine", "fine", "bug"]
-    items = [(str(tmp_path / f"{index}"), way) for index, way in enumerate(ways)]
-    with pytest.raises(kind) as failure:
-        map_shards(touch_then_fail, items, jobs=jobs, names=["a.zst", "b.zst", "c.zst", "d.zst", "e.zst"])
-    assert str(failure.value) == f"{message} (also failed: e.zst)"
-    assert [Path(path).read_text() for path, _ in items] == ways
-
-
-def test_a_failure_shows_where_in_the_worker_it_came_from(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError) as failure:
-        map_shards(touch_then_fail, [(str(tmp_path / "1"), "bug"), (str(tmp_path / "2"), "fine")], jobs=2)
+def test_a_failure_names_its_item_after_the_others_are_through(tmp_path: Path) -> None:
+    for jobs in (1, 2):
+        for how, kind, message in (
+            ("damage", PilekitError, "b.zst: the frame is cut off"),
+            ("bug", RuntimeError, "b.zst: ZeroDivisionError: division by zero"),
+            ("disk", PilekitError, "b.zst: [Errno 28] No space left on device"),
+            ("memory", PilekitError, "b.zst: ran out of memory; use fewer jobs"),
+        ):
+            ways = ["fine", how, "fine", "bug"]
+            items = [(str(tmp_path / f"{index}"), way) for index, way in enumerate(ways)]
+            with pytest.raises(kind) as failure:
+                map_shards(touch_then_fail, items, jobs=jobs, names=["a.zst", "b.zst", "c.zst", "d.zst"])
+            assert str(failure.value) == f"{message} (also failed: d.zst)"
+            assert [Path(path).read_text() for path, _ in items] == ways
     assert failure.value.__cause__ is not None
     assert "touch_then_fail" in "".join(failure.value.__cause__.__notes__)
 
 
-def test_an_exception_that_cannot_travel_still_tells_what_happened(tmp_path: Path) -> None:
+def test_an_exception_or_a_result_that_cannot_be_pickled_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"^x: .*OddError: one and two"):
         map_shards(touch_then_fail, [(str(tmp_path / "1"), "odd"), (str(tmp_path / "2"), "fine")], names="xy", jobs=2)
+    with pytest.raises(RuntimeError, match=r"^1: TypeError: cannot pickle"):
+        map_shards(unpicklable, [1, 2], jobs=2)
 
 
-def test_a_name_already_in_the_message_is_not_repeated() -> None:
+def test_a_name_is_visible_and_not_repeated() -> None:
     with pytest.raises(PilekitError, match=r"^/data/train/00\.jsonl\.zst, line 3: bad$"):
         map_shards(say_path, [Named("train/00.jsonl", 0)])
+    with pytest.raises(PilekitError, match=r"^\\x1b\[31mred: "):
+        map_shards(touch_then_fail, [("/dev/null", "damage")], names=["\x1b[31mred"])
 
 
 def say_path(item: Named, advance: Advance) -> None:
     raise PilekitError(f"/data/{item.name}.zst, line 3: bad")
 
 
-def test_hostile_names_are_made_visible() -> None:
-    with pytest.raises(PilekitError) as failure:
-        map_shards(touch_then_fail, [("/dev/null", "damage")], names=["\x1b[31mred"])
-    assert "\x1b" not in str(failure.value)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_results_before_a_failure_are_yielded_and_none_after_it(jobs: int) -> None:
-    results = imap_shards(fail_at_two, range(6), jobs=jobs)
-    assert [next(results), next(results)] == [0, 1]
-    with pytest.raises(RuntimeError, match="2: ValueError: two"):
-        next(results)
+def test_results_before_a_failure_are_yielded_and_none_after_it() -> None:
+    for jobs in (1, 2):
+        results = imap_shards(fail_at_two, range(6), jobs=jobs)
+        assert [next(results), next(results)] == [0, 1]
+        with pytest.raises(RuntimeError, match="2: ValueError: two"):
+            next(results)
 
 
 def fail_at_two(item: int, advance: Advance) -> int:
@@ -252,33 +213,20 @@ def fail_at_two(item: int, advance: Advance) -> int:
     return item
 
 
-def test_a_killed_worker_is_an_error_and_the_others_finish(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_an_error_and_the_others_finish() -> None:
     items = [Named("first", 1), Named("train/07.jsonl", -1), *(Named(f"other {i}", i) for i in range(5))]
     with pytest.raises(
         PilekitError, match=r"train/07\.jsonl: the process .* was killed \(signal 9\); if memory ran out"
     ):
         map_shards(kill_itself, items, jobs=2)
-
-
-def test_when_every_worker_dies_the_first_death_is_told() -> None:
-    with pytest.raises(
-        PilekitError, match=r"^0: the process that worked on it ended with exit code 3.*\(also failed: 1\)"
-    ):
+    everyone = r"^0: the process that worked on it ended with exit code 3.*\(also failed: 1\)"
+    with pytest.raises(PilekitError, match=everyone):
         map_shards(leave, [Named(str(index), 0) for index in range(9)], jobs=2)
 
 
-def test_a_result_that_cannot_travel_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match=r"^1: TypeError: cannot pickle"):
-        map_shards(unpicklable, [1, 2], jobs=2)
-
-
-def test_results_larger_than_a_pipe_arrive() -> None:
-    assert [len(result) for result in imap_shards(large_result, range(5), jobs=2)] == [5_000_000] * 5
-
-
-def test_a_slow_consumer_is_not_run_away_from(tmp_path: Path) -> None:
-    items = [str(tmp_path / f"{index:02}") for index in range(20)]
-    results = imap_shards(write_start, items, jobs=2)
+def test_a_slow_consumer_is_waited_for(tmp_path: Path) -> None:
+    items = [(str(tmp_path / f"{index:02}"), "fine") for index in range(20)]
+    results = imap_shards(touch_then_fail, items, jobs=2)
     next(results)
     time.sleep(0.5)
     assert len(list(tmp_path.iterdir())) <= 1 + 2 * 2
@@ -310,7 +258,7 @@ def clear_up(item: tuple[str, float], advance: Advance) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.2, 30])
-def test_a_worker_that_is_stopped_clears_up_if_that_does_not_take_long(tmp_path: Path, seconds: float) -> None:
+def test_a_worker_that_is_stopped_has_a_moment_to_clean_up(tmp_path: Path, seconds: float) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
 
     def interrupt() -> None:
@@ -323,24 +271,8 @@ def test_a_worker_that_is_stopped_clears_up_if_that_does_not_take_long(tmp_path:
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         map_shards(clear_up, [(str(path), seconds) for path in paths], jobs=2)
-    assert time.monotonic() - started < 25, "nobody waited for what takes 30 seconds"
+    assert time.monotonic() - started < 25, "nobody waited 30 seconds"
     assert [Path(f"{path}.cleared").exists() for path in paths] == [seconds < 1] * 2
-
-
-def ask_to_leave(item: Named, advance: Advance) -> int:
-    if item.value < 0:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
-    return item.value
-
-
-def test_a_worker_stopped_from_outside_is_an_error() -> None:
-    with pytest.raises(PilekitError, match=r"^gone: the process that worked on it was killed \(signal 15\)"):
-        map_shards(ask_to_leave, [Named("gone", -1), Named("here", 1)], jobs=2)
-
-
-def test_work_inside_a_worker_runs_there() -> None:
-    assert map_shards(nested, [1, 2], jobs=2) == [[1, 4], [4, 9]]
 
 
 def test_wrong_arguments() -> None:
@@ -374,8 +306,10 @@ def sleep_and_tell(item: str, advance: Advance) -> None:
     time.sleep(60)
 
 
-@pytest.mark.parametrize("whole_group", [False, True], ids=["parent alone", "as from a terminal"])
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("sent", "code", "whole_group"),
+    [(signal.SIGINT, 130, True), (signal.SIGTERM, -15, False), (signal.SIGKILL, -9, False)],
+)
 def test_stopping_the_parent_leaves_no_process(
     tmp_path: Path, sent: signal.Signals, code: int, whole_group: bool
 ) -> None:
@@ -407,7 +341,7 @@ def wait_for(condition: object, seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def test_functions_of_a_guarded_script_work_and_of_an_unguarded_one_explain(tmp_path: Path) -> None:
+def test_functions_of_a_guarded_script_work_and_without_the_guard_an_error_names_it(tmp_path: Path) -> None:
     body = "from pilekit.engine import map_shards\ndef double(item, advance): return 2 * item\n"
     guarded, bare = tmp_path / "guarded.py", tmp_path / "bare.py"
     guarded.write_text(body + 'if __name__ == "__main__":\n    print(map_shards(double, [1, 2], jobs=2))\n')
