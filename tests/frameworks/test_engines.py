@@ -182,9 +182,9 @@ BAD_STEP = """
 import sys
 from pilekit import Trainer, load_config
 from pilekit.errors import PilekitError
-from pilekit.train.step import step_loss
+from pilekit.train.step import losses
 
-forward, calls = step_loss.StepLoss.forward, []
+forward, calls = losses.StepLoss.forward, []
 
 def bad_once(self, rows, scale):
     calls.append(rows)
@@ -193,7 +193,7 @@ def bad_once(self, rows, scale):
         return (loss * 1e38 * 1e38, nll) if {gradient} else (loss, nll * float("nan"))
     return loss, nll
 
-step_loss.StepLoss.forward = bad_once
+losses.StepLoss.forward = bad_once
 trainer = Trainer(load_config("run.toml", sys.argv[1:]), "run")
 for _ in range(2):
     try:
@@ -216,7 +216,7 @@ def test_a_step_without_numbers_moves_nothing(
     assert ended.code == 0, ended.text[-4000:]
     what = "told: step 3: the gradient's norm is " if gradient else "told: step 3: the loss is nan"
     assert what in ended.text, ended.text[-4000:]
-    assert ("told: an earlier fit of this Trainer has ended amid a step" in ended.text) == (not gradient)
+    assert ("told: an earlier fit of this Trainer ended amid a step" in ended.text) == (not gradient)
     ended = train(python, place, "run", *[word for change in settings for word in ("--set", change)])
     assert ended.code == 0, ended.text[-4000:]
     assert_losses(place / "run", native, 1e-5)

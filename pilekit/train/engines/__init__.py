@@ -1,11 +1,8 @@
-"""The engines that can make a run's steps: pilekit's own, and adapters around DeepSpeed and accelerate.
+"""The engines that can make a run's steps: the native one, and adapters around DeepSpeed and accelerate.
 
-`protocol.py` says what an engine does. The adapters are for who has those packages, their launch scripts or their
-habits: same config, same stream, same metrics, same checkpoints. Neither package is needed by pilekit, and none is
-imported before a run asks for it.
-
-What an adapter cannot do, `config.check` refuses by name, what it cannot do on a device or in a job, `build_engine`:
-both before any memory is taken for a model.
+`protocol.py` defines the calls. `adapter.py` has what both adapters share, for users who already work with one of the
+packages: the same config, stream, metrics and checkpoints. Neither package is imported before a run asks for it.
+`config.check` refuses settings that an adapter does not support, and `check_engine` a missing package or device.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from pilekit.train.engines.protocol import TrainEngine
 
 
 def check_engine(config: TrainConfig, device: torch.device | None = None) -> None:
-    """PilekitError where the package of `parallel.engine` is not installed, or cannot do it on `device` (if given)."""
+    """PilekitError if the package of `parallel.engine` is missing, or does not support `device` (if given)."""
     engine = config.parallel.engine
     if engine == "native":
         return
@@ -40,7 +37,7 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
 
 
 def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> TrainEngine:
-    """The engine of `parallel.engine`, which takes `lm` over: see `TrainEngine`. `check_engine` has passed."""
+    """The engine of `parallel.engine`, which takes `lm` over; call `check_engine` first."""
     if config.parallel.engine == "deepspeed":
         from pilekit.train.engines.deepspeed import DeepSpeedEngine
 

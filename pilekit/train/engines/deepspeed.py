@@ -1,14 +1,12 @@
-"""DeepSpeed as an engine: its ZeRO stages, its mixed precision, its clipping, around torch's AdamW.
+"""DeepSpeed as an engine: its ZeRO stages, mixed precision and clipping, around torch's AdamW.
 
-DeepSpeed decides within a step: it clips, finds overflows and skips them, and keeps the float32 masters. Told to it are
-the ends of steps (`set_gradient_accumulation_boundary`) and the loss as it is to be summed: normalised by the targets
-of the whole step, so its own division by micro-batches is undone. bf16 gradients are added up and sent in float32,
-and masters begin with rank 0's float32 weights, not with what bfloat16 leaves of them.
+DeepSpeed decides within a step: it clips, skips overflows, and keeps the float32 masters. It is told where steps end
+(`set_gradient_accumulation_boundary`). bf16 gradients are summed and sent in float32, and masters start from rank 0's
+float32 weights, not from their bfloat16 copies.
 
-Its state goes in and out parameter by parameter, through the functions it has for that (`safe_get_full_fp32_param`,
-...), as DTensors of which each rank keeps its part. So checkpoints are pilekit's own: verified, the same whatever the
-stage and the number of ranks, and any engine goes on from them. What that costs is one gathering of weights and
-optimizer per save, and room for this rank's part of them.
+Its state is read and written parameter by parameter (`safe_get_full_fp32_param`, ...) as DTensors, of which each rank
+keeps its part. So checkpoints are pilekit's own: verified, independent of stage and number of ranks, and any engine
+resumes from them. Each save gathers weights and optimizer once, and needs memory for this rank's part of them.
 """
 
 from __future__ import annotations
@@ -18,12 +16,13 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
-from typing import Any, TypeVar
+from contextlib import redirect_stdout
+from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.optim import AdamW, Optimizer
 
 from pilekit.engine.ranks import Ranks
@@ -31,12 +30,8 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
-from pilekit.train.engines.protocol import AMID_A_STEP
-from pilekit.train.engines.weights import module_of, own_share, share_weights
+from pilekit.train.engines.adapter import Adapter
 from pilekit.train.step.engine import Update
-from pilekit.train.step.losses import StepLoss
-from pilekit.train.step.optimizer import build_optimizer
-from pilekit.train.step.sharding import whole_parameters
 
 T = TypeVar("T")
 
@@ -44,7 +39,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given: the part of `config` that DeepSpeed decides over."""
+    """The settings for `deepspeed.initialize`: the part of `config` that DeepSpeed controls."""
     train, parallel = config.train, config.parallel
     zero: dict[str, Any] = {"stage": parallel.zero}
     if parallel.offload:
@@ -67,170 +62,163 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
     return made
 
 
-class DeepSpeedEngine:
+class DeepSpeedEngine(Adapter):
     """A `TrainEngine` around a `deepspeed.DeepSpeedEngine`."""
-
-    loss_scale = None
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         if ranks.device.type == "cpu":
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when it is imported
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # must be set before the import
         import deepspeed  # type: ignore[import-not-found, unused-ignore]
         from deepspeed.utils import logger  # type: ignore[import-not-found, unused-ignore]
 
-        for handler in logger.handlers:  # standard output is for results, and it prints there too
+        for handler in logger.handlers:  # standard output is for results only
             handler.setStream(sys.stderr)
         logger.setLevel(logging.WARNING)
-        self.lm = lm
+        super().__init__(lm, config, ranks)
         self._deepspeed = deepspeed
-        self._ranks, self._stage = ranks, config.parallel.zero
-        share_weights(lm.model, ranks)
+        self._stage = config.parallel.zero
         self._parameters = dict(lm.model.named_parameters())
         self._stored = set(lm.model.state_dict())
         masters = {} if config.precision.dtype == "fp32" else {n: p.data for n, p in self._parameters.items()}
-        self._step_loss = StepLoss(lm, attention=config.data.attention)
-        self._step_loss.train()
-        self._adamw = build_optimizer(lm.model, config.optimizer)
-        settings = deepspeed_config(config, ranks.world_size)
-        with _launched(ranks), redirect_stdout(sys.stderr):
-            self._engine, *_ = deepspeed.initialize(
-                model=self._step_loss, optimizer=self._adamw, config=settings, dist_init_required=False
+        with patch.dict(os.environ, LOCAL_RANK=str(ranks.local_rank)), redirect_stdout(sys.stderr):
+            self._wrapped, *_ = deepspeed.initialize(
+                model=self._step_loss,
+                optimizer=self._adamw,
+                config=deepspeed_config(config, ranks.world_size),
+                dist_init_required=False,
             )
-        self._micro_batches = settings["gradient_accumulation_steps"]
-        told = self._engine.train_batch_size(), self._engine.gradient_accumulation_steps(), self._engine.dp_world_size
-        if told != (config.train.global_batch_size, self._micro_batches, ranks.world_size):
+        wrapped = self._wrapped
+        found = wrapped.train_batch_size(), wrapped.gradient_accumulation_steps(), wrapped.dp_world_size
+        if found != (config.train.global_batch_size, self._micro_batches, ranks.world_size):
             raise PilekitError(
-                f'parallel.engine = "deepspeed": it would train on {told[0]} rows a step, in {told[1]} micro-batches '
-                f"on {told[2]} ranks, not as it was told; start the ranks with --nproc-per-node or torchrun"
+                f'parallel.engine = "deepspeed": it would train on {found[0]} rows a step, in {found[1]} micro-batches '
+                f"on {found[2]} ranks, not as configured; start the ranks with --nproc-per-node or torchrun"
             )
         for name in list(masters):
             deepspeed.utils.safe_set_full_fp32_param(self._parameters[name], masters.pop(name))
-        self._pending = self._stepped = False
-        if self._stage in (1, 2):  # what is not there when the first group has stepped, DeepSpeed will not find later
+        self._stepped = False
+        if self._stage in (1, 2):  # DeepSpeed does not find moments that appear after the first group has stepped
             for part in [part for group in self._adamw.param_groups for part in group["params"]]:
                 moments = {kind: torch.zeros_like(part, requires_grad=False) for kind in MOMENTS}
                 self._adamw.state[part] = {"step": torch.zeros((), device=part.device), **moments}
 
     def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
         """See `TrainEngine`."""
-        self._pending = True
-        self._engine.set_gradient_accumulation_boundary(last)
-        here = {name: column.to(self._ranks.device, non_blocking=True) for name, column in rows.items()}
-        loss, nll = self._engine(here, scale)
-        self._engine.backward(loss * self._micro_batches)  # which divides by as much
+        self._wrapped.set_gradient_accumulation_boundary(last)
+        loss, nll = self._forward(rows, scale)
+        self._wrapped.backward(loss)
         if not last:
-            self._engine.step()
-        return nll  # type: ignore[no-any-return]
+            self._wrapped.step()
+        return nll
 
     def update(self, lr: float) -> Update:
         """See `TrainEngine`."""
-        self._pending = False
-        for group in self._adamw.param_groups:
-            group["lr"] = lr * group.get("lr_scale", 1.0)
-        if self._stage == 0:  # which clips without a word, and without a look
+        self._has_gradient = False
+        self._set_rate(lr)
+        if self._stage == 0:  # DeepSpeed neither reports the norm nor looks for overflows
             gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
             norm = float(torch.nn.utils.get_total_norm(gradients))
             if not math.isfinite(norm):
-                self._engine.zero_grad()
+                self._wrapped.zero_grad()
                 return Update(norm, skipped=True)
-        self._engine.step()
+        self._wrapped.step()
         self._stepped = True
         if self._stage:
-            norm = float(self._engine.get_global_grad_norm())
-        return Update(norm, skipped=not self._engine.was_step_applied())
+            norm = float(self._wrapped.get_global_grad_norm())
+        return Update(norm, skipped=not self._wrapped.was_step_applied())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """See `TrainEngine`: in stage 0 the model and its optimizer, else what is gathered here and now."""
+        """See `TrainEngine`; from stage 1 on gathered at every call."""
         if self._stage == 0:
-            return self.lm.model, self._adamw
+            return super().state()
         shares = {name: own_share(self._whole(name), self._ranks) for name in self._parameters}
-        model = module_of(shares, self.lm.model.named_buffers(), self._stored)
+        model = module_of(shares, dict(self.lm.model.named_buffers()), self._stored)
         named = dict(model.named_parameters())
         optimizer = AdamW(list(named.items()), fused=True)
-        for state in list(self._adamw.state.values())[: self._stepped]:  # as many steps for all
+        if self._stepped:
+            steps = next(iter(self._adamw.state.values()))["step"]  # the same for all parameters
             for name, parameter in named.items():
                 moments = {kind: own_share(self._whole(name, kind), self._ranks) for kind in MOMENTS}
-                optimizer.state[parameter] = {"step": state["step"].clone(), **moments}
+                optimizer.state[parameter] = {"step": steps.clone(), **moments}
         return model, optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
         """See `TrainEngine`."""
-        if self._pending:
-            raise self._ranks.error(AMID_A_STEP)
         if self._stage == 0:
-            return read(self.lm.model, self._adamw)
-        self._make_moments()
+            return super().load(read)
+        self._check_between_steps()
+        if not self._stepped:  # DeepSpeed makes the optimizer's state in its first step, so take one that moves nothing
+            nothing = torch.zeros(1, 2, dtype=torch.long)
+            rows = {"input_ids": nothing, "labels": nothing, "position_ids": torch.arange(2)[None]}
+            self.forward_backward(rows, scale=0.0, last=True)
+            self.update(0.0)
         model, optimizer = self.state()
         result = read(model, optimizer)
         steps = {float(state["step"]) for state in optimizer.state.values()}
         if len(steps) > 1:
             raise self._ranks.error(
-                "the checkpoint has parameters that were moved in some of its steps only, which DeepSpeed cannot go on "
-                'from; set parallel.engine = "native"'
+                "the checkpoint has parameters that only some of its steps moved, and DeepSpeed cannot resume from it; "
+                'set parallel.engine = "native"'
             )
+        write = self._deepspeed.utils
         for name, share in model.named_parameters():
             parameter, whole = self._parameters[name], _whole_of(share.detach())
-            self._deepspeed.utils.safe_set_full_fp32_param(parameter, whole)
+            write.safe_set_full_fp32_param(parameter, whole)
             with self._deepspeed.zero.GatheredParameters(parameter, modifier_rank=0, enabled=self._stage == 3):
                 parameter.data.copy_(whole)
             for kind in MOMENTS:
-                moment = (
-                    _whole_of(optimizer.state[share][kind]) if share in optimizer.state else torch.zeros_like(whole)
-                )
-                self._deepspeed.utils.safe_set_full_optimizer_state(parameter, moment, kind)
+                state = optimizer.state.get(share)
+                moment = torch.zeros_like(whole) if state is None else _whole_of(state[kind])
+                write.safe_set_full_optimizer_state(parameter, moment, kind)
         for state in self._adamw.state.values():
             state["step"].fill_(max(steps, default=0.0))
         return result
 
-    def _make_moments(self) -> None:
-        """Have DeepSpeed make the optimizer's state, which it does in its first step: one that moves nothing."""
-        if not self._stepped:
-            nothing = torch.zeros(1, 2, dtype=torch.long)
-            rows = {"input_ids": nothing, "labels": nothing, "position_ids": torch.arange(2)[None]}
-            self.forward_backward(rows, scale=0.0, last=True)
-            self.update(0.0)
-
     def _whole(self, name: str, kind: str | None = None) -> Tensor:
-        """The master of a parameter, or a moment, whole on all ranks, which all call this."""
-        get = self._deepspeed.utils
+        """The whole float32 master of a parameter, or a moment of it; all ranks must call this."""
+        read = self._deepspeed.utils
         if kind is None:
-            return get.safe_get_full_fp32_param(self._parameters[name])  # type: ignore[no-any-return]
-        return get.safe_get_full_optimizer_state(self._parameters[name], kind)  # type: ignore[no-any-return]
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """See `TrainEngine`; not in stage 3, which has no parameter whole."""
-        self._step_loss.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            self._step_loss.train()
+            return read.safe_get_full_fp32_param(self._parameters[name])  # type: ignore[no-any-return]
+        return read.safe_get_full_optimizer_state(self._parameters[name], kind)  # type: ignore[no-any-return]
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """See `TrainEngine`."""
         if self._stage == 0:
-            yield from whole_parameters(self.lm.model, self._ranks)
+            yield from super().full_parameters()
             return
+        stored = [(name, buffer) for name, buffer in self.lm.model.named_buffers() if name in self._stored]
         for name in self._parameters:
             whole = self._whole(name)
             yield name, whole.cpu() if self._ranks.is_first else torch.empty(0)
-        for name, buffer in self.lm.model.named_buffers():
-            if name in self._stored:
-                yield name, buffer.detach().cpu() if self._ranks.is_first else torch.empty(0)
+        for name, buffer in stored:
+            yield name, buffer.detach().cpu() if self._ranks.is_first else torch.empty(0)
+
+
+def own_share(whole: Tensor, ranks: Ranks) -> Tensor:
+    """This rank's copy of its part of a tensor that all ranks hold whole, cut as FSDP2 cuts."""
+    if whole.dim() == 0:
+        return whole.clone()
+    parts = torch.chunk(whole, ranks.world_size)
+    part = parts[ranks.rank].clone() if ranks.rank < len(parts) else whole[:0].clone()
+    return DTensor.from_local(
+        part, ranks.mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.contiguous().stride()
+    )
 
 
 def _whole_of(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-@contextmanager
-def _launched(ranks: Ranks) -> Iterator[None]:
-    """Within: the environment says which rank this is on its machine, as DeepSpeed demands."""
-    given = os.environ.get("LOCAL_RANK")
-    os.environ["LOCAL_RANK"] = str(ranks.local_rank)
-    try:
-        yield
-    finally:
-        if given is None:
-            del os.environ["LOCAL_RANK"]
+def module_of(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], stored: set[str]) -> nn.Module:
+    """A module with these parameters and buffers under their names; the buffers in `stored` are in its state_dict."""
+    root = nn.Module()
+    for name, tensor in (*parameters.items(), *buffers.items()):
+        *path, last = name.split(".")
+        home = root
+        for part in path:
+            home = cast("nn.Module", home._modules.setdefault(part, nn.Module()))
+        if name in parameters:
+            home.register_parameter(last, nn.Parameter(tensor))
+        else:
+            home.register_buffer(last, tensor, persistent=name in stored)
+    return root

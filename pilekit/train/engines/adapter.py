@@ -1,0 +1,96 @@
+"""What both adapters share: a `TrainEngine` around a package that wraps the model with its loss and torch's AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pilekit.engine.ranks import Ranks
+from pilekit.evaluate.masked.model import MaskedLM
+from pilekit.evaluate.model.causal import CausalLM
+from pilekit.train.config import TrainConfig
+from pilekit.train.step.losses import StepLoss
+from pilekit.train.step.optimizer import build_optimizer
+from pilekit.train.step.sharding import gather_rest, release, send_from_rank0, whole_parameters
+
+T = TypeVar("T")
+
+
+class Adapter:
+    """The methods of `TrainEngine` for a package that keeps parameters and optimizer where torch has them.
+
+    A subclass sets `_wrapped`, the package's model, and defines `forward_backward` and `update`.
+    """
+
+    loss_scale = None
+
+    def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
+        train = config.train
+        self.lm = lm
+        self._ranks = ranks
+        self._micro_batches = train.global_batch_size // ranks.world_size // train.micro_batch_size
+        share_weights(lm.model, ranks)
+        self._step_loss: nn.Module = StepLoss(lm, attention=config.data.attention)
+        self._step_loss.train()
+        self._adamw = build_optimizer(lm.model, config.optimizer)
+        self._wrapped: Any = None
+        self._has_gradient = False
+
+    def _forward(self, rows: Mapping[str, Tensor], scale: float) -> tuple[Tensor, Tensor]:
+        """(loss, nll) of a micro-batch; the loss is multiplied by the micro-batches, as the package divides by them."""
+        self._has_gradient = True
+        here = {name: column.to(self._ranks.device, non_blocking=True) for name, column in rows.items()}
+        loss, nll = self._wrapped(here, scale)
+        return loss * self._micro_batches, nll
+
+    def _set_rate(self, lr: float) -> None:
+        for group in self._adamw.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+
+    def state(self) -> tuple[nn.Module, Optimizer]:
+        """See `TrainEngine`."""
+        return self.lm.model, self._adamw
+
+    def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
+        """See `TrainEngine`; refused amid a step, because the package cannot drop a gradient."""
+        self._check_between_steps()
+        return read(*self.state())
+
+    def _check_between_steps(self) -> None:
+        if self._has_gradient:
+            raise self._ranks.error(
+                "an earlier fit of this Trainer ended amid a step, whose gradient is still there; make a new Trainer"
+            )
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """See `TrainEngine`."""
+        self._step_loss.eval()
+        try:
+            with torch.no_grad(), self._autocast():
+                gather_rest(self._step_loss)
+                yield
+        finally:
+            release(self._step_loss)
+            self._step_loss.train()
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """See `TrainEngine`."""
+        yield from whole_parameters(self.lm.model, self._ranks)
+
+
+def share_weights(model: nn.Module, ranks: Ranks) -> None:
+    """Move the model to the ranks' device, and copy rank 0's numbers to all ranks."""
+    model.to(ranks.device)
+    if ranks.world_size > 1:
+        for tensor in chain(model.parameters(), model.buffers()):
+            send_from_rank0(tensor)
