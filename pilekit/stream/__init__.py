@@ -1,15 +1,15 @@
 """PileStream: raw shards to packed batches.
 
-pile_stream.py      PileStream, made of arguments.py, order/topology.py (which rank), resume.py and explanation.py
-recorded_stream.py  iterating, which keeps a record.py; loader.py, a DataLoader that does so for any number of workers
-state.py            the record as JSON, and which stream a state fits; worker_part.py, a worker's own state
-finite_pass.py      the batches of a pass that ends; sharded_twice.py refuses frameworks that would lose data
-order/              which documents, in which order: selection, units, repeats, and the lane grid that ranks share
-read/               the documents of a lane from any place on, under one of two plans
-pack/               a lane's documents to windows, and windows to rows
-batch/              rows to a `Batch`, masks, documents as they are, and `peek`
+Data passes through the folders in this order:
 
-Public names are imported on first use: what only lays out rows or draws an order needs no torch.
+order/   which documents, in which order: the selection, the shared sequence of units, repeats, and the lane grid
+read/    the documents of a lane from any place on, under one of two plans
+pack/    a lane's documents to tokens, windows and rows
+batch/   rows of several lanes to a `Batch`, masks, documents as they are, and `peek`
+
+`pile_stream.py` puts them together, `finite_pass.py` makes the batches of a pass that ends, and `loader.py` is a
+DataLoader. `record.py` knows which batches were handed out, `state.py` writes that as JSON, and `resume.py` says in
+which streams a state can resume. Public names are imported on first use: laying out rows needs no torch.
 """
 
 from __future__ import annotations

@@ -8,22 +8,19 @@ from pathlib import Path
 
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.progress import byte_progress
-from pilekit.shards.read.reader import OnError
 from pilekit.stream.batch.mlm import Masking
-from pilekit.stream.read.plan import Plan, choose_plan
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
 MOST_TOKENS_IN_ROW = 1 << 24
-"""What a row can be asked to hold: more is a slip, and no memory could hold a batch of it."""
+"""A longer row is a slip: no memory could hold a batch of it."""
 
 
-def check_one_of(name: str, value: object, valid: Sequence[str]) -> None:
+def check_one_of(name: str, value: object, valid: Sequence[object]) -> None:
     """PilekitError if the argument `name` is none of `valid`."""
     if value not in valid:
-        raise PilekitError(f"{name} is one of {', '.join(valid)}, not {visible(repr(value), 80)}")
+        raise PilekitError(f"{name} is one of {', '.join(map(str, valid))}, not {visible(repr(value), 80)}")
 
 
 def check_number(name: str, value: object, least: int | None = 1, most: int | None = None) -> None:
@@ -33,46 +30,35 @@ def check_number(name: str, value: object, least: int | None = 1, most: int | No
         raise PilekitError(f"{name} is a whole number{bound}, not {visible(repr(value), 80)}")
 
 
-def check_flag(name: str, value: object) -> None:
-    """PilekitError if the argument `name` is neither True nor False: "no" would be taken for yes."""
-    if type(value) is not bool:
-        raise PilekitError(f"{name} is True or False, not {visible(repr(value), 80)}")
-
-
-def check_path(name: str, value: object) -> None:
-    """PilekitError if the argument `name` is neither None nor a path."""
-    if value is not None and (not isinstance(value, str | Path) or not str(value)):
-        raise PilekitError(f"{name} is the path of a folder, or None, not {visible(repr(value), 80)}")
-
-
 def tokenizer_of(tokenizer: object) -> Tokenizer | None:
-    """The tokenizer that `tokenizer` names or is; None: documents as they are."""
-    if tokenizer is None or isinstance(tokenizer, Tokenizer):
-        return tokenizer
-    if not isinstance(tokenizer, str | Path):
+    """The tokenizer that `tokenizer` names or is; None: documents as they are.
+
+    PilekitError if it has no end-of-document token.
+    """
+    if tokenizer is None:
+        return None
+    if not isinstance(tokenizer, Tokenizer | str | Path):
         raise PilekitError(
             f"tokenizer is the path of a tokenizer.json or of its folder, or what load_tokenizer gives, not "
             f"{visible(repr(tokenizer), 80)}; None is for documents as they are"
         )
-    return load_tokenizer(tokenizer)
+    found = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+    if found.eos_id is None:
+        raise PilekitError(
+            f"the tokenizer {visible(str(found.path))} has no end-of-document token, which must follow every "
+            'document; name it as "eos_token" in a tokenizer_config.json beside it'
+        )
+    return found
 
 
 def corpus_of(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
-    """The corpus without held-out shards; a `Corpus` as it is, and if it has some, a warning says so."""
+    """The corpus without held-out shards. A `Corpus` is taken as it is, with a warning if it has some."""
     if not isinstance(data, Corpus):
         return Corpus(data).without_held_out()
     if data.held_out:
         names = ", ".join(visible(shard.name) for shard in data.held_out)
         logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
     return data
-
-
-def plan_of(corpus: Corpus, on_error: OnError, tell: bool) -> Plan:
-    """The corpus's plan; `tell`: with a progress line while indexes are made."""
-    if not tell:
-        return choose_plan(corpus, on_error=on_error)
-    with byte_progress("indexing", corpus.size) as advance:
-        return choose_plan(corpus, on_error=on_error, advance=advance)
 
 
 def subsets_of(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
@@ -83,16 +69,6 @@ def subsets_of(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...]
     if not names:
         raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
     return names
-
-
-def eos_id_of(tokenizer: Tokenizer) -> int:
-    """The token that follows every document."""
-    if tokenizer.eos_id is None:
-        raise PilekitError(
-            f"the tokenizer {visible(str(tokenizer.path))} has no end-of-document token, which must follow every "
-            'document; name it as "eos_token" in a tokenizer_config.json beside it'
-        )
-    return tokenizer.eos_id
 
 
 def masking_of(tokenizer: Tokenizer) -> Masking:

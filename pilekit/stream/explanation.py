@@ -6,7 +6,7 @@ from typing import Any
 
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.window import MOST_TOKENS
-from pilekit.stream.read.lane_sources import DocumentSelection
+from pilekit.stream.read.document_selection import DocumentSelection
 
 _BYTES_PER_TOKEN = 4
 """Of text, roughly; by chance also of a token in memory."""
@@ -64,7 +64,6 @@ def explain(selected: DocumentSelection, share: Share, unit: int, window: int | 
     documents = sum(index.header.documents for index in indexes)
     text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
     held = unit * text if window is None else 4 * min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
-    turns = share.grad_accum * grid.columns
     return Explanation(
         plan=grid.plan,
         reason=selected.plan.reason,
@@ -81,7 +80,7 @@ def explain(selected: DocumentSelection, share: Share, unit: int, window: int | 
         world_size=share.world_size,
         world_sizes=grid.world_sizes(),
         accumulations={world: grid.accumulations(world) for world in grid.world_sizes()},
-        worker_counts=[] if grid.finite else [n for n in range(1, turns + 1) if share.workers(n) == n],
+        worker_counts=share.worker_counts(),
         lanes_per_rank=lanes,
         memory_per_rank=int(lanes * held),
         restore_documents=lanes * (unit if window is None else 1 if packing == "concat" else window),

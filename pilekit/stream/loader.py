@@ -1,7 +1,7 @@
 """`StreamLoader`: a DataLoader over a PileStream that keeps the stream's state.
 
-Workers read ahead, and what counts is what was handed out: each batch is recorded at the moment it is given to the
-training loop. Every iteration starts new workers from what is recorded, as many as leave each lane to one of them.
+Workers read ahead, but only what was handed out counts: each batch is recorded when the training loop gets it. Every
+iteration starts new workers from the record, as many as leave each lane to one of them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,23 @@ from __future__ import annotations
 import fcntl
 import logging
 import multiprocessing
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch.batch import Batch
-from pilekit.stream.recorded_stream import RecordedStream
-from pilekit.stream.sharded_twice import warn_of_lightning
+from pilekit.stream.batch.build_batches import Item
+
+if TYPE_CHECKING:
+    from pilekit.stream.pile_stream import PileStream
 
 logger = logging.getLogger(__name__)
 
-_AHEAD_BYTES = 64 << 20
+_PREFETCH_BYTES = 64 << 20
 _BYTES_OF_TOKEN = 40
 """In a batch, with all of its columns."""
 _PIPE_BYTES = 1 << 20
@@ -32,8 +35,8 @@ class StreamLoader:
     """Made by `stream.loader(...)`.
 
     num_workers              processes that make batches; 0: this one does
-    prefetch_factor          batches that each worker makes ahead; by default what 64 MiB hold, from 2 to 128: a worker
-                             that fills the windows of its lanes gives nothing for a moment, which others bridge
+    prefetch_factor          batches that each worker makes ahead; by default what 64 MiB hold, from 2 to 128, because a
+                             worker that fills the windows of its lanes gives nothing for a moment
     pin_memory               whether batches come in page-locked memory, from which they go to a GPU faster
     multiprocessing_context  how workers are started, as DataLoader takes it
 
@@ -43,7 +46,7 @@ class StreamLoader:
 
     def __init__(
         self,
-        stream: RecordedStream,
+        stream: PileStream,
         num_workers: int = 0,
         *,
         prefetch_factor: int | None = None,
@@ -65,60 +68,40 @@ class StreamLoader:
         self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}
         if num_workers:
             if prefetch_factor is None:
-                prefetch_factor = max(
-                    2, min(128, _AHEAD_BYTES // (_BYTES_OF_TOKEN * stream.batch_size * stream.seq_len))
-                )
+                per_batch = _BYTES_OF_TOKEN * stream.batch_size * stream.seq_len
+                prefetch_factor = max(2, min(128, _PREFETCH_BYTES // per_batch))
             self._options |= {"prefetch_factor": prefetch_factor, "multiprocessing_context": multiprocessing_context}
-        self._told = self._told_of_lightning = False
+        self._warned = False
 
     def __iter__(self) -> Iterator[Batch]:
         """Resume from the record; one iterator of a stream at a time."""
-        if not self._told_of_lightning:
-            self._told_of_lightning = True
-            warn_of_lightning()
+        if not self._warned:
+            self._warned = True
+            _warn_of_lightning()
+            self.stream.warn_of_idle_workers(self.num_workers)
         return self._batches()
 
     def _batches(self) -> Iterator[Batch]:
-        stream = self.stream
-        stream.begin()
-        active = stream.share.workers(self.num_workers)
-        if active < self.num_workers and not self._told:
-            self._told = True
-            logger.warning("%s", stream.few_workers(self.num_workers))
-        loader: DataLoader[Batch] = DataLoader(
-            _Batches(stream), batch_size=None, num_workers=active, collate_fn=_as_it_is, **self._options
+        self.stream.begin()
+        batches = iter(
+            DataLoader(
+                _Batches(self.stream),
+                batch_size=None,
+                num_workers=self.stream.share.workers(self.num_workers),
+                collate_fn=_as_it_is,
+                **self._options,
+            )
         )
-        batches = iter(loader)
         _widen_pipe(batches)
         try:
-            yield from self._recorded(batches, active)
+            for batch in _clear_errors(batches):
+                self.stream.advance(batch)
+                yield batch
+            self.stream.pass_ended()
         finally:
-            _end_workers(batches)
-
-    def _recorded(self, batches: Iterator[Batch], workers: int) -> Iterator[Batch]:
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                self.stream.pass_ended()
-                return
-            except PilekitError as error:
-                raise PilekitError(_last_line(str(error))) from error
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
-                    raise
-                raise PilekitError(
-                    f"{visible(str(error).splitlines()[0], 200)}; if memory ran out, use fewer workers or lanes"
-                ) from error
-            except (ConnectionError, EOFError, FileNotFoundError) as error:
-                if not workers or str(error).startswith("Caught "):  # the latter: raised inside a worker
-                    raise
-                raise PilekitError(
-                    f"a DataLoader worker ended while it sent a batch ({visible(repr(error), 200)}); if memory "
-                    "ran out, use fewer workers or lanes"
-                ) from error
-            self.stream.advance(batch)
-            yield batch
+            # torch ends workers when nothing refers to `batches` any more, which after an error is much later.
+            if (end := getattr(batches, "_shutdown_workers", None)) is not None:
+                end()
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's state behind the last batch handed out."""
@@ -129,14 +112,29 @@ class StreamLoader:
         self.stream.load_state_dict(state, strict)
 
 
-class _Batches(IterableDataset[Batch]):
-    """The stream's batches for this loader's DataLoader, which no framework has prepared."""
+class _Batches(IterableDataset[Item]):
+    """The stream's batches for this loader's own DataLoader, which no framework has prepared."""
 
-    def __init__(self, stream: RecordedStream) -> None:
+    def __init__(self, stream: PileStream) -> None:
         self._stream = stream
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self._stream.batches()
+    def __iter__(self) -> Iterator[Item]:
+        return self._stream.unrecorded_batches()
+
+
+def _clear_errors(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches; what goes wrong in a worker, or ends it, is one clear PilekitError."""
+    try:
+        yield from batches
+    except PilekitError as error:  # DataLoader puts the worker's traceback before the message
+        raise PilekitError(str(error).rpartition("pilekit.errors.PilekitError: ")[2].strip()) from error
+    except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+        first = visible(str(error).splitlines()[0] if str(error) else repr(error), 200)
+        if first.startswith("Caught ") or (isinstance(error, RuntimeError) and "DataLoader worker" not in first):
+            raise
+        raise PilekitError(
+            f"a DataLoader worker ended ({first}); if memory ran out, use fewer workers or lanes"
+        ) from error
 
 
 def _widen_pipe(batches: object) -> None:
@@ -151,18 +149,32 @@ def _widen_pipe(batches: object) -> None:
             fcntl.fcntl(queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-def _end_workers(batches: object) -> None:
-    """End the workers now. torch does when nothing refers to `batches` any more, which after an error is much later."""
-    end = getattr(batches, "_shutdown_workers", None)
-    if end is not None:
-        end()
-
-
 def _as_it_is(batch: Any) -> Any:
-    """What torch would make of a batch is a copy, and of a document one without its state."""
+    """Collate nothing: torch would copy a batch, and lose the state of a document."""
     return batch
 
 
-def _last_line(text: str) -> str:
-    """What a worker's PilekitError says: DataLoader puts a traceback before it."""
-    return text.rpartition("pilekit.errors.PilekitError: ")[2].strip()
+def refuse_second_sharding(world_size: int) -> None:
+    """PilekitError with the remedy, where accelerate would share a stream of several ranks out once more.
+
+    Each rank's stream makes that rank's batches alone. A framework that prepares a DataLoader keeps every n-th batch of
+    each rank, or sends rank 0's batches to all, and so loses data silently.
+    """
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    if world_size > 1 and getattr(state, "_shared_state", None):
+        raise PilekitError(
+            "accelerate would share this stream out among the ranks a second time: each rank's stream makes that "
+            "rank's batches alone. Iterate stream.loader(num_workers=...), do not prepare() it, and move each batch "
+            "with accelerate.utils.send_to_device(batch, accelerator.device); for transformers' Trainer, override "
+            "get_train_dataloader(self) to return that loader, and give no train_dataset"
+        )
+
+
+def _warn_of_lightning() -> None:
+    """Warn that Lightning's Trainer saves a wrong state of a loader without length."""
+    if "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules:
+        logger.warning(
+            "Lightning's Trainer reads a batch ahead of stream.loader() and would save a state behind that batch: give "
+            "fit() DataLoader(stream, batch_size=None, num_workers=...), call stream.advance(batch) in training_step, "
+            "and save and load the stream's state in on_save_checkpoint and on_load_checkpoint"
+        )

@@ -1,70 +1,70 @@
 """`PileStream`: raw shards in, packed batches out, in one order on any number of ranks and workers.
 
 No stage of the way knows the topology: documents stand in one shared sequence of units (unit_sequence.py), which is
-dealt to lanes; each lane tokenizes and packs by itself (lane.py); and an optimizer step takes rows from fixed lanes
-(lane_grid.py). Ranks, micro-batches and DataLoader workers only decide who makes which part of a step. So a step's
-content is the same for every valid world size, accumulation and number of workers, and a run can be resumed on another.
+dealt to lanes. Each lane tokenizes and packs by itself (lane.py), and an optimizer step takes rows from fixed lanes
+(lane_grid.py). Ranks, micro-batches and DataLoader workers only decide which process makes which part of a step. So a
+step's content is the same for every valid world size, accumulation and number of workers, and a run can resume on
+another.
 
-What a stream is at is a `Record` (record.py): where each lane stands after the batches that were handed out. It comes
-with the batches, so reading ahead does not count. In one process, iterating the stream records each batch by itself;
-`stream.loader()` does for any number of workers, and with a stock DataLoader `stream.advance(batch)` does.
+A `Record` (record.py) says where each lane stands after the batches that were handed out. It travels with the batches,
+so reading ahead does not count. `stream.loader()` records each batch, with any number of workers. So does iterating the
+stream in one process. With a stock DataLoader `stream.advance(batch)` does.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.corpus import Corpus
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.pipeline import Stage
-from pilekit.progress import Reached
+from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError
-from pilekit.stream import state as states
 from pilekit.stream.arguments import (
     MOST_TOKENS_IN_ROW,
-    check_flag,
     check_number,
     check_one_of,
-    check_path,
     corpus_of,
-    eos_id_of,
     masking_of,
-    plan_of,
     subsets_of,
     tokenizer_of,
 )
-from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, BatchWriter, checked_outputs
-from pilekit.stream.batch.build_batches import PackedBatches
-from pilekit.stream.batch.peek import before_step, given_to_step
-from pilekit.stream.batch.raw_documents import RawBatches
+from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
+from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches
+from pilekit.stream.batch.peek import rows_of_step
 from pilekit.stream.explanation import Explanation, explain
-from pilekit.stream.finite_pass import Passes, check_epochs
-from pilekit.stream.loader import StreamLoader
+from pilekit.stream.finite_pass import Passes, check_epochs, pass_part
+from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.topology import rank_of_world, refuse_differing_backends
-from pilekit.stream.pack.tokenized_lane import Encoding
-from pilekit.stream.pack.window import PACKINGS, Packing
-from pilekit.stream.read.lane_sources import OTHER, DocumentSelection, checked_filters
-from pilekit.stream.record import Record
-from pilekit.stream.recorded_stream import RecordedStream
+from pilekit.stream.pack.tokenized import Encoding
+from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange
+from pilekit.stream.read.document_selection import OTHER, DocumentSelection, checked_filters
+from pilekit.stream.read.plan import choose_plan
+from pilekit.stream.record import HandedOut, Record, WorkerPart, state_of, take_state
 from pilekit.stream.resume import accumulation_for, changed_fields, grid_for, loaded_state
+from pilekit.stream.state import StatePlan, merge, state_from
 from pilekit.tokenize import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 _WINDOW = 256
+_ENDLESS = 1 << 62
 
 
-class PileStream(RecordedStream):
+class PileStream(IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards, without end or, with `epochs`, of finite passes.
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others
@@ -151,16 +151,12 @@ class PileStream(RecordedStream):
         check_one_of("packing", packing, PACKINGS)
         check_one_of("objective", objective, ("clm", "mlm"))
         check_one_of("on_error", on_error, ("raise", "skip"))
+        for name, flag in (("append_eod", append_eod), ("shuffle", shuffle), ("drop_last", drop_last)):
+            check_one_of(name, flag, (True, False))
         check_number("seq_len", seq_len, most=MOST_TOKENS_IN_ROW)
         check_number("window", window)
         check_number("seed", seed, None)
         check_number("cache_bytes", cache_bytes)
-        for name, flag in (("append_eod", append_eod), ("shuffle", shuffle), ("drop_last", drop_last)):
-            check_flag(name, flag)
-        for name, path in (("dedup", dedup), ("cache", cache)):
-            check_path(name, path)
-        if not isinstance(outputs, Sequence):
-            raise PilekitError(f"outputs is a list of names, not {visible(repr(outputs), 80)}")
         outputs = checked_outputs(outputs)
         check_epochs(epochs, lanes)
         self._given_lanes = given_lanes(lanes)
@@ -179,9 +175,11 @@ class PileStream(RecordedStream):
         self.subsets = subsets_of(subsets, self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
+        with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
+            plan = choose_plan(self.corpus, on_error=on_error, advance=advance)
         self._selected = DocumentSelection(
             corpus=self.corpus,
-            plan=plan_of(self.corpus, on_error, tell=self.rank == 0),
+            plan=plan,
             subsets=self.subsets,
             repeats=self.repeats,
             filters=checked_filters(filters),
@@ -192,32 +190,14 @@ class PileStream(RecordedStream):
             cache=None if cache is None else FrameCache.at(cache, cache_bytes),
         )
         self.subset_names = self._selected.subset_names()
+        self._fingerprint = {**self._selected.fingerprint(), "tokenizer": None}
+        layout, self._writer = Layout(1, "concat", window, True, seed), None  # without tokens each document is a row
+        if self._tokenizer is not None:
+            layout = Layout(seq_len, packing, window, append_eod, seed)
+            self._writer = self._packed_rows(self._tokenizer, layout, objective, outputs)
         ids = {name: index for index, name in enumerate(self.subset_names)}
-        self._subset_ids = ids
         names = tuple(shard.name for shard in self.corpus.shards)
-        if self._tokenizer is None:
-            self._builder = RawBatches(names, self.corpus.manifest.text_field, ids, ids[OTHER])
-            self._fingerprint = {**self._selected.fingerprint(), "tokenizer": None}
-        else:
-            eos_id = eos_id_of(self._tokenizer)
-            pad_id = eos_id if self._tokenizer.pad_id is None else self._tokenizer.pad_id
-            masking = masking_of(self._tokenizer) if objective == "mlm" else None
-            encoding = Encoding(seq_len, packing, window, append_eod, self._tokenizer, seed, ids, ids[OTHER], names)
-            writer = BatchWriter(seq_len, outputs, pad_id, eos_id, masking)
-            self._builder = PackedBatches(encoding, writer, len(ids))
-            backend = f"{self._tokenizer.backend} {importlib.metadata.version(self._tokenizer.backend)}"
-            if self.world_size > 1:
-                refuse_differing_backends(self._tokenizer, backend, self.rank)
-            self._fingerprint = {
-                **self._selected.fingerprint(),
-                "tokenizer": self._tokenizer.fingerprint,
-                "special_tokens": {"treated_as": self._tokenizer.special_tokens, "eos_id": eos_id, "pad_id": pad_id},
-                "backend": backend,
-                "seq_len": seq_len,
-                "packing": packing,
-                "append_eod": append_eod,
-                "objective": objective,
-            }
+        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, self.corpus.manifest.text_field)
         self._passes = None if epochs is None else Passes(epochs, drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
@@ -226,12 +206,44 @@ class PileStream(RecordedStream):
         self._changes: list[dict[str, Any]] = []
         self._start(Record(self._first(), 0, none, none.copy()))
 
+    def _packed_rows(
+        self, tokenizer: Tokenizer, layout: Layout, objective: Literal["clm", "mlm"], outputs: Sequence[str]
+    ) -> BatchWriter:
+        """How rows become batches; what that depends on goes into the fingerprint."""
+        assert tokenizer.eos_id is not None
+        pad_id = tokenizer.eos_id if tokenizer.pad_id is None else tokenizer.pad_id
+        backend = f"{tokenizer.backend} {importlib.metadata.version(tokenizer.backend)}"
+        if self.world_size > 1:
+            refuse_differing_backends(tokenizer, backend, self.rank)
+        special = {"treated_as": tokenizer.special_tokens, "eos_id": tokenizer.eos_id, "pad_id": pad_id}
+        self._fingerprint |= {
+            "tokenizer": tokenizer.fingerprint,
+            "special_tokens": special,
+            "backend": backend,
+            "seq_len": layout.seq_len,
+            "packing": layout.packing,
+            "append_eod": layout.append_eod,
+            "objective": objective,
+        }
+        masking = masking_of(tokenizer) if objective == "mlm" else None
+        return BatchWriter(layout.seq_len, outputs, pad_id, tokenizer.eos_id, masking)
+
     def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
-        """Take this grid: what follows from it, and whether it can serve this rank."""
-        share = grid.share(self.rank, self.world_size, grad_accum)
-        self.share, self._unit = share, unit
+        """Take this grid: this rank's share of it, and the source of its lanes."""
+        self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
         end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
-        self._source = self._selected.source(grid.lanes, unit, end, records=self._tokenizer is None)
+        source = self._selected.source(grid.lanes, unit, end, records=self.is_raw)
+        self._builder = BatchBuilder(source, self._encoding, self._writer)
+
+    def _start(self, record: Record, loaded: bool = False) -> None:
+        """Resume from this record."""
+        step, inside = divmod(record.batch, self.grad_accum)
+        # The places of all lanes before a step, from which `peek` can count.
+        self._known = None if inside else (step, record.places.copy())
+        self._handed_out = HandedOut(record, None if self._passes is None else self._first(), loaded)
+        self._part: WorkerPart | None = None  # of this DataLoader's worker, once it iterates
+        self._loaded_part: object = None  # of a worker, in the state that was loaded into it
+        self.begin()
 
     def _first(self) -> Int64:
         """Where all lanes begin, int64 [L, 3]."""
@@ -247,10 +259,108 @@ class PileStream(RecordedStream):
             raise PilekitError("a stream with tokenizer=None gives documents and has no tokenizer")
         return self._tokenizer
 
+    @property
+    def grid(self) -> Grid:
+        """The grid of lanes that the stream reads."""
+        return self.share.grid
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows in an optimizer step over all ranks."""
+        return self.grid.global_batch_size
+
+    @property
+    def batch_size(self) -> int:
+        """Rows in each batch of this rank."""
+        return self.share.batch_size
+
+    @property
+    def grad_accum(self) -> int:
+        """Batches of this rank that make an optimizer step."""
+        return self.share.grad_accum
+
+    # Iterating
+
+    def __iter__(self) -> Generator[Batch, None, None]:
+        """Resume from the record; one iterator of a stream at a time."""
+        refuse_second_sharding(self.world_size)
+        worker = get_worker_info()
+        if worker is None:
+            return self._recorded_batches()
+        if worker.id == 0:
+            self.warn_of_idle_workers(worker.num_workers)
+        return self.unrecorded_batches()
+
+    def _recorded_batches(self) -> Generator[Item, None, None]:
+        iteration = self.begin()
+        for batch in self._made(WorkerPart()):
+            self._handed_out.iterated(state_of(batch))
+            yield batch
+            if self._iteration is not iteration:
+                raise PilekitError(
+                    "this iterator's batches no longer count, because a state was loaded, an epoch set or another "
+                    "iteration begun since; resume with a new iter(stream)"
+                )
+        self.pass_ended()
+
+    def unrecorded_batches(self) -> Generator[Item, None, None]:
+        """The batches from the record on: all of them, or in a DataLoader's worker those of this worker."""
+        worker = get_worker_info()
+        if worker is None:
+            return self._made(WorkerPart())
+        part = WorkerPart(worker.id, self.share.workers(worker.num_workers))
+        if self._loaded_part is not None:
+            part = part.resumed(self._loaded_part)
+        if self._part is not None:
+            raise PilekitError(
+                "a DataLoader with persistent_workers=True would resume where its workers stand, not behind the last "
+                "batch that was handed out; set persistent_workers=False"
+            )
+        self._part = part
+        return self._made_by_worker(part)
+
+    def _made_by_worker(self, part: WorkerPart) -> Generator[Item, None, None]:
+        """The worker's batches. The worker's own state stands behind each batch when it is given."""
+        for batch in self._made(part) if part.worker < part.workers else ():
+            self._handed_out.record.take(state_of(batch))
+            self._part = part = part._replace(made=part.made + 1)
+            yield batch
+
+    def _made(self, part: WorkerPart) -> Generator[Item, None, None]:
+        """The remaining batches of this part; nothing is recorded."""
+        record = self._handed_out.record
+        if self._passes is None:
+            numbers = range(record.batch + part.worker, _ENDLESS, part.workers)[part.made :]
+            return build_batches(self._builder, self.share, record.places, numbers)
+        begin, place = (Place(*places[0].tolist()) for places in (self._first(), record.places))
+        # A state that was just loaded may say that nothing is left; else an empty rest begins the pass again.
+        return pass_part(
+            self._builder, self.share, self._passes, begin, place, record.batch, part, again=not self._handed_out.loaded
+        )
+
+    def begin(self) -> object:
+        """An iteration begins: it resumes behind the batches that the one before has handed out."""
+        self._handed_out.begin()
+        self._iteration = object()
+        return self._iteration
+
+    def pass_ended(self) -> None:
+        """An iteration has given its last batch: finite passes begin again."""
+        if self._passes is not None:
+            self._begin_pass(self._passes)
+
     def _begin_pass(self, passes: Passes) -> None:
-        record, self._passes = self._current(), passes
+        self._passes = passes
         self._settle(self.grid, self._unit, self.grad_accum)
-        self._start(Record(self._first(), 0, record.documents, record.tokens, record.rows, record.skipped))
+        self._start(replace(self._handed_out.record, places=self._first(), batch=0))
+
+    def warn_of_idle_workers(self, asked: int) -> None:
+        """Warn if fewer workers than asked for can be active."""
+        if (active := self.share.workers(asked)) < asked:
+            logger.warning(
+                "%d of %d workers are active, as each lane belongs to one worker; counts that are used in full are %s",
+                *(active, asked, ", ".join(map(str, self.share.worker_counts()))),
+            )
 
     def loader(self, num_workers: int = 0, **options: Any) -> StreamLoader:
         """A loader of this stream's batches that keeps its state; see `StreamLoader` for the options.
@@ -260,55 +370,63 @@ class PileStream(RecordedStream):
         known = StreamLoader.__init__.__kwdefaults__ or {}
         if unknown := [name for name in options if name not in known]:
             raise TypeError(
-                f"stream.loader() has no option {unknown[0]}; it takes num_workers, {', '.join(known)}, and starts its "
-                "workers anew for each iteration"
+                f"stream.loader() has no option {unknown[0]}; it takes num_workers, {', '.join(known)}, and starts new "
+                "workers for each iteration"
             )
         return StreamLoader(self, num_workers, **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next finite pass be that of `epoch`, from its beginning, as a DistributedSampler's `set_epoch` does.
 
-        A pass of that epoch which a state just loaded lies in goes on. A stream without end goes through its epochs by
-        itself, each in another order: nothing changes.
+        If a state of a pass of that epoch was just loaded, that pass resumes. A stream without end goes through its
+        epochs by itself, each in another order: nothing changes.
         """
-        if type(epoch) is not int or epoch < 0:
-            raise PilekitError(f"epoch is a whole number from 0 on, not {visible(repr(epoch), 80)}")
-        if self._passes is not None and not (self._loaded and epoch == self._passes.epoch):
+        check_number("epoch", epoch, 0)
+        if self._passes is not None and not (self._handed_out.loaded and epoch == self._passes.epoch):
             self._begin_pass(replace(self._passes, epoch=epoch))
 
-    def _plan(self) -> dict[str, Any]:
-        grid = self.grid
-        return {
-            **({} if self._passes is None else asdict(self._passes)),
-            "name": grid.plan,
-            "rows": grid.rows,
-            "columns": grid.columns,
-            "global_batch_size": grid.global_batch_size,
-            "unit": self._unit,
-            "window": self.window,
-            "per_epoch": self._selected.per_epoch(self._unit),
-        }
+    # State
+
+    def advance(self, batch: Any) -> None:
+        """Record that `batch` was handed out, and take its `stream_state` out of it: `state_dict` is now behind it.
+
+        With a stock DataLoader the training loop calls this for every batch, in their order; `loader()` does it by
+        itself. A loop that iterates the stream itself may call it, to count a batch only from here on.
+        """
+        self._handed_out.advance(state_of(batch))
+        take_state(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch begins, as a dict of JSON types, some 40 bytes a lane wherever the stream stands.
 
-        Of all lanes of the grid, of which those of this rank are current: `merge_state_dicts` joins the states of all.
-        In a DataLoader's worker that has begun: the worker's own state, which goes on in the same worker only.
+        It holds all lanes of the grid, of which those of this rank are current: `merge_state_dicts` joins the states of
+        all ranks. In a DataLoader's worker that has begun it is the worker's own state, for the same worker only.
         """
         if get_worker_info() is not None and self._part is None:
             raise PilekitError(
                 "a worker knows only its own part of the stream's state; use stream.loader(), or a DataLoader that "
                 "leaves the state to stream.advance(batch) in the main process"
             )
-        state = states.to_json(
-            self._current(),
+        grid = self.grid
+        plan = StatePlan(
+            name=grid.plan,
+            rows=grid.rows,
+            columns=grid.columns,
+            global_batch_size=grid.global_batch_size,
+            unit=self._unit,
+            window=self.window,
+            per_epoch=self._selected.per_epoch(self._unit),
+            **({} if self._passes is None else asdict(self._passes)),
+        )
+        state = state_from(
+            self._handed_out.record,
             self.share,
             self.subset_names,
-            fingerprint=copy.deepcopy(self._fingerprint),
-            plan=self._plan(),
+            fingerprint=self._fingerprint,
+            plan=plan,
             changes=self._changes,
-        )
-        return state if self._part is None else {**state, "worker": self._part.to_json()}
+        ).to_json()
+        return state if self._part is None else {**state, "worker": list(self._part)}
 
     @staticmethod
     def merge_state_dicts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -316,7 +434,7 @@ class PileStream(RecordedStream):
 
         PilekitError if a rank is missing or there twice, or if they are not of one moment of one run.
         """
-        return states.merge(parts)
+        return merge(parts).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
         """Resume exactly behind the last batch that was handed out when `state` was taken.
@@ -347,16 +465,20 @@ class PileStream(RecordedStream):
         accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
         grid.share(self.rank, self.world_size, accumulation)  # whatever is refused is refused before anything changes
         if self._passes is not None:
-            self._passes = replace(self._passes, epoch=loaded.plan["epoch"])
-        self._settle(grid, loaded.plan["unit"], accumulation)
-        places, self._changes = loaded.places, list(loaded.changes)
+            self._passes = replace(self._passes, epoch=loaded.plan.epoch)
+        self._settle(grid, loaded.plan.unit, accumulation)
+        places, self._changes = loaded.places(), list(loaded.changes)
         if was:
-            places = self._selected.moved(places, loaded.plan["per_epoch"], self._unit)
+            places = self._selected.moved(places, loaded.plan.per_epoch, self._unit)
             self._changes.append({"until_step": loaded.step, "was": was})
+        counted = np.zeros((2, len(self.subset_names)), np.int64)
+        for name, pair in counts.subsets.items():
+            counted[:, self._encoding.ids_of([name])[0]] += pair
         done = loaded.step * accumulation + loaded.batch
-        self._start(Record.of(places.copy(), done, counts, self._subset_ids, self._subset_ids[OTHER]))
+        self._start(Record(places, done, counted[0], counted[1], counts.rows, counts.skipped), loaded=True)
         self._loaded_part = part
-        self._loaded = True
+
+    # Looking
 
     def stats(self) -> dict[str, Any]:
         """What this rank was handed so far, by the record: since the run's start, those of earlier parts of it counted.
@@ -365,32 +487,34 @@ class PileStream(RecordedStream):
         whole corpus where indexes tell), and `subsets`: {name: {"documents", "tokens"}}. After a state of all ranks was
         loaded on another world size, rank 0 has what was before.
         """
-        stats, known = self._current().stats(self.subset_names, self.seq_len), self._selected.selection
+        stats, known = self._handed_out.record.stats(self.subset_names, self.seq_len), self._selected.selection
         return stats if known is None else {**stats, "skipped": known.skipped}
 
     def peek(self, step: int, reached: Reached | None = None) -> list[list[tuple[str, int]]]:
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
 
-        Reads and tokenizes, for every lane of the step's column, from what is recorded (or was loaded) where that lies
-        at or before the step, else from the beginning: a step far ahead costs about what getting there costs all ranks
-        in one process, divided by the grid's columns, and no step is too far. A finite pass has nothing behind its last
-        step: [].
+        Reads and tokenizes every lane of the step's column, from the record (or the loaded state) if that lies at or
+        before the step, else from the beginning. A step far ahead costs about what getting there costs all ranks in one
+        process, divided by the grid's columns. A finite pass has nothing behind its last step: [].
 
         reached   called now and then with how many samples before the step were passed, and how many there are
         """
-        return self._builder.named(self._given_to(step, reached))
+        return self._builder.named(self._rows_of_step(step, reached))
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
-        """The same, as one batch of the whole step, in no order that a rank would see; costs as much."""
-        everything = np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-        return self._builder.batch(Share(self.grid, 0, 1, 1), step, self._given_to(step, reached), *everything)
+        """The same, as one batch of the whole step, whose rows are in no rank's order; costs as much."""
+        whole = Share(self.grid, 0, 1, 1)
+        return self._builder.batch(whole, step, self._rows_of_step(step, reached), *(np.zeros((0, 3), np.int64),) * 2)
 
-    def _given_to(self, step: int, reached: Reached | None) -> list[Any]:
+    def _rows_of_step(self, step: int, reached: Reached | None) -> list[RowRange]:
         check_number("step", step, 0)
-        known = [] if self._changes else [(0, self._first())]
-        known += [] if self._known is None else [self._known]
-        begun = before_step(self.share, step, known, self._current())
-        return given_to_step(self._source, self._builder, self.grid, step, begun, reached)
+        every, record = set(range(self.grid.lanes)), self._handed_out.record
+        known = [] if self._changes else [(0, self._first(), every)]
+        if self._known is not None:
+            known.append((*self._known, every))
+        if record.batch % self.grad_accum == 0:
+            known.append((record.batch // self.grad_accum, record.places, set(self.share.lanes().tolist())))
+        return rows_of_step(self._builder, self.grid, step, known, reached)
 
     def explain(self) -> Explanation:
         """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""

@@ -1,28 +1,46 @@
 """`Record`: the batches that a rank was handed, and where its lanes stand behind them.
 
 Each batch carries what it changes, one int64 array, and the record takes it in when the batch is handed to the training
-loop. So the record is a function of the batches handed out and of nothing else, whatever workers have read ahead.
+loop. So the record depends only on the batches handed out, whatever workers have read ahead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.stream.order.shuffle import Int64
 
-HEAD = 4  # of a batch's state: its number, lanes, rows, bad lines; then 4 for each lane, 3 for each subset
+_HEAD = 4  # of a batch's state: its number, lanes, rows, bad lines; then 4 numbers for each lane, 3 for each subset
+
+
+class WorkerPart(NamedTuple):
+    """Batches first + worker, first + worker + workers, ... of an iteration, of which `made` are behind."""
+
+    worker: int = 0
+    workers: int = 1
+    made: int = 0
+
+    def resumed(self, loaded: object) -> WorkerPart:
+        """This worker's part as a state says that was loaded into it; PilekitError if that is another worker's."""
+        if not isinstance(loaded, list) or loaded[:2] != [self.worker, self.workers] or len(loaded) != 3:
+            raise PilekitError(
+                f"the state is that of another worker, {visible(repr(loaded), 80)}, and was given to worker "
+                f"{self.worker} of {self.workers}; use the num_workers it was taken with, or stream.loader(), whose "
+                "state fits any"
+            )
+        return self._replace(made=loaded[2])
 
 
 def batch_state(
     number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, documents: Int64, tokens: Int64
 ) -> Int64:
-    """What a batch changes, as one int64 array: to be its `stream_state`.
+    """What a batch changes, as one int64 array: its `stream_state`.
 
     number          of the batch among those of its rank, from 0
     lanes, places   int64 [k], [k, 3]: the lanes it read, and where they stand after it
@@ -35,21 +53,21 @@ def batch_state(
 
 
 def state_of(item: Any) -> Int64:
-    """The state that an item of a stream carries, a dict of tensors or documents; PilekitError where it lacks one."""
+    """The state that an item of a stream carries; PilekitError if it has none."""
     state = item.get("stream_state") if isinstance(item, Mapping) else getattr(item, "stream_state", None)
     if isinstance(state, torch.Tensor):
         state = state.cpu().numpy()
-    if not isinstance(state, np.ndarray) or state.dtype != np.int64 or state.ndim != 1 or len(state) < HEAD:
+    if not isinstance(state, np.ndarray) or state.dtype != np.int64 or state.ndim != 1 or len(state) < _HEAD:
         raise PilekitError(
             "advance() needs a batch as the loader gave it, with its stream_state; call it once for each batch, before "
-            "converting it. Of single documents a stock DataLoader loses it, unless it is given collate_fn=lambda "
-            "document: document; stream.loader() keeps it"
+            "converting it. A stock DataLoader loses the state of single documents, unless it is given "
+            "collate_fn=lambda document: document; stream.loader() keeps it"
         )
     return state
 
 
-def taken_state(item: Any) -> Int64:
-    """The same, taken out of the item."""
+def take_state(item: Any) -> Int64:
+    """The same, and remove it from the item."""
     state = state_of(item)
     if isinstance(item, dict):
         del item["stream_state"]
@@ -75,21 +93,9 @@ class Record:
     rows: int = 0
     skipped: int = 0
 
-    @classmethod
-    def of(
-        cls, places: Int64, batch: int, counts: Mapping[str, Any], subset_ids: Mapping[str, int], other: int
-    ) -> Record:
-        """A state's record; counts of subsets that `subset_ids` lacks go to `other`."""
-        counted = np.zeros((2, len(subset_ids)), np.int64)
-        for name, pair in counts["subsets"].items():
-            counted[:, subset_ids.get(name, other)] += pair
-        return cls(places, batch, counted[0].copy(), counted[1].copy(), counts["rows"], counts["skipped"])
-
     def copy(self) -> Record:
         """A record that shares nothing with this one."""
-        return Record(
-            *(self.places.copy(), self.batch, self.documents.copy(), self.tokens.copy(), self.rows, self.skipped)
-        )
+        return replace(self, places=self.places.copy(), documents=self.documents.copy(), tokens=self.tokens.copy())
 
     def add(self, state: Int64) -> None:
         """Take in a batch's state; PilekitError if it is not the next batch's."""
@@ -102,25 +108,68 @@ class Record:
         self.batch += 1
 
     def take(self, state: Int64) -> None:
-        """Take in what a batch changed, without counting it."""
-        lanes, rows, skipped = state[1:HEAD].tolist()
-        changed = state[HEAD : HEAD + 4 * lanes].reshape(-1, 4)
-        counted = state[HEAD + 4 * lanes :].reshape(-1, 3)
+        """Take in what a batch changed, without counting the batch."""
+        lanes, rows, skipped = state[1:_HEAD].tolist()
+        changed = state[_HEAD : _HEAD + 4 * lanes].reshape(-1, 4)
+        counted = state[_HEAD + 4 * lanes :].reshape(-1, 3)
         self.places[changed[:, 0]] = changed[:, 1:]
         self.documents[counted[:, 0]] += counted[:, 1]
         self.tokens[counted[:, 0]] += counted[:, 2]
         self.rows += rows
         self.skipped += skipped
 
+    def by_subset(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(documents, tokens) of each subset that has some."""
+        used = np.flatnonzero(self.documents | self.tokens).tolist()
+        return {names[i]: (int(self.documents[i]), int(self.tokens[i])) for i in used}
+
     def stats(self, names: Sequence[str], seq_len: int) -> dict[str, Any]:
         """What `PileStream.stats` says of this record."""
         tokens = int(self.tokens.sum())
-        used = np.flatnonzero(self.documents | self.tokens).tolist()
         return {
             "rows": self.rows,
             "documents": int(self.documents.sum()),
             "tokens": tokens,
             "fill": tokens / (self.rows * seq_len) if self.rows else 0.0,
             "skipped": self.skipped,
-            "subsets": {names[i]: {"documents": int(self.documents[i]), "tokens": int(self.tokens[i])} for i in used},
+            "subsets": {
+                name: {"documents": documents, "tokens": count}
+                for name, (documents, count) in self.by_subset(names).items()
+            },
         }
+
+
+class HandedOut:
+    """The record of what was handed out: by iterating, or by `advance` once it was called in an iteration.
+
+    pass_begin   of a finite stream: the places at which its pass begins; None: the stream has no end
+    """
+
+    def __init__(self, record: Record, pass_begin: Int64 | None, loaded: bool = False) -> None:
+        self.record = record
+        self.loaded = loaded  # whether nothing was handed out since a state was loaded
+        self._pass_begin = pass_begin
+        self.begin()
+
+    def begin(self) -> None:
+        """An iteration begins: it resumes behind the batches that the one before has handed out."""
+        self._before = self.record.copy()
+        self._by_advance = False
+
+    def iterated(self, state: Int64) -> None:
+        """An iterator gives the batch with this state."""
+        if not self._by_advance:
+            self._add(self.record, state)
+
+    def advance(self, state: Int64) -> None:
+        """Only this batch counts, and those given here before it, whatever was iterated."""
+        # A batch that is not the next one was counted by iterating already.
+        counted = not self._by_advance and int(state[0]) != self.record.batch
+        self._add(self._before.copy() if counted else self.record, state)
+        self._by_advance = True
+
+    def _add(self, record: Record, state: Int64) -> None:
+        if self._pass_begin is not None and record.batch and not int(state[0]):
+            record.places, record.batch = self._pass_begin.copy(), 0  # nothing was left, so a whole pass began
+        record.add(state)
+        self.record, self.loaded = record, False

@@ -1,4 +1,4 @@
-"""What a state must be to go on in a stream, and what follows from it there."""
+"""What a state must be to resume in a stream, and what follows from it there."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from typing import Any
 
 from pilekit.errors import PilekitError
 from pilekit.stream.order.lane_grid import Grid, batch_sizes
-from pilekit.stream.state import MAY_CHANGE, Loaded, differing, grid_of, merge, misfit, read_state
-
-_NO_COUNTS: dict[str, Any] = {"rows": 0, "skipped": 0, "subsets": {}}
+from pilekit.stream.state import MAY_CHANGE, Counts, StreamState, merge, misfit, read_state
 
 _SHOWN = {"name": "plan", "rows": "lanes' rows", "columns": "lanes' columns"}
-"""How fields of a state's plan are called where that is not their name."""
+"""What fields of a state's plan are called where that is not their name."""
 
 
-def loaded_state(state: object, rank: int, world_size: int) -> tuple[Loaded, dict[str, Any]]:
-    """(the state, the counts that this rank goes on with) of one rank's state, a merged one, or all ranks' in a list.
+def loaded_state(state: object, rank: int, world_size: int) -> tuple[StreamState, Counts]:
+    """(the state, the counts that this rank resumes with) of one rank's state, a merged one, or all ranks' in a list.
 
-    Counts of all ranks together are taken over by rank 0, so that a later sum is right. PilekitError for another rank's
+    Rank 0 takes over the counts of all ranks together, so that a later sum is right. PilekitError for another rank's
     state alone.
     """
     if isinstance(state, Sequence) and not isinstance(state, str):
-        loaded = read_state(merge(state))
+        loaded = merge(state)
         for part in map(read_state, state):
             if (part.rank, part.world_size) == (rank, world_size):
                 return loaded, part.counts
@@ -35,34 +33,35 @@ def loaded_state(state: object, rank: int, world_size: int) -> tuple[Loaded, dic
             f"the state is that of rank {loaded.rank} of {loaded.world_size}, and this is rank {rank} of {world_size}; "
             f"give a list with the states of all {loaded.world_size} ranks, or what merge_state_dicts makes of them"
         )
-    return loaded, loaded.counts if rank == 0 else _NO_COUNTS
+    return loaded, loaded.counts if rank == 0 else Counts()
 
 
-def changed_fields(loaded: Loaded, fingerprint: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+def changed_fields(loaded: StreamState, own: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     """What the fields were that have changed since the state was taken; PilekitError for one that must not."""
-    changed = differing(loaded.fingerprint, fingerprint)
+    theirs = loaded.fingerprint
+    changed = [field for field in {**own, **theirs} if theirs.get(field) != own.get(field)]
     for field in changed:
         if strict or field not in MAY_CHANGE:
-            raise misfit(field, loaded.fingerprint.get(field), fingerprint.get(field))
-    return {field: loaded.fingerprint.get(field) for field in changed}
+            raise misfit(field, theirs.get(field), own.get(field))
+    return {field: theirs.get(field) for field in changed}
 
 
-def grid_for(loaded: Loaded, wanted: Mapping[str, Any]) -> Grid:
+def grid_for(loaded: StreamState, wanted: Mapping[str, Any]) -> Grid:
     """The state's grid; PilekitError if its plan differs in a field of `wanted`, which the stream was asked for."""
     for field, value in wanted.items():
-        if loaded.plan.get(field) != value:
-            raise misfit(_SHOWN.get(field, field), loaded.plan.get(field), value)
-    return grid_of(loaded.plan)
+        if getattr(loaded.plan, field) != value:
+            raise misfit(_SHOWN.get(field, field), getattr(loaded.plan, field), value)
+    return loaded.plan.grid()
 
 
 def accumulation_for(
-    loaded: Loaded, grid: Grid, world_size: int, batch_size: int | None, grad_accum: int | None
+    loaded: StreamState, grid: Grid, world_size: int, batch_size: int | None, grad_accum: int | None
 ) -> int:
     """Batches per step on this world size: as given, or what follows from the state's global batch and what is given.
 
-    With both given, and not making it, grad_accum counts, because training loops count by it. With neither, batches
-    stay as large as they were, or become smaller. PilekitError where nothing fits, and for a state inside a step that
-    was to be made in other parts.
+    If both are given and do not make the global batch, grad_accum counts, because training loops count by it. If
+    neither is given, batches stay as large as they were, or become smaller. PilekitError where nothing fits, and for a
+    state inside a step that was to be made in other parts.
     """
     whole = grid.global_batch_size
     if batch_size is None and grad_accum is None:
@@ -75,7 +74,7 @@ def accumulation_for(
     if loaded.batch and (loaded.world_size, loaded.grad_accum) != (world_size, accumulation):
         raise PilekitError(
             f"the state was taken inside step {loaded.step}, after {loaded.batch} of {loaded.grad_accum} batches: it "
-            f"goes on only with world_size={loaded.world_size} and grad_accum={loaded.grad_accum}, not {world_size} "
+            f"resumes only with world_size={loaded.world_size} and grad_accum={loaded.grad_accum}, not {world_size} "
             f"and {accumulation}; use those, or a state taken between steps"
         )
     return accumulation

@@ -1,1 +1,5 @@
-"""From packed rows to batches: the columns, the attention mask, masked-language-model targets."""
+"""From rows to batches: `build_batches.py` takes rows from the lanes in turn, and `batch.py` turns them into tensors.
+
+`write_columns.py` copies the tokens, `mlm.py` masks them, and `attention_mask.py` says which tokens of a batch attend
+to each other. `raw_documents.py` is what a stream without a tokenizer gives instead, and `peek.py` shows one step.
+"""

@@ -23,7 +23,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
 from pilekit.stream.pack.rows import Int64
-from pilekit.stream.pack.window import RowRange
+from pilekit.stream.pack.window import Pieces, RowRange
 
 T = TypeVar("T")
 
@@ -159,80 +159,59 @@ class BatchWriter:
     eos_id: int
     masking: Masking | None = None
 
-    def batch(
-        self, parts: Sequence[RowRange], shard_names: Sequence[str], stream_state: torch.Tensor | None = None
-    ) -> Batch:
+    def batch(self, parts: Sequence[RowRange], pieces: Pieces, shard_names: Sequence[str]) -> Batch:
         """The batch of all these rows.
 
-        shard_names   what the windows' `shards` index
-        stream_state  int64, any shape; None: the batch has none
+        pieces       of the rows
+        shard_names  what the windows' `shards` index
         """
-        of_each: list[tuple[Int64, ...]] = []
-        for part in parts:
-            window, row, count = part.window, part.first_row, part.count
-            start = window.rows.start[row : row + count + 1]
-            pieces = slice(start[0], start[-1])
-            rows, document = window.rows, window.rows.document[pieces]
-            lengths, begins = rows.length[pieces], rows.begin[pieces]
-            of_each.append((start[1:] - start[:-1], lengths, begins, window.shards[document], window.numbers[document]))
-        counts, lengths, begins, shards, numbers = (
-            map(np.concatenate, zip(*of_each, strict=True)) if of_each else [_NO_COLUMN] * 5
-        )
-        filled, borders = len(counts), _NO_COLUMN
+        rows = len(pieces.per_row)
+        columns = {name: np.empty((rows, self.seq_len), np.int64) for name in COLUMNS if name in self.outputs}
+        self._write(parts, pieces, columns)
+        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
         if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self.outputs):
-            borders = segment_borders(lengths, counts, self.seq_len)
+            borders = segment_borders(pieces, self.seq_len)
+            tensors["cu_seqlens"] = torch.from_numpy(borders.astype(np.int32))
+            tensors["max_seqlen"] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
+        names = {shard: shard_names[shard] for shard in set(pieces.shard.tolist())}
+        identities = Identities(names, pieces.shard, pieces.number, pieces.begin > 0, pieces.per_row)
+        return Batch({name: tensors[name] for name in self.outputs}, identities)
 
-        columns = {name: np.empty(filled * self.seq_len, np.int64) for name in COLUMNS if name in self.outputs}
-        self._write(parts, columns, lengths, counts)
-        tensors: dict[str, torch.Tensor] = {}
-        for name in self.outputs:
-            if name in columns:
-                tensors[name] = torch.from_numpy(columns[name]).view(filled, self.seq_len)
-            elif name == "cu_seqlens":
-                tensors[name] = torch.from_numpy(borders.astype(np.int32))
-            else:
-                tensors[name] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
-        if stream_state is not None:
-            tensors["stream_state"] = stream_state
-        occurring = {shard: shard_names[shard] for shard in set(shards.tolist())}
-        return Batch(tensors, Identities(occurring, shards, numbers, begins > 0, counts))
-
-    def _write(self, parts: Sequence[RowRange], columns: dict[str, Int64], lengths: Int64, counts: Int64) -> None:
-        if self.masking is not None and not {"input_ids", "labels"}.isdisjoint(columns):
-            # Masking reads one and writes both, asked for or not.
-            none = {name: np.empty(len(counts) * self.seq_len, np.int64) for name in ("input_ids", "labels")}
-            columns = {**none, **columns}
-        given = [columns.get(name, _NO_COLUMN) for name in COLUMNS]
+    def _write(self, parts: Sequence[RowRange], pieces: Pieces, columns: dict[str, Int64]) -> None:
+        masked = self.masking is not None and not {"input_ids", "labels"}.isdisjoint(columns)
+        if masked:  # masking reads and writes both of them
+            shape = (len(pieces.per_row), self.seq_len)
+            columns = {"input_ids": np.empty(shape, np.int64), "labels": np.empty(shape, np.int64), **columns}
+        given = [columns[name].reshape(-1) if name in columns else _NO_COLUMN for name in COLUMNS]
         row = 0
         for part in parts:
-            window, rows = part.window, part.window.rows
+            documents, rows = part.window.documents, part.window.rows
             write(
-                *(window.ids, window.offsets, window.subset_ids),
+                *(documents.ids, documents.offsets, documents.subset_ids),
                 *(rows.document, rows.begin, rows.length, rows.start),
                 *(part.first_row, part.count, row, self.seq_len, self.eos_id, self.pad_id),
                 *given,
             )
             row += part.count
-        if self.masking is not None and "labels" in columns:
+        if masked:
+            assert self.masking is not None
             keys = [part.window.row_keys[part.first_row : part.first_row + part.count] for part in parts]
-            used = np.bincount(np.repeat(np.arange(len(counts)), counts), lengths, len(counts)).astype(np.int64)
-            mask(columns["input_ids"], columns["labels"], np.concatenate(keys), used, self.masking)
+            row_of = np.repeat(np.arange(row), pieces.per_row)
+            used = np.bincount(row_of, pieces.length, row).astype(np.int64)
+            ids, labels = (columns[name].reshape(-1) for name in ("input_ids", "labels"))
+            mask(ids, labels, np.concatenate(keys), used, self.masking)
 
 
 _NO_COLUMN: Int64 = np.empty(0, np.int64)
 
 
-def segment_borders(lengths: Int64, counts: Int64, seq_len: int) -> Int64:
-    """int64 [segments + 1]: where documents, paddings and rows begin in a batch as one line of tokens, and its end.
-
-    lengths  int64 [pieces]: of all rows, one after another
-    counts   int64 [rows]: pieces of each row
-    """
-    rows = np.arange(len(counts))
-    ends = np.cumsum(lengths)
-    before = np.concatenate(([0], ends))[np.cumsum(counts) - counts]  # tokens of all rows before each
-    in_line = ends + np.repeat(rows * seq_len - before, counts)
-    return np.union1d(in_line, np.arange(len(counts) + 1) * seq_len)
+def segment_borders(pieces: Pieces, seq_len: int) -> Int64:
+    """int64 [segments + 1]: where documents, paddings and rows begin in a batch as one line of tokens, and its end."""
+    rows = np.arange(len(pieces.per_row))
+    ends = np.cumsum(pieces.length)
+    before = np.concatenate(([0], ends))[np.cumsum(pieces.per_row) - pieces.per_row]  # tokens of all rows before each
+    in_line = ends + np.repeat(rows * seq_len - before, pieces.per_row)
+    return np.union1d(in_line, np.arange(len(rows) + 1) * seq_len)
 
 
 def _narrowed(column: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes, str, int]:

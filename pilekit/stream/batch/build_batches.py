@@ -1,125 +1,107 @@
-"""Making batches: the lanes that a rank's share of the grid names, read in turn.
+"""Building batches: the lanes that a rank's share of the grid names, read in turn.
 
-A batch depends on the grid, on the rank that asks for it, and on the places of the lanes that it reads; so a DataLoader
-worker that makes every n-th batch needs to know nothing of the others. A `BatchBuilder` says which samples a lane gives
-and makes a batch of them: rows of tokens here, documents as they are in raw_documents.py.
+A batch depends on the grid, on the rank, and on the places of the lanes that it reads. So a DataLoader worker that
+builds every n-th batch needs nothing from the other workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from pilekit.stream.batch.batch import Batch, BatchWriter
-from pilekit.stream.batch.raw_documents import RawLane
+from pilekit.stream.batch.batch import BatchWriter
+from pilekit.stream.batch.raw_documents import RawBatch, RawDocument
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.order.shuffle import Int64
-from pilekit.stream.pack.lane import Lane, Place, counts
-from pilekit.stream.pack.tokenized_lane import Encoding, TokenizedLane
-from pilekit.stream.pack.window import RowRange, padding
+from pilekit.stream.pack.lane import Lane, rows_in
+from pilekit.stream.pack.tokenized import Encoding, encoded
+from pilekit.stream.pack.window import Place, RowRange, padding, pieces_of
 from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.record import batch_state
 
-
-class BatchBuilder(Protocol):
-    """What samples are, and a batch of them."""
-
-    @property
-    def padded_by_first(self) -> bool:
-        """Whether a finite pass ends with its first samples once more, rather than with empty ones."""
-        ...
-
-    def lane(self, source: LaneSource, lane: int, place: Place) -> Lane | RawLane:
-        """Lane `lane` of `source`, from `place` on."""
-        ...
-
-    def batch(self, share: Share, number: int, given: Sequence[Any], lanes: Int64, places: Int64) -> Any:
-        """Batch `number` of what lanes gave, with its state: int64 [k] and [k, 3], where the lanes stand after it."""
-        ...
-
-    def named(self, given: Sequence[Any]) -> list[list[tuple[str, int]]]:
-        """Per sample, the (shard name, document number) of its documents."""
-        ...
+Item = Any
+"""What a stream gives: a `Batch`, or without a tokenizer a `RawDocument` or a `RawBatch`."""
 
 
 @dataclass(frozen=True)
-class PackedBatches:
-    """Samples are rows of tokens, batches `Batch`es.
+class BatchBuilder:
+    """Reads lanes of `source`, and makes batches of their rows.
 
-    subsets   how many there are
+    writer   None: documents as they are
     """
 
+    source: LaneSource
     encoding: Encoding
-    writer: BatchWriter
-    subsets: int
+    writer: BatchWriter | None
 
-    padded_by_first = False
-    """A finite pass ends with rows without documents."""
+    def lane(self, lane: int, place: Place) -> Lane:
+        """The lane from `place` on."""
+        documents = self.source.documents(lane, place.position, place.document)
+        return Lane(encoded(documents, self.encoding), lane, place, self.encoding.layout, documents)
 
-    def lane(self, source: LaneSource, lane: int, place: Place) -> Lane:
-        """A lane that packs."""
-        documents = TokenizedLane(source, lane, place.position, place.document, self.encoding)
-        return Lane(documents, place, self.encoding)
+    def batch(self, share: Share, number: int, given: Sequence[RowRange], lanes: Int64, places: Int64) -> Item:
+        """Batch `number` of the rows given, filled up with rows without documents, and with its `stream_state`.
 
-    def batch(self, share: Share, number: int, given: Sequence[RowRange], lanes: Int64, places: Int64) -> Batch:
-        """The rows given, then rows without documents."""
-        filled = sum(rows.count for rows in given)
-        skipped, *counted = counts(given, self.subsets)
-        state = torch.from_numpy(batch_state(number, lanes, places, filled, skipped, *counted))
-        padded = [*given, padding(share.batch_size - filled)] if filled < share.batch_size else given
-        return self.writer.batch(padded, self.encoding.shard_names, state)
+        lanes, places   int64 [k], [k, 3]: the lanes it read, and where they stand after it
+        """
+        rows = rows_in(given)
+        parts = [*given, padding(share.batch_size - rows)] if rows < share.batch_size else given
+        pieces = pieces_of(parts)
+        begun = pieces.begin == 0
+        tokens = np.bincount(pieces.subset, pieces.length * (self.writer is not None)).astype(np.int64)
+        documents = np.bincount(pieces.subset[begun], minlength=len(tokens))
+        used = np.flatnonzero(documents + tokens)
+        state = batch_state(
+            *(number, lanes, places, rows, int(pieces.skipped[begun].sum())), *(used, documents[used], tokens[used])
+        )
+        if self.writer is None:
+            return _raw_item(given, share.batch_size, state)
+        batch = self.writer.batch(parts, pieces, self.encoding.shard_names)
+        batch["stream_state"] = torch.from_numpy(state)
+        return batch
 
     def named(self, given: Sequence[RowRange]) -> list[list[tuple[str, int]]]:
-        """By doc_id."""
-        found = []
-        for some in given:
-            rows, window = some.window.rows, some.window
-            for row in range(some.first_row, some.first_row + some.count):
-                documents = rows.document[rows.start[row] : rows.start[row + 1]]
-                shards, numbers = window.shards[documents].tolist(), window.numbers[documents].tolist()
-                found.append([(self.encoding.shard_names[s], n) for s, n in zip(shards, numbers, strict=True)])
-        return found
+        """For each row, the (shard name, document number) of its documents."""
+        pieces = pieces_of(given) if given else pieces_of([padding(0)])
+        shards = [self.encoding.shard_names[shard] for shard in pieces.shard.tolist()]
+        names = list(zip(shards, pieces.number.tolist(), strict=True))
+        ends = np.cumsum(pieces.per_row)
+        return [names[end - count : end] for end, count in zip(ends, pieces.per_row, strict=True)]
 
 
-def build_batches(
-    source: LaneSource, builder: BatchBuilder, share: Share, places: Int64, numbers: range
-) -> Generator[Any, None, None]:
-    """The batches of these numbers, each with its `stream_state`; a part of them that leaves each lane to one maker.
+def _raw_item(given: Sequence[RowRange], batch_size: int, state: Int64) -> RawDocument | RawBatch:
+    """Row r of a window is its document r."""
+    documents = [
+        document
+        for some in given
+        for document in some.window.documents.stored[some.first_row : some.first_row + some.count]
+    ]
+    item = RawDocument(*documents[0]) if batch_size == 1 else RawBatch(documents)
+    item.stream_state = state
+    return item
+
+
+def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: range) -> Generator[Item, None, None]:
+    """The batches of these numbers, each with its `stream_state`.
 
     places   int64 [L, 3]: where the lanes stand before the first of `numbers` that reads them
     """
-    lanes: dict[int, Lane | RawLane] = {}
+    lanes: dict[int, Lane] = {}
     try:
         for number in numbers:
             read = share.read_by(number)
-            given: list[Any] = []
+            given: list[RowRange] = []
             after = []
             for lane in read.tolist():
                 if lane not in lanes:
-                    lanes[lane] = builder.lane(source, lane, Place(*places[lane].tolist()))
+                    lanes[lane] = builder.lane(lane, Place(*places[lane].tolist()))
                 given += lanes[lane].give(share.per_lane)
                 after.append(lanes[lane].place)
             yield builder.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
     finally:
         for open_lane in lanes.values():
             open_lane.close()
-
-
-def passed_over(lane: Lane | RawLane, count: int, passed: Callable[[int], None] = lambda count: None) -> int:
-    """Pass over the lane's next `count` samples, in small parts, so that none are kept; returns how many there were.
-
-    passed   called with each further number of them
-    """
-    left = count
-    while left > 0:
-        asked = min(left, 64)
-        found = sum(some.count for some in lane.give(asked))
-        left -= found
-        passed(found)
-        if found < asked:
-            break
-    return count - left

@@ -1,9 +1,9 @@
 """`objective="mlm"`: which tokens are masked, as a hash of the row's key and the place in the row.
 
-BERT's recipe: 15 % of the tokens are chosen; of these 80 % become the mask token, 10 % a random token, and 10 % stay as
-they are. Padding and special tokens (EOD, mask and so on) are never chosen, and never the random token. Each token is
+BERT's recipe: 15 % of the tokens are chosen. Of these 80 % become the mask token, 10 % a random token, and 10 % stay as
+they are. Padding and special tokens are never chosen, and a special token is never the random token. Each token is
 decided alone and from a hash, so a row is masked the same way on any number of ranks and workers, and after any resume.
-A row's key is unique to this use of its documents, so the next epoch masks others.
+A row's key is unique to this use of its documents, so the next epoch masks other tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPLACED = 0.1
 class Masking:
     """What masking needs to know of a tokenizer.
 
-    mask_id      the token that stands for a masked one
+    mask_id      the token that replaces a masked one
     vocab_size   random tokens are below it
     special_ids  tokens that are never chosen and never drawn; `mask_id` need not be named
 
@@ -78,7 +78,7 @@ _keys = types.Array(types.uint64, 1, "C", readonly=True)
 
 @compiled(types.uint64(types.uint64, types.uint64))
 def _round(state: np.uint64, part: np.uint64) -> np.uint64:
-    """One round of `hashes.mix`."""
+    """One round of `shuffle.mix`."""
     state = (state ^ part) + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -157,8 +157,13 @@ class Share:
             return asked
         if self.grid.plan == "sequential" and self.grad_accum > 1:
             return min(asked, 1)
-        turns = self.grad_accum * self.grid.columns
-        return max((count for count in divisors(turns) if count <= asked), default=0)
+        return max((count for count in divisors(self.grad_accum * self.grid.columns) if count <= asked), default=0)
+
+    def worker_counts(self) -> list[int]:
+        """The numbers of workers that can all be active, increasing; none named: any number."""
+        if self.grid.finite:
+            return []
+        return [n for n in range(1, self.grad_accum * self.grid.columns + 1) if self.workers(n) == n]
 
 
 def default_rows(global_batch_size: int, world_size: int) -> int:

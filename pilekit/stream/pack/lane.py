@@ -1,208 +1,87 @@
-"""`Lane`: one lane's documents packed inside the lane, from any place on.
+"""`Lane`: the rows of one lane, from any place on.
 
-A lane depends on nothing but its documents, its place and the `Layout`; so each rank that reads it gives the same rows.
-Resuming from a place reads and tokenizes one window and no more: with "best_fit" and "none" a place is the beginning of
-a window and how many of its rows were given; with "concat" it is a document and how many of its tokens, EOD counted,
-stand in rows already given. When the last row of a window was given, the place is where the next begins.
+A lane depends only on its documents, its place and the `Layout`. So every rank that reads it gets the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
 
 from pilekit.errors import PilekitError
-from pilekit.stream.order.shuffle import Int64
-from pilekit.stream.pack.concat import unused
-from pilekit.stream.pack.window import (
-    MOST_TOKENS,
-    Layout,
-    PackedWindow,
-    RowRange,
-    TokenizedDocuments,
-    joined,
-    packed,
-    room_for,
-)
+from pilekit.stream.pack.window import Layout, Place, RowRange, TokenizedDocuments, Window, windows
 
 _MOST_EMPTY = 1000
-"""So many windows in a row without a single token are taken for a corpus without any."""
-
-
-class Place(NamedTuple):
-    """Where a lane stands; see the module's docstring."""
-
-    position: int
-    document: int
-    offset_in_window: int = 0
-
-
-class TokenSource(Protocol):
-    """Tokenized documents, in order: `TokenizedLane`, or token batches."""
-
-    def next(self, documents: int, tokens: int) -> TokenizedDocuments | None:
-        """Some next documents, at least one, best no more than so many; None where there are no more."""
-        ...
-
-    def close(self) -> None:
-        """Close what was opened."""
-        ...
+"""After so many windows in a row without a token, the corpus is taken to have none."""
 
 
 class Lane:
-    """The rows of these documents, from `place` on; `close` it when done."""
+    """The rows of `documents`, which begin at `place` of lane `lane`. `place` is kept behind the last row given.
 
-    def __init__(self, documents: TokenSource, place: Place, layout: Layout) -> None:
+    opened   what reads the documents; `close` closes it
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[TokenizedDocuments],
+        lane: int,
+        place: Place,
+        layout: Layout,
+        opened: Generator[Any, None, None] | None = None,
+    ) -> None:
         self.place = place
-        self._layout = layout
-        self._source = documents
-        self._ahead: TokenizedDocuments | None = None  # in no window yet
-        self._window: PackedWindow | None = None
-        self._row = 0
-        self._after = place  # where the next window begins
-        self._begin = 0  # "concat": tokens of the window's first document that stand in earlier rows
-        self._ended = False  # "concat": whether the window is the last one
+        self._layout, self._opened = layout, opened
+        self._windows = windows(documents, lane, place, layout)
+        self._left: RowRange | None = None  # of the window at hand
 
     def give(self, count: int) -> list[RowRange]:
-        """The lane's next `count` rows, of one window or more; fewer only where the documents end."""
+        """The lane's next `count` rows, of one window or more. Fewer only where the documents end."""
         given = []
-        while count and self._has_row():
-            window = self._window
-            assert window is not None
-            some = min(count, len(window.rows) - self._row)
-            given.append(RowRange(window, self._row, some))
-            self._row += some
+        while count > 0 and (left := self._left or self._next()) is not None:
+            some = min(count, left.count)
+            given.append(left.part(0, some))
+            self._left = left.part(some, left.count) if some < left.count else None
+            self.place = Place(*left.window.after[left.first_row + some - 1].tolist())
             count -= some
-            self.place = self._place(window)
         return given
+
+    def skip(self, count: int) -> int:
+        """Pass over the lane's next `count` rows. Returns how many there were."""
+        left = count
+        while left > 0 and (given := self.give(min(left, 64))):  # few at a time, so that old windows are freed
+            left -= rows_in(given)
+        return count - left
 
     def close(self) -> None:
         """Close what was opened for this lane."""
-        self._source.close()
+        if self._opened is not None:
+            self._opened.close()
 
-    def _place(self, window: PackedWindow) -> Place:
-        if self._row == len(window.rows) and self._layout.packing != "concat":
-            return self._after
-        if self._layout.packing != "concat":
-            return Place(self.place.position, self.place.document, self._row)
-        last = int(window.rows.start[self._row]) - 1
-        document = int(window.rows.document[last])
-        position, order = int(window.positions[document]), int(window.orders[document])
-        used = int(window.rows.begin[last] + window.rows.length[last])
-        whole = used == window.offsets[document + 1] - window.offsets[document] + self._layout.append_eod
-        return Place(position, order + 1) if whole else Place(position, order, used)
-
-    def _has_row(self) -> bool:
-        """Whether there is a row to give, in the window at hand or the next one; False where the source has ended."""
-        for _ in range(_MOST_EMPTY):
-            if self._window is not None and self._row < len(self._window.rows):
-                return True
-            if not (self._next_concat() if self._layout.packing == "concat" else self._next_window()):
-                return False
-        raise PilekitError(
-            f"no tokens in {_MOST_EMPTY:,} windows of {self._layout.window} documents; their texts are empty, so give "
-            "append_eod=True or other documents"
-        )
-
-    def _next_window(self) -> bool:
-        resumed, first = self._window is None, self.place.offset_in_window
-        documents = self._gathered()
-        if documents is None:
-            return False
-        layout = self._layout
-        self._window = packed(documents, layout.packing, layout.seq_len, layout.append_eod)
-        self.place = self._after._replace(offset_in_window=first if resumed else 0)
-        self._after = Place(int(documents.positions[-1]), int(documents.orders[-1]) + 1)
-        self._row = self.place.offset_in_window
-        if self._row and self._row >= len(self._window.rows):
-            raise self._changed()
-        if not len(self._window.rows):
-            self.place = self._after
-        return True
-
-    def _next_concat(self) -> bool:
-        """Full rows of what is left of the window before and of further documents; at the source's end, all of it."""
-        layout = self._layout
-        begin, rest, window = 0, None, self._window
-        if window is None:
-            begin = self.place.offset_in_window
-        else:
-            # `unused` counts from the beginning of the first document, as the window's own rows do.
-            document, begin = unused(self._lengths(window), self._begin + len(window.rows) * layout.seq_len)
-            if document < len(window):
-                rest = window.part(document, len(window))
-        more = self._gathered()
-        if (
-            window is None
-            and begin
-            and (
-                more is None or (more.positions[0], more.orders[0]) != self.place[:2] or self._lengths(more)[0] <= begin
-            )
-        ):
-            raise self._changed()
-        parts = [part for part in (rest, more) if part is not None]
-        if not parts or (more is None and self._ended):
-            return False
-        self._ended, self._begin = more is None, begin
-        self._window = packed(
-            joined(parts), "concat", layout.seq_len, layout.append_eod, first_begin=begin, last=self._ended
-        )
-        self._row = 0
-        return True
-
-    def _gathered(self) -> TokenizedDocuments | None:
-        """The documents of the next window; None where there are no more."""
-        window = self._layout.window
-        parts: list[TokenizedDocuments] = []
-        taken = tokens = 0
-        while taken < window and tokens < MOST_TOKENS:
-            documents, self._ahead = self._ahead, None
-            if documents is None:
-                documents = self._source.next(window - taken, MOST_TOKENS - tokens)
-            if documents is None:
-                break
-            lengths = self._lengths(documents)
-            count = room_for(lengths, window, taken, tokens)
-            if count < len(documents):
-                self._ahead = documents.part(count, len(documents))
-                documents = documents.part(0, count)
-            parts.append(documents)
-            taken, tokens = taken + count, tokens + int(lengths[:count].sum())
-        return joined(parts) if parts else None
-
-    def _lengths(self, documents: TokenizedDocuments) -> Int64:
-        lengths: Int64 = np.diff(documents.offsets) + self._layout.append_eod
-        return lengths
-
-    def _changed(self) -> PilekitError:
-        position, document, offset = self.place
-        return PilekitError(
-            f"a lane cannot resume at position {position:,}, document {document:,}, {offset:,}: other documents are "
-            "there than when the state was taken; put the shards (and filters) of then back, or start without the state"
-        )
+    def _next(self) -> RowRange | None:
+        """The rows of the next window that has some. None where the documents end."""
+        window: Window
+        for empty, window in enumerate(self._windows):
+            if len(window.rows):
+                return RowRange(window, 0, len(window.rows))
+            if empty == _MOST_EMPTY:
+                raise PilekitError(
+                    f"no tokens in {_MOST_EMPTY:,} windows of {self._layout.window} documents: their texts are empty; "
+                    "give append_eod=True or other documents"
+                )
+        return None
 
 
-def counts(given: Sequence[RowRange], subsets: int) -> tuple[int, Int64, Int64, Int64]:
-    """(bad lines, subset ids, documents, tokens) of the rows given: int64 [n] each but the first.
+def rows_in(given: Sequence[RowRange]) -> int:
+    """How many rows these are."""
+    return sum(some.count for some in given)
 
-    A document, and the bad lines before it, count where its first piece is.
-    """
-    ids, lengths, begins, skipped = [], [], [], 0
+
+def rows_between(given: Sequence[RowRange], begin: int, end: int) -> list[RowRange]:
+    """Rows `begin` .. `end` of these, as far as there are such."""
+    found = []
     for some in given:
-        rows = some.window.rows
-        pieces = slice(rows.start[some.first_row], rows.start[some.first_row + some.count])
-        document, begin = rows.document[pieces], rows.begin[pieces]
-        ids.append(some.window.subset_ids[document])
-        lengths.append(rows.length[pieces])
-        begins.append(begin)
-        skipped += int(some.window.skipped[document[begin == 0]].sum())
-    if not ids:
-        none = np.zeros(0, np.int64)
-        return skipped, none, none, none
-    subset = np.concatenate(ids)
-    tokens = np.bincount(subset, np.concatenate(lengths), subsets).astype(np.int64)
-    documents = np.bincount(subset[np.concatenate(begins) == 0], minlength=subsets)
-    used = np.flatnonzero(tokens)
-    return skipped, used, documents[used], tokens[used]
+        first, last = max(begin, 0), min(end, some.count)
+        if first < last:
+            found.append(some.part(first, last))
+        begin, end = begin - some.count, end - some.count
+    return found

@@ -1,57 +1,71 @@
-"""`PackedWindow`: a lane's next documents, tokenized, and the rows they give.
+"""`Window`: some tokenized documents of a lane and the rows they are packed into.
 
-A window is packed alone: its rows depend on its own documents and on nothing before or after. So a lane's place is the
-place of its window's first document and how many of the rows were handed out, and resuming there tokenizes one window.
+With "best_fit" and "none" a window is packed alone: its rows depend on its own documents only. So a place inside a lane
+is the window's first document and how many of its rows were given, and resuming there tokenizes one window. With
+"concat" rows run on from window to window, and a place is a document and how many of its tokens, EOD counted, stand in
+rows already given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.errors import PilekitError
+from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.stream.order.shuffle import mix
 from pilekit.stream.pack.best_fit import best_fit
-from pilekit.stream.pack.concat import concat
-from pilekit.stream.pack.rows import Int64, Rows, UInt64, ordered, row_keys
-from pilekit.stream.pack.separate import separate
+from pilekit.stream.pack.concat import concat, unused
+from pilekit.stream.pack.rows import Int64, Rows, UInt64, separate
 
 Packing = Literal["best_fit", "concat", "none"]
 
 PACKINGS: tuple[Packing, ...] = ("best_fit", "concat", "none")
 
 MOST_TOKENS = 512 * 1024
-"""No further document is taken into a window that has so many tokens, EOD counted, so that its memory is bounded."""
+"""A window with this many tokens, EOD counted, takes no further document, so that its memory is bounded."""
+
+
+class Place(NamedTuple):
+    """Where a lane stands: see the module's docstring. `document` counts in the unit's order, from 0."""
+
+    position: int
+    document: int
+    offset_in_window: int = 0
 
 
 @dataclass(frozen=True)
 class Layout:
     """How documents become rows.
 
-    window        documents that are packed together at most
-    append_eod    whether each document is followed by EOD
+    window      documents that are packed together at most
+    append_eod  whether each document is followed by EOD
+    seed        of the order of a window's rows
     """
 
     seq_len: int
     packing: Packing
     window: int
     append_eod: bool
+    seed: int
 
 
 @dataclass(frozen=True)
 class TokenizedDocuments:
-    """Documents as a window takes them.
+    """Documents of one lane, as parallel columns.
 
     ids         uint32 [tokens], all documents one after another, no EOD among them
     offsets     int64 [documents + 1], from 0: document i is `ids[offsets[i]:offsets[i + 1]]`
     subset_ids  int64 [documents]
-    shards      int64 [documents]: index of the shard each comes from
+    shards      int64 [documents]: index of the shard of each
     numbers     int64 [documents]: its number there
-    keys        uint64 [documents]: a key for each, unique to this use of it
-    positions, orders   int64 [documents]: each one's place in its lane, as in `LaneDocuments`
+    positions, orders   int64 [documents]: the place of each in its lane, as in `LaneDocuments`
     skipped     int64 [documents]: bad lines passed over before each
+    stored      the documents themselves, where the stream gives them as they are; else empty
     """
 
     ids: npt.NDArray[np.uint32]
@@ -59,91 +73,208 @@ class TokenizedDocuments:
     subset_ids: Int64
     shards: Int64
     numbers: Int64
-    keys: UInt64
     positions: Int64
     orders: Int64
     skipped: Int64
+    stored: Sequence[StoredDocument] = ()
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def part(self, begin: int, end: int) -> TokenizedDocuments:
-        """Documents `begin` .. `end`; their columns are views."""
+        """Documents `begin` .. `end`. Their columns are views."""
         first, last = self.offsets[begin], self.offsets[end]
         columns = {name: getattr(self, name)[begin:end] for name in _OF_EACH}
-        return TokenizedDocuments(self.ids[first:last], self.offsets[begin : end + 1] - first, **columns)
+        return TokenizedDocuments(
+            self.ids[first:last], self.offsets[begin : end + 1] - first, **columns, stored=self.stored[begin:end]
+        )
 
 
-_OF_EACH = [field.name for field in fields(TokenizedDocuments)][2:]
+_OF_EACH = [field.name for field in fields(TokenizedDocuments)][2:-1]
 
 
 @dataclass(frozen=True)
-class PackedWindow(TokenizedDocuments):
+class Window:
     """Documents and their rows.
 
-    rows      `Rows` of these documents
-    row_keys  uint64 [rows]: a hash of each row's first piece
+    row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of it
+    after     int64 [rows, 3]: the lane's place after each row
     """
 
+    documents: TokenizedDocuments
     rows: Rows
     row_keys: UInt64
+    after: Int64
 
 
 @dataclass(frozen=True)
 class RowRange:
     """Some rows of a window: `count` from `first_row` on."""
 
-    window: PackedWindow
+    window: Window
     first_row: int
     count: int
+
+    def part(self, begin: int, end: int) -> RowRange:
+        """Rows `begin` .. `end` of these."""
+        return RowRange(self.window, self.first_row + begin, end - begin)
+
+
+class Pieces(NamedTuple):
+    """The pieces of some rows, row after row: int64 [pieces] each but the first.
+
+    per_row  int64 [rows]: how many pieces each row has
+    length, begin            of each piece, as in `Rows`
+    shard, number, subset    of its document
+    skipped                  bad lines passed over before its document
+    """
+
+    per_row: Int64
+    length: Int64
+    begin: Int64
+    shard: Int64
+    number: Int64
+    subset: Int64
+    skipped: Int64
+
+
+def pieces_of(parts: Sequence[RowRange]) -> Pieces:
+    """The pieces of all these rows, at least one part."""
+    found = []
+    for part in parts:
+        rows, documents = part.window.rows, part.window.documents
+        start = rows.start[part.first_row : part.first_row + part.count + 1]
+        pieces = slice(start[0], start[-1])
+        document = rows.document[pieces]
+        columns = (documents.shards, documents.numbers, documents.subset_ids, documents.skipped)
+        found.append(
+            (start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], *(column[document] for column in columns))
+        )
+    return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
 
 def padding(count: int) -> RowRange:
     """`count` rows without documents."""
     none: Any = np.zeros(0, np.int64)
-    columns = dict.fromkeys(_OF_EACH, none)
+    documents = TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), **dict.fromkeys(_OF_EACH, none))
     rows = Rows(none, none, none, np.zeros(count + 1, np.int64))
-    window = PackedWindow(
-        np.zeros(0, np.uint32), np.zeros(1, np.int64), **columns, rows=rows, row_keys=np.zeros(count, np.uint64)
-    )
-    return RowRange(window, 0, count)
+    return RowRange(Window(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64)), 0, count)
 
 
 def joined(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
-    """All documents of `parts`, one part after another; at least one part. Copies, but for a single part."""
+    """All documents of `parts`, at least one part. Copies, unless there is a single part."""
     if len(parts) == 1:
         return parts[0]
     before = np.cumsum([0, *(len(part.ids) for part in parts)])
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _OF_EACH}
     offsets = [[0], *(part.offsets[1:] + first for part, first in zip(parts, before, strict=False))]
-    return TokenizedDocuments(np.concatenate([part.ids for part in parts]), np.concatenate(offsets), **columns)
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _OF_EACH}
+    stored = [document for part in parts for document in part.stored]
+    return TokenizedDocuments(
+        np.concatenate([part.ids for part in parts]), np.concatenate(offsets), **columns, stored=stored
+    )
 
 
-def room_for(lengths: Int64, window: int, documents: int = 0, tokens: int = 0) -> int:
-    """How many of the next documents, of `lengths` (EOD counted), go into a window that has `documents` and `tokens`.
+class _Documents(Protocol):
+    def __len__(self) -> int: ...
+    def part(self, begin: int, end: int, /) -> Self: ...
 
-    A document is taken while fewer than `window` and fewer than `MOST_TOKENS` tokens were.
+
+D = TypeVar("D", bound=_Documents)
+
+
+def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iterator[list[D]]:
+    """Documents in lists of parts: `most` documents a list, fewer once the list's sizes reach `MOST_TOKENS`.
+
+    sizes  the size of each document of a part, int64 [documents]
     """
-    before = tokens + np.cumsum(lengths) - lengths
-    return min(window - documents, int(np.searchsorted(before, MOST_TOKENS)))
+    found: list[D] = []
+    documents = total = 0
+    for part in parts:
+        while len(part):
+            size = sizes(part)
+            room = min(most - documents, int(np.searchsorted(total + np.cumsum(size) - size, MOST_TOKENS)))
+            found.append(part.part(0, room))
+            documents, total = documents + room, total + int(size[:room].sum())
+            if documents == most or total >= MOST_TOKENS:
+                yield found
+                found, documents, total = [], 0, 0
+            part = part.part(room, len(part))
+    if found:
+        yield found
 
 
-def packed(
-    documents: TokenizedDocuments,
-    packing: Packing,
-    seq_len: int,
-    append_eod: bool = True,
-    *,
-    first_begin: int = 0,
-    last: bool = True,
-) -> PackedWindow:
-    """The window of all these documents; `first_begin` and `last` are those of `concat`, for no other packing."""
-    lengths = np.diff(documents.offsets) + append_eod
-    if packing == "concat":
-        rows = concat(lengths, seq_len, first_begin, last)
-        keys = row_keys(rows, documents.keys)
-    elif packing == "none":
-        rows, keys = ordered(separate(lengths, seq_len), documents.keys, by_length=True)
-    else:
-        rows, keys = ordered(best_fit(lengths, seq_len), documents.keys)
-    return PackedWindow(**vars(documents), rows=rows, row_keys=keys)
+def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout) -> Iterator[Window]:
+    """The windows of a lane from `place` on. A window may have no rows, where its documents have no tokens."""
+
+    def lengths(some: TokenizedDocuments) -> Int64:
+        found: Int64 = np.diff(some.offsets) + layout.append_eod
+        return found
+
+    if layout.packing == "concat":
+        yield from _running_windows(documents, lengths, lane, place, layout)
+        return
+    begin, given = place, place.offset_in_window
+    for parts in gathered(documents, lengths, layout.window):
+        some = joined(parts)
+        rows = (best_fit if layout.packing == "best_fit" else separate)(lengths(some), layout.seq_len)
+        keys = _row_keys(some, rows, lane, layout.seed)
+        # Best fit makes the fullest rows first, so rows are shuffled by their keys. Single documents go by length.
+        order = np.lexsort((keys, rows.length)) if layout.packing == "none" else np.argsort(keys, kind="stable")
+        after = np.empty((len(rows), 3), np.int64)
+        after[:, :2] = begin[:2]
+        after[:, 2] = np.arange(1, len(rows) + 1)
+        begin = Place(int(some.positions[-1]), int(some.orders[-1]) + 1)
+        after[-1:] = begin
+        if given:
+            if given >= len(rows):
+                raise _changed(place)
+            order, after, given = order[given:], after[given:], 0
+        yield Window(some, rows.take(order), keys[order], after)
+
+
+def _running_windows(
+    documents: Iterable[TokenizedDocuments],
+    lengths: Callable[[TokenizedDocuments], Int64],
+    lane: int,
+    place: Place,
+    layout: Layout,
+) -> Iterator[Window]:
+    rest: list[TokenizedDocuments] = []
+    begin = place.offset_in_window  # tokens of the first document that stand in earlier rows
+    resumed = begin > 0
+    for some in documents:
+        if resumed and ((some.positions[0], some.orders[0]) != place[:2] or lengths(some)[0] <= begin):
+            raise _changed(place)
+        resumed = False
+        whole = joined([*rest, some])
+        rows = concat(lengths(whole), layout.seq_len, begin)
+        yield _running_window(whole, rows, lengths(whole), lane, layout)
+        document, begin = unused(lengths(whole), begin + len(rows) * layout.seq_len)
+        rest = [whole.part(document, len(whole))] if document < len(whole) else []
+    if resumed:
+        raise _changed(place)
+    if rest:
+        rows = concat(lengths(rest[0]), layout.seq_len, begin, last=True)
+        yield _running_window(rest[0], rows, lengths(rest[0]), lane, layout)
+
+
+def _running_window(some: TokenizedDocuments, rows: Rows, lengths: Int64, lane: int, layout: Layout) -> Window:
+    last = rows.start[1:] - 1
+    document, used = rows.document[last], rows.begin[last] + rows.length[last]
+    whole = used == lengths[document]
+    after = np.stack((some.positions[document], some.orders[document] + whole, np.where(whole, 0, used)), axis=1)
+    return Window(some, rows, _row_keys(some, rows, lane, layout.seed), after)
+
+
+def _row_keys(documents: TokenizedDocuments, rows: Rows, lane: int, seed: int) -> UInt64:
+    piece = rows.start[:-1]
+    first = rows.document[piece]
+    return mix(mix(seed, lane, documents.positions[first], documents.orders[first]), rows.begin[piece])
+
+
+def _changed(place: Place) -> PilekitError:
+    return PilekitError(
+        f"a lane cannot resume at position {place.position:,}, document {place.document:,}, "
+        f"{place.offset_in_window:,}: the documents there are not those of the state; restore the shards and filters "
+        "of that run, or start without the state"
+    )

@@ -1,0 +1,94 @@
+"""Tokenizing a lane's documents, or keeping them as they are for a stream without a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.stream.pack.rows import Int64
+from pilekit.stream.pack.window import Layout, TokenizedDocuments, gathered
+from pilekit.stream.read.lane_documents import LaneDocuments
+from pilekit.tokenize import Tokenizer
+from pilekit.tokenize.tokenizer import UnencodableTextError
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What all lanes of a stream do with their documents.
+
+    tokenizer     None: documents stay as they are
+    subset_ids    by subset name; other names get `other_subset`
+    shard_names   what a document's shard indexes
+    text_field    where records keep their text
+    """
+
+    layout: Layout
+    tokenizer: Tokenizer | None
+    subset_ids: Mapping[str, int]
+    other_subset: int
+    shard_names: Sequence[str]
+    text_field: str = "text"
+
+    def ids_of(self, subsets: Iterable[str]) -> Int64:
+        """The ids of these subsets."""
+        return np.array([self.subset_ids.get(name, self.other_subset) for name in subsets], np.int64)
+
+
+def encoded(pieces: Iterable[LaneDocuments], encoding: Encoding) -> Iterator[TokenizedDocuments]:
+    """The documents of `pieces`, in parts that are as large as a window or smaller."""
+    if encoding.tokenizer is None:
+        yield from (_as_stored(piece, encoding) for piece in pieces if len(piece))
+        return
+    for parts in gathered(pieces, _characters, encoding.layout.window):
+        yield _tokenized(parts, encoding, encoding.tokenizer)
+
+
+def _characters(piece: LaneDocuments) -> Int64:
+    """The characters of each document, which are seldom fewer than its tokens."""
+    return np.fromiter(map(len, piece.texts), np.int64, len(piece)) + 1
+
+
+def _tokenized(parts: list[LaneDocuments], encoding: Encoding, tokenizer: Tokenizer) -> TokenizedDocuments:
+    shards, numbers, orders, skipped = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("shards", "numbers", "orders", "skipped")
+    )
+    try:
+        ids, offsets = tokenizer.encode_batch([text for part in parts for text in part.texts])
+    except UnencodableTextError as error:
+        raise PilekitError(
+            f"{visible(encoding.shard_names[shards[error.index]])}: document {numbers[error.index]} holds a lone "
+            "surrogate, which no UTF-8 can express; drop the document or repair its text in a filter"
+        ) from error
+    subset_ids = encoding.ids_of(name for part in parts for name in part.subsets)
+    positions = np.repeat([part.position for part in parts], [len(part) for part in parts])
+    return TokenizedDocuments(ids, offsets, subset_ids, shards, numbers, positions, orders, skipped)
+
+
+def _as_stored(piece: LaneDocuments, encoding: Encoding) -> TokenizedDocuments:
+    """Documents without tokens: with an EOD, rows of one token and the packing "concat", each is a row."""
+    stored = []
+    for text, subset, shard, number, line in zip(
+        piece.texts, piece.subsets, piece.shards.tolist(), piece.numbers.tolist(), piece.records, strict=True
+    ):
+        record = orjson.loads(line)
+        meta = record.get("meta")
+        if not isinstance(meta, dict):
+            meta = {name: value for name, value in record.items() if name != encoding.text_field}
+        stored.append(StoredDocument(text, meta, subset, number, encoding.shard_names[shard]))
+    count = len(piece)
+    return TokenizedDocuments(
+        ids=np.zeros(0, np.uint32),
+        offsets=np.zeros(count + 1, np.int64),
+        subset_ids=encoding.ids_of(piece.subsets),
+        shards=piece.shards,
+        numbers=piece.numbers,
+        positions=np.full(count, piece.position),
+        orders=piece.orders,
+        skipped=piece.skipped,
+        stored=stored,
+    )
