@@ -242,6 +242,7 @@ class PileStream(IterableDataset[Batch]):
         self._known = None if inside else (step, record.places.copy())
         self._handed_out = HandedOut(record, None if self._passes is None else self._first(), loaded)
         self._part: WorkerPart | None = None  # of this DataLoader's worker, once it iterates
+        self._begun = False  # whether this DataLoader's worker has iterated
         self._loaded_part: object = None  # of a worker, in the state that was loaded into it
         self.begin()
 
@@ -311,16 +312,17 @@ class PileStream(IterableDataset[Batch]):
         part = WorkerPart(worker.id, self.share.workers(worker.num_workers))
         if self._loaded_part is not None:
             part = part.resumed(self._loaded_part)
-        if self._part is not None:
-            raise PilekitError(
-                "a DataLoader with persistent_workers=True would resume where its workers stand, not behind the last "
-                "batch that was handed out; set persistent_workers=False"
-            )
         self._part = part
         return self._made_by_worker(part)
 
     def _made_by_worker(self, part: WorkerPart) -> Generator[Item, None, None]:
         """The worker's batches. The worker's own state stands behind each batch when it is given."""
+        if self._begun:
+            raise PilekitError(
+                "a DataLoader with persistent_workers=True would resume where its workers stand, not behind the last "
+                "batch that was handed out; set persistent_workers=False"
+            )
+        self._begun = True
         for batch in self._made(part) if part.worker < part.workers else ():
             self._handed_out.record.take(state_of(batch))
             self._part = part = part._replace(made=part.made + 1)

@@ -13,6 +13,7 @@ from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.order.shuffle import mix
 from pilekit.stream.pack.rows import Rows
+from pilekit.stream.pack.window import TokenizedDocuments
 from pilekit.tokenize import TokenBatch
 from tests.stream.reference import Document, Line, Piece, Plan, Row
 
@@ -138,3 +139,25 @@ def attends(row: Row, causal: bool) -> list[list[bool]]:
 
 lengths = st.lists(st.integers(0, 12) | st.sampled_from([0, 1, 2, 15, 16, 17, 31, 32, 40]), min_size=1, max_size=40)
 """Of documents without EOD, for rows of 1 to 40 tokens."""
+
+
+SHARDS = [f"{number:02d}.jsonl" for number in range(20)]
+
+
+def tokenized(documents: Sequence[Document], append_eod: bool = True) -> TokenizedDocuments:
+    """These documents as a window takes them."""
+    texts = [document.tokens[:-1] if append_eod else document.tokens for document in documents]
+
+    def column(values: list[int]) -> Any:
+        return np.array(values, np.int64)
+
+    return TokenizedDocuments(
+        ids=np.array([token for text in texts for token in text], np.uint32),
+        offsets=np.cumsum([0, *map(len, texts)], dtype=np.int64),
+        subset_ids=column([NAMES.index(document.line.subset) for document in documents]),
+        shards=column([SHARDS.index(document.line.shard) for document in documents]),
+        numbers=column([document.line.number for document in documents]),
+        positions=column([document.position for document in documents]),
+        orders=column([document.order for document in documents]),
+        skipped=np.zeros(len(documents), np.int64),
+    )

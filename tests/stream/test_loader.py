@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import signal
+import sys
 from itertools import islice
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, document_filter
@@ -73,23 +79,63 @@ def test_batches_come_without_their_state_and_belong_to_the_loop(corpora: Corpor
         assert len(second.documents()) == 8
 
 
-@pytest.mark.parametrize("wrong", [-1, 2.0, "2", None])
-def test_wrong_counts(corpora: Corpora, settings: Settings, wrong: Any) -> None:
-    with pytest.raises(PilekitError, match="num_workers is a whole number from 0 on"):
-        PileStream(corpora["few"].folder, **settings).loader(num_workers=wrong)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"prefetch_factor": 0}, {"prefetch_factor": "2"}, {"multiprocessing_context": "thread"}], ids=str
-)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_wrong_options(corpora: Corpora, settings: Settings, wrong: Settings, workers: int) -> None:
-    (name,) = wrong
-    with pytest.raises(PilekitError, match=f"{name} is "):
-        PileStream(corpora["few"].folder, **settings).loader(num_workers=workers, **wrong)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_option_that_there_is_not(corpora: Corpora, settings: Settings, workers: int) -> None:
+def test_wrong_options(corpora: Corpora, settings: Settings) -> None:
+    stream = PileStream(corpora["few"].folder, **settings)
+    wrong: list[tuple[str, Any]] = [
+        *(("num_workers", value) for value in (-1, 2.0, "2", None)),
+        *(("prefetch_factor", value) for value in (0, "2")),
+        ("multiprocessing_context", "thread"),
+    ]
+    for name, value in wrong:
+        with pytest.raises(PilekitError, match=f"{name} is "):
+            stream.loader(**{name: value})
     with pytest.raises(TypeError, match="no option persistent_workers; it takes num_workers, prefetch_factor, pin_mem"):
-        PileStream(corpora["few"].folder, **settings).loader(num_workers=workers, persistent_workers=True)
+        stream.loader(persistent_workers=True)
+
+
+def test_a_worker_that_is_killed_is_named(corpora: Corpora, settings: Settings) -> None:
+    batches = iter(PileStream(corpora["few"].folder, **settings, batch_size=8).loader(num_workers=1, prefetch_factor=1))
+    next(batches)
+    before = {process.pid for process in multiprocessing.active_children()}
+    for pid in before:
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(PilekitError, match=r"a DataLoader worker ended .*if memory ran out"):
+        for _ in batches:
+            pass
+
+
+# Other frameworks; the real ones are in tests/frameworks
+
+
+def test_under_accelerate_only_the_loader_is_iterated_on_several_ranks(
+    corpora: Corpora, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("accelerate.state")
+    module.PartialState = SimpleNamespace(_shared_state={})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "accelerate.state", module)
+    one = PileStream(corpora["few"].folder, **settings, batch_size=16)
+    two = PileStream(corpora["few"].folder, **settings, batch_size=8, rank=1, world_size=2)
+    next(iter(two))
+    module.PartialState._shared_state["backend"] = "gloo"
+    next(iter(one))
+    for workers in (0, 1):
+        next(iter(two.loader(num_workers=workers)))
+        with pytest.raises(PilekitError, match=r"second time.*send_to_device\(batch, accelerator.device\)"):
+            next(iter(DataLoader(two, batch_size=None, num_workers=workers)))
+    with pytest.raises(PilekitError, match="override get_train_dataloader"):
+        iter(two)
+
+
+def test_lightning_is_told_of_once(
+    corpora: Corpora, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = PileStream(corpora["few"].folder, **settings, batch_size=16).loader()
+    with caplog.at_level(logging.WARNING):
+        next(iter(loader))
+        assert "Lightning" not in caplog.text
+        monkeypatch.setitem(sys.modules, "lightning.pytorch", ModuleType("lightning.pytorch"))
+        loader = loader.stream.loader()  # type: ignore[attr-defined]
+        next(iter(loader))
+        next(iter(loader))
+    assert caplog.text.count("call stream.advance(batch) in training_step") == 1

@@ -19,40 +19,42 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.mlm import Masking
-from pilekit.stream.pack.window import PackedWindow, Packing, RowRange, TokenizedDocuments, packed, padding
+from pilekit.stream.pack.rows import Rows
+from pilekit.stream.pack.window import Layout, Packing, Place, RowRange, Window, joined, padding, pieces_of, windows
 from tests.stream import reference
 from tests.stream.packing_reference import (
     EOS,
-    NAMES,
     PAD,
+    SHARDS,
     cu_seqlens,
     documents_of,
     lengths,
     plan,
     rows_of,
+    tokenized,
 )
 from tests.stream.reference import Document, Row
 
-SHARDS = [f"{number:02d}.jsonl" for number in range(20)]
+
+def window_of(documents: Sequence[Document], packing: str, seq_len: int, append_eod: bool = True) -> Window:
+    how = Layout(seq_len, cast(Packing, packing), 1000, append_eod, 0)
+    found = list(windows(iter([tokenized(documents, append_eod)]), 0, Place(0, 0), how))
+    return found[0] if len(found) == 1 else _one(found)
 
 
-def window_of(documents: Sequence[Document], packing: str, seq_len: int, append_eod: bool = True) -> PackedWindow:
-    texts = [document.tokens[:-1] if append_eod else document.tokens for document in documents]
-    one = plan(seq_len)
-    return packed(
-        TokenizedDocuments(
-            np.array([token for text in texts for token in text], np.uint32),
-            np.cumsum([0, *map(len, texts)], dtype=np.int64),
-            np.array([NAMES.index(document.line.subset) for document in documents], np.int64),
-            np.array([SHARDS.index(document.line.shard) for document in documents], np.int64),
-            np.array([document.line.number for document in documents], np.int64),
-            np.array([reference.document_key(one, document) for document in documents], np.uint64),
-            *[np.zeros(len(documents), np.int64)] * 3,
-        ),
-        cast(Packing, packing),
-        seq_len,
-        append_eod,
+def _one(found: list[Window]) -> Window:
+    """The running rows of "concat" come in two windows, the last of them with the rest."""
+    first, last = found
+    documents = joined([first.documents, last.documents])
+    piece, begun = len(first.documents), len(first.rows.document)
+    rows = Rows(
+        np.concatenate([first.rows.document, last.rows.document + piece]),
+        np.concatenate([first.rows.begin, last.rows.begin]),
+        np.concatenate([first.rows.length, last.rows.length]),
+        np.concatenate([first.rows.start, last.rows.start[1:] + begun]),
     )
+    keys = np.concatenate([first.row_keys, last.row_keys])
+    return Window(documents, rows, keys, np.concatenate([first.after, last.after]))
 
 
 def reference_rows(documents: Sequence[Document], packing: str, seq_len: int) -> list[Row]:
@@ -67,7 +69,11 @@ def written(
     state: torch.Tensor | None = None,
     append_eod: bool = True,
 ) -> Batch:
-    return BatchWriter(seq_len, outputs, PAD, EOS if append_eod else -1).batch(parts, SHARDS, state)
+    writer = BatchWriter(seq_len, outputs, PAD, EOS if append_eod else -1)
+    batch = writer.batch(parts, pieces_of(parts), SHARDS)
+    if state is not None:
+        batch["stream_state"] = state
+    return batch
 
 
 def some_batch(outputs: Sequence[str] = OUTPUTS, state: torch.Tensor | None = None) -> Batch:
@@ -88,7 +94,7 @@ def some_batch(outputs: Sequence[str] = OUTPUTS, state: torch.Tensor | None = No
 def test_columns_are_those_of_the_reference(
     windows: list[tuple[list[int], str]], seq_len: int, append_eod: bool, data: st.DataObject | None
 ) -> None:
-    parts: list[tuple[PackedWindow | None, int, int, list[Row]]] = []
+    parts: list[tuple[Window | None, int, int, list[Row]]] = []
     nothing = reference.columns([], seq_len, PAD)
     for window_lengths, packing in windows:
         documents = documents_of(window_lengths, append_eod=append_eod)
@@ -177,7 +183,7 @@ def test_a_batch_outlives_its_windows_and_keeps_no_memory_of_theirs() -> None:
     window = window_of(documents_of([3, 3]), "none", 6)
     closed = written([RowRange(window, 0, 2)], 6)
     expected = rows_of(closed)
-    for array in (window.ids, window.shards, window.numbers, window.rows.document, window.rows.start):
+    for array in (window.documents.ids, window.documents.shards, window.documents.numbers, window.rows.start):
         array[:] = 1
     assert rows_of(closed) == expected
 
@@ -266,7 +272,8 @@ def test_only_names_of_shards_in_the_batch_are_sent() -> None:
     small, large = (pickle.dumps(some_batch(("doc_ids",)).__dict__) for _ in range(2))
     window = window_of(documents_of([3, 3]), "none", 6)
     names = [*SHARDS, *(f"{number}" * 50 for number in range(10_000))]
-    many = BatchWriter(6, OUTPUTS, PAD, EOS).batch([RowRange(window, 0, 2)], names)
+    rows = [RowRange(window, 0, 2)]
+    many = BatchWriter(6, OUTPUTS, PAD, EOS).batch(rows, pieces_of(rows), names)
     assert len(pickle.dumps(many.__dict__)) < 2 * len(small)
     assert len(small) == len(large) < 2000
 
@@ -277,7 +284,8 @@ def test_columns_not_asked_for_are_needed_by_masking_but_not_given() -> None:
 
     def batch(outputs: Sequence[str]) -> Batch:
         writer = BatchWriter(20, outputs, PAD, EOS, masking)
-        return writer.batch([RowRange(window, 0, len(window.rows))], SHARDS)
+        rows = [RowRange(window, 0, len(window.rows))]
+        return writer.batch(rows, pieces_of(rows), SHARDS)
 
     both = batch(OUTPUTS)
     assert (both["labels"] != -100).any()

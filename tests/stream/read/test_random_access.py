@@ -128,17 +128,15 @@ class Asked:
 
 def read(source: RandomAccess, lane: int, position: int | None = None, document: int = 0) -> Iterator[Found]:
     """What a lane reads; that it comes in pieces as promised is checked."""
-    expected = position = source.first(lane) if position is None else position
+    expected = position = lane if position is None else position
     for piece in source.documents(lane, position, document):
         assert piece.position == expected, "each of the lane's units comes, if only as an empty piece"
         expected += source.sequence.lanes
-        assert {len(piece.texts), len(piece.subsets), *map(len, (piece.order, piece.shards, piece.numbers))} == {
-            len(piece)
-        }
-        assert piece.order.dtype == piece.shards.dtype == piece.numbers.dtype == np.int64
-        assert (np.diff(piece.order) > 0).all()
+        assert piece.orders.dtype == piece.shards.dtype == piece.numbers.dtype == np.int64
+        assert not piece.skipped.any()
+        assert (np.diff(piece.orders) > 0).all()
         names = [source.selection.corpus.shards[shard].name for shard in piece.shards.tolist()]
-        rows = (piece.order.tolist(), names, piece.numbers.tolist(), piece.subsets, piece.texts)
+        rows = (piece.orders.tolist(), names, piece.numbers.tolist(), piece.subsets, piece.texts)
         for row in zip(*rows, strict=True):
             yield Found(piece.position, *row)
 
@@ -186,9 +184,7 @@ def test_each_lane_reads_what_the_reference_does_from_any_place_on(
     source = asked.source(corpus.folder)
     for lane in {0, lanes - 1, data.draw(st.integers(0, lanes - 1))}:
         if asked.is_barren(corpus.lines, lane):
-            with pytest.raises(
-                PilekitError, match=f"lane {lane} of {lanes} would never get a document|no document stays"
-            ):
+            with pytest.raises(PilekitError, match=f"no document stays in lane {lane}"):
                 list(islice(read(source, lane), FEW))
             continue
         expected = list(islice(asked.expected(corpus.lines, names(corpus.folder), lane), FEW + 50))
@@ -214,7 +210,7 @@ def test_an_unshuffled_lane_that_would_never_get_a_document_says_so(tmp_path: Pa
     assert barren == [lane for lane in range(16) if asked.is_barren(corpus.lines, lane)]
     for lane in range(16):
         if lane in barren:
-            with pytest.raises(PilekitError, match=rf"lane {lane} of 16 would never get a document: .*; shuffle, or"):
+            with pytest.raises(PilekitError, match=rf"no document stays in lane {lane}: .*; loosen them, or shuffle"):
                 next(read(source, lane))
         else:
             assert next(read(source, lane)).number == lane % 8
@@ -320,10 +316,9 @@ class Only:
             yield batch.where([text == self.text for text in batch.texts])
 
 
-@pytest.mark.parametrize("which", [1, 2])
-def test_filters_that_leave_nothing_raise(corpora: list[Made], which: int) -> None:
-    source = Asked(8).source(corpora[which].folder, [none])
-    with pytest.raises(PilekitError, match=r"no document stays: all of .* in a row were dropped .* would not end"):
+def test_filters_that_leave_nothing_raise(corpora: list[Made]) -> None:
+    source = Asked(8).source(corpora[2].folder, [none])
+    with pytest.raises(PilekitError, match=r"no document stays in lane 0: .* drop all of [\d,]+ in a row"):
         list(source.documents(0, 0, 0))
 
 
@@ -353,16 +348,13 @@ def test_a_finite_pass_ends_there_and_may_be_empty(corpora: list[Made], end: int
 def test_in_a_large_corpus_so_many_documents_in_a_row_are_none(
     corpora: list[Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for most in (20, 1 << 20):
-        monkeypatch.setattr(random_access, "_LOOKED_THROUGH", most)
-        source = Asked(4).source(corpora[0].folder, [none])
-        pieces = 0
-        with pytest.raises(PilekitError, match="no document stays") as raised:
-            for _ in source.documents(0, 0, 0):
-                pieces += 1
-        told = int(str(raised.value).split("all of ")[1].split()[0].replace(",", ""))
-        assert told in range(most, most + source.sequence.unit) or (most > 20 and told == len(source.selection))
-        assert pieces <= source.sequence.per_epoch // 4 + 1, "a lane's share of an epoch"
+    monkeypatch.setattr(random_access, "_MOST_DROPPED", 200)
+    source = Asked(4).source(corpora[0].folder, [none])
+    pieces = 0
+    with pytest.raises(PilekitError, match="no document stays in lane 0"):
+        for _ in source.documents(0, 0, 0):
+            pieces += 1
+    assert pieces * source.sequence.unit <= 200
 
 
 def store(folder: Path, form: str, documents: Sequence[tuple[str, str]]) -> None:
@@ -552,7 +544,7 @@ def test_few_files_are_open_however_many_lanes_read(tmp_path: Path) -> None:
     made(tmp_path, [6] * 40)
     source: LaneSource = Asked(20, unit=2).source(tmp_path)
     before = open_files()
-    lanes = [source.documents(lane, source.first(lane), 0) for lane in range(20)]
+    lanes = [source.documents(lane, lane, 0) for lane in range(20)]
     for _ in range(10):
         for lane in lanes:
             next(lane)

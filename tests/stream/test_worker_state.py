@@ -82,12 +82,8 @@ def test_a_workers_state_fits_nowhere_else(corpora: Corpora, settings: Settings)
         stream().load_state_dict(json.loads(one))
     with pytest.raises(PilekitError, match="one worker"):
         PileStream.merge_state_dicts([json.loads(one)])
-    for states, workers, problem in [
-        ({1: one}, 2, "worker 0 of 2 and was given to worker 1 of 2"),
-        ({0: one}, 1, "worker 0 of 2 and was given to worker 0 of 1"),
-        ({0: json.dumps({**json.loads(one), "worker": {"worker": 0}})}, 1, "damaged"),
-    ]:
-        with pytest.raises(PilekitError, match=problem):
+    for states, workers in [({1: one}, 2), ({0: one}, 1), ({0: json.dumps({**json.loads(one), "worker": 0})}, 2)]:
+        with pytest.raises(PilekitError, match="that of another worker"):
             told(Telling(stream(), states), workers, 2)
 
 
