@@ -1,11 +1,11 @@
 """`DocumentBatch`: the unit that flows through pilekit.
 
-A batch holds parallel columns for about 1-4 MB of text from one shard. Batching is what makes Python affordable: the
-per-document work is a list append, everything heavier (hashing, tokenizing, counting) is one call for the whole batch.
+A batch holds parallel columns for about 1-4 MB of text from one shard. Batches keep Python fast: each document costs a
+list append, and everything heavier (hashing, tokenizing, counting) is one call for the whole batch.
 
-A document is identified by (shard name, document number): the number is its line number from 0, bad and blank lines
-included, so that neither recompressing nor filtering changes anyone's identity. `texts` are what the JSON says;
-`raw_lines()` are the bytes as they stood in the shard, so that a kept line can be written byte for byte.
+(shard name, document number) identifies a document. The number is its line number from 0, counting bad and blank lines,
+so neither recompressing nor filtering changes it. `texts` are the decoded texts. `raw_lines()` are the bytes of the
+shard, so that a kept line is written byte for byte.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_SUBSETS = 4096
-"""More labels than this are no subsets: the label's path leads to something like an URL, and memory would not last."""
+"""The most labels. More are not subsets: the label path leads to a field like a URL, and memory would not be bounded."""
 
 
 def too_many_subsets(most: int) -> PilekitError:
-    """What to raise where there are more labels than `most`."""
+    """The error for more labels than `most`."""
     return PilekitError(
         f"more than {most:,} different subset labels; set label_path in a manifest to where records keep their "
         "subset, and give it as Corpus(..., manifest=...) or with --manifest"
@@ -40,13 +40,13 @@ def too_many_subsets(most: int) -> PilekitError:
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """Where a JSON record keeps its text and its subset label; a manifest sets it."""
+    """Where a JSON record keeps its text and its subset label; set by a manifest."""
 
     text_field: str = "text"
     label_path: tuple[str, ...] = ("meta", "pile_set_name")
 
     def record(self, text: str, subset: str) -> dict[str, Any]:
-        """A new record of this format."""
+        """A new record in this format."""
         record: dict[str, Any] = {self.text_field: text}
         if subset != UNLABELLED:
             value: Any = subset
@@ -61,11 +61,11 @@ class DocumentBatch:
     """Documents of one shard, as parallel columns.
 
     texts     list of str, [documents]
-    subsets   list of str, [documents]; `(none)` where a document has no label
+    subsets   list of str, [documents]; `(none)` for a document without label
     shard     the shard's name, e.g. `train/00.jsonl`
     numbers   int64 [documents], increasing; the line number of each document from 0
-    lines     the raw lines without their newline, [documents]; None for documents that never were in a shard
-    edited    indices into the batch of the documents whose text differs from their line
+    lines     the raw lines without their newline, [documents]; None for documents that do not come from a shard
+    edited    indices of the documents whose text differs from their line
     """
 
     texts: list[str]
@@ -91,12 +91,12 @@ class DocumentBatch:
     @cached_property
     def text_column(self) -> pa.LargeStringArray:
         """The texts as one Arrow `large_string` array: contiguous UTF-8 plus int64 offsets."""
-        import pyarrow as pa  # 45 ms and 25 MB, which counting need not pay
+        import pyarrow as pa  # 45 ms and 25 MB, which counting does not need
 
         return pa.array(self.texts, type=pa.large_string())
 
     def utf8(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """(bytes uint8 [total bytes], offsets int64 [documents + 1]): views of `text_column`, nothing is copied."""
+        """(bytes uint8 [total bytes], offsets int64 [documents + 1]): views of `text_column` without a copy."""
         _, offsets, values = self.text_column.buffers()
         ends = np.frombuffer(offsets, dtype=np.int64, count=len(self) + 1)
         if values is None:
@@ -116,7 +116,7 @@ class DocumentBatch:
         return sizes, np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded))
 
     def raw_lines(self) -> list[bytes | memoryview]:
-        """Each document as one JSON line without its newline: the original bytes unless its text was edited."""
+        """Each document as a JSON line without newline: the original bytes, unless the text was edited."""
         if self.lines is None:
             return [
                 orjson.dumps(self.format.record(text, subset))
@@ -130,7 +130,7 @@ class DocumentBatch:
         return lines
 
     def take(self, indices: Iterable[int]) -> DocumentBatch:
-        """The documents at `indices`, which must increase: stages drop documents, they never reorder them."""
+        """The documents at `indices`, which must increase: stages drop documents but never reorder them."""
         chosen = list(indices)
         return replace(
             self,
@@ -144,12 +144,12 @@ class DocumentBatch:
         )
 
     def where(self, keep: Sequence[bool] | npt.NDArray[np.bool_]) -> DocumentBatch:
-        """The documents whose entry in `keep` (bool, [documents]) is true; the batch itself if all are."""
+        """The documents whose entry in `keep` (bool, [documents]) is true; the same batch if all are."""
         chosen = np.flatnonzero(np.asarray(keep, dtype=bool)).tolist()
         return self if len(chosen) == len(self) else self.take(chosen)
 
     def with_texts(self, texts: list[str]) -> DocumentBatch:
-        """The same documents with other texts; `raw_lines()` re-encodes only the ones that changed."""
+        """The same documents with other texts; `raw_lines()` encodes only changed documents again."""
         changed = {
             i for i, (new, old) in enumerate(zip(texts, self.texts, strict=True)) if new is not old and new != old
         }

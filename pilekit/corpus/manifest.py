@@ -164,13 +164,6 @@ class Release(_Strict, frozen=True):
         if offsets and self.train_documents is not None and offsets[-1] >= self.train_documents:
             raise ValueError("`files` has a `first_document` not below `train_documents`")
 
-    @property
-    def shard_documents(self) -> dict[str, int]:
-        """Documents in each train shard, by file name, as far as known."""
-        starts = [(file.name, file.first_document) for file in self.files if file.first_document is not None]
-        ends = [start for _, start in starts[1:]] + [self.train_documents]
-        return {name: end - start for (name, start), end in zip(starts, ends, strict=True) if end is not None}
-
 
 class Manifest(_Strict, frozen=True):
     """The facts about a corpus."""

@@ -68,10 +68,7 @@ def test_published_results_are_columns_of_the_tables() -> None:
 def test_the_release() -> None:
     release = PILE.release
     assert [file.name for file in release.files[:30]] == [f"train/{shard:02}.jsonl.zst" for shard in range(30)]
-    documents = release.shard_documents
-    assert len(documents) == 30
-    assert sum(documents.values()) == release.train_documents == PILE.totals.train_documents == 210_607_728
-    assert (min(documents.values()), max(documents.values())) == (7_014_418, 7_025_621)
+    assert release.train_documents == PILE.totals.train_documents == 210_607_728
     assert release.files[0].first_document == 0
     assert {file.name for file in release.files if file.sha256} == {
         *(f"train/{shard}.jsonl.zst" for shard in (12, 16, 20, 23, 26)),

@@ -1,4 +1,4 @@
-"""Lines are what `split` says, wherever the pieces are cut."""
+"""Lines equal those of `split`, wherever the pieces are cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_lines_are_those_of_split_wherever_the_pieces_are_cut(pieces: list[bytes
 
 
 @given(st.lists(st.text("a\n", max_size=12).map(str.encode), max_size=12), st.integers(1, 8))
-def test_a_line_too_long_is_the_first_that_is(pieces: list[bytes], limit: int) -> None:
+def test_the_first_line_that_is_too_long_is_found(pieces: list[bytes], limit: int) -> None:
     lengths = [len(line) for line in b"".join(pieces).split(b"\n")]
     too_long = [number for number, length in enumerate(lengths) if length > limit]
     whole = 0
@@ -33,7 +33,7 @@ def test_a_line_too_long_is_the_first_that_is(pieces: list[bytes], limit: int) -
         list(blocks)
 
 
-def test_a_line_that_never_ends_is_refused_before_it_is_whole() -> None:
+def test_an_endless_line_is_refused() -> None:
     def endless():  # type: ignore[no-untyped-def]
         while True:
             yield bytes(1 << 20)

@@ -1,4 +1,4 @@
-"""Running ahead changes nothing but when things happen."""
+"""Running ahead keeps the items, their order and their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilekit.shards.read.prefetch import SWITCH_INTERVAL_SECONDS, run_ahead
 
 @pytest.fixture
 def earlier() -> set[threading.Thread]:
-    """Threads that are not this test's."""
+    """The threads that ran before this test."""
     return set(threading.enumerate())
 
 
@@ -21,7 +21,7 @@ def threads(earlier: set[threading.Thread]) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "pilekit-run-ahead" and thread not in earlier]
 
 
-def test_items_in_order_and_the_interval_is_put_back(earlier: set[threading.Thread]) -> None:
+def test_items_come_in_order_and_the_switch_interval_is_restored(earlier: set[threading.Thread]) -> None:
     usual = sys.getswitchinterval()
     items = run_ahead(iter(range(1000)))
     assert next(items) == 0
