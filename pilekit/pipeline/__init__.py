@@ -10,19 +10,17 @@
     for batch in pipeline(read("00.jsonl.zst")):
         ...
 
-A stage has no state that could change its results between runs, ranks or workers (`NearDuplicates` alone has, and says
-so by its `stateful`): what is random is a hash of the seed and the document's identity.
+stages.py has the stages of this package, functions.py makes stages out of functions of one document, and selecting.py
+writes the documents that pass as a new corpus. A stage has no state that could change its results between runs, ranks
+or workers: what is random is a hash of the seed and the document's identity. (Only `NearDuplicates` has state, and says
+so with `stateful`.)
 """
 
 from __future__ import annotations
 
 from pilekit.pipeline.functions import Document, DocumentFilter, DocumentMap, document_filter, document_map
-from pilekit.pipeline.match import Match
-from pilekit.pipeline.min_bytes import MinBytes
 from pilekit.pipeline.pipeline import Pipeline, Stage
-from pilekit.pipeline.sample import Sample, document_hashes
-from pilekit.pipeline.select import Select
-from pilekit.pipeline.write import Write
+from pilekit.pipeline.stages import Match, MinBytes, Sample, Select, Write, document_hashes
 
 __all__ = [
     "Document",

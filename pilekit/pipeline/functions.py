@@ -9,7 +9,7 @@
         return document.text.rstrip()
 
 The decorated name is the stage. The function must depend on the document alone: PileStream calls it again, in other
-processes, whenever it reads the document again. When it fails, the error names the function and the document.
+processes, whenever it reads the document again. If it fails, the error names the function and the document.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ import numpy as np
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.pipeline.stages import FilterStage, Kept
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document as a user's function sees it: its text, its subset (`(none)` without a label), its identity."""
+    """One document as a user's function sees it: text, subset (`(none)` without a label), identity."""
 
     text: str
     subset: str
@@ -39,7 +40,7 @@ class Document:
 
 @dataclass(frozen=True)
 class _FunctionStage(DocumentStage):
-    """What both stages share: calling the function on each document of a batch, naming the culprit when it fails."""
+    """Calls a function on each document of a batch; an error names the function and the document."""
 
     function: Callable[[Document], Any]
 
@@ -63,32 +64,29 @@ class _FunctionStage(DocumentStage):
         return PilekitError(f"{visible(batch.shard)}: document {number}: the function {visible(name, 200)} {what}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A decorator puts the stage where the function's name was, so pickle would look for the function there and
-        # refuse: it sends the stage's own name instead.
+        # A decorator puts the stage in the place of the function, which pickle then cannot find under its name. So a
+        # stage is pickled by that name.
         module, name = getattr(self.function, "__module__", ""), getattr(self.function, "__qualname__", "")
         try:
             if _named(module, name) is self:
                 return _named, (module, name)
         except (ImportError, AttributeError, ValueError):
-            pass  # a function made inside another one: pickle it as it is, and let pickle say what it thinks of that
+            pass  # A function inside another function: pickle says whether it can take it.
         return type(self), (self.function,)
 
 
 @dataclass(frozen=True)
-class DocumentFilter(_FunctionStage):
+class DocumentFilter(_FunctionStage, FilterStage):
     """Keep the documents for which `function` returns True."""
 
-    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The kept documents; batches without any are dropped."""
-        for batch in batches:
-            kept = batch.where(self._results(batch, (bool, np.bool_)))
-            if len(kept):
-                yield kept
+    def keeps(self, batch: DocumentBatch) -> Kept:
+        """What the function returns for each document."""
+        return self._results(batch, (bool, np.bool_))
 
 
 @dataclass(frozen=True)
 class DocumentMap(_FunctionStage):
-    """Put the string that `function` returns in the place of each document's text; identities and labels stay."""
+    """Replace each text by the string that `function` returns; identities and labels stay."""
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The same documents with the new texts; empty batches are dropped."""

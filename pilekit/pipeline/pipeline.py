@@ -1,14 +1,14 @@
 """`Pipeline`: stages one after another, itself a stage.
 
 A stage is any callable from an iterator of batches to an iterator of batches: the stages of this package, `Tokenize`,
-another `Pipeline`, or a generator function of one's own:
+another `Pipeline`, or a generator function of your own:
 
     def first_of_each_batch(batches):
         for batch in batches:
             yield batch.take([0])
 
-Nothing is read ahead: a batch is pulled through all stages when the consumer asks for one. Who stops early closes the
-iterator (or drops it), which closes every stage behind it.
+Nothing is read ahead: a batch is pulled through all stages when the consumer asks for one. Closing the iterator (or
+dropping it) early closes every stage behind it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Stage = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class DocumentStage:
-    """A stage from documents to documents; saying so lets `Pipeline` refuse an order that cannot work."""
+    """A stage from documents to documents; `takes` and `gives` let `Pipeline` refuse an order that cannot work."""
 
     takes: ClassVar[type] = DocumentBatch
     gives: ClassVar[type] = DocumentBatch
     stateful: ClassVar[bool] = False
-    """Whether what passes depends on what passed before: such a stage needs one process that reads all in order."""
+    """Whether results depend on earlier documents: such a stage needs one process that reads all in order."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
     """`stages` in the order in which a batch passes them; no stages pass every batch on as it is.
 
-    PilekitError for what is no list of stages, and for a stage that cannot take what the one before it gives.
+    `PilekitError` if this is no list of stages, or if a stage cannot take what the stage before it gives.
     """
 
     stages: Sequence[Stage]
@@ -55,7 +55,7 @@ class Pipeline:
             if not callable(stage):
                 raise PilekitError(f"stage {place} of the pipeline is no stage but {_shown(stage)}")
         for place, (stage, following) in enumerate(pairwise(self.stages), 1):
-            # A function of the user's own says of neither; then the batches themselves will tell.
+            # A user's function declares neither.
             gives, takes = getattr(stage, "gives", None), getattr(following, "takes", None)
             if gives is not None and takes is not None and gives is not takes:
                 raise PilekitError(
@@ -65,17 +65,17 @@ class Pipeline:
 
     @property
     def takes(self) -> type | None:
-        """What the first stage takes, where it says so."""
+        """The type that the first stage takes, where it is declared."""
         return getattr(self.stages[0], "takes", None) if self.stages else None
 
     @property
     def gives(self) -> type | None:
-        """What the last stage gives, where it says so."""
+        """The type that the last stage gives, where it is declared."""
         return getattr(self.stages[-1], "gives", None) if self.stages else None
 
     @property
     def stateful(self) -> bool:
-        """Whether what passes a stage depends on what passed before, where a stage says so."""
+        """Whether any stage is stateful."""
         return any(getattr(stage, "stateful", False) for stage in self.stages)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -84,7 +84,7 @@ class Pipeline:
         for stage in self.stages:
             try:
                 given = stage(out)
-            except (AttributeError, TypeError) as error:  # of a function of a document: a generator has not begun yet
+            except (AttributeError, TypeError) as error:  # A generator has not begun yet, so this is no stage.
                 raise _no_stage(stage, str(error)) from error
             if not isinstance(given, Iterable):
                 raise _no_stage(stage, f"it gave {_shown(given)}")

@@ -2,9 +2,9 @@
 
     read(shard, subsets) -> Sample -> Match -> MinBytes -> one shard of the same name
 
-Each shard is a job of its own, and what is kept of a document hangs on nothing but the document: the output is the same
-whatever the number of processes, and that of a killed run, run again, is the one of an uninterrupted run. Lines are
-copied byte for byte, so labels and all other fields stay; only Parquet holds no more than text and label.
+Each shard is a job of its own, and whether a document is kept depends on the document alone. So the output is the same
+for any number of processes, and for a run that was killed and run again. Lines are copied byte for byte, with all their
+fields; only Parquet holds no more than text and label.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat, too_many_subsets
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.match import Match
-from pilekit.pipeline.min_bytes import MinBytes
 from pilekit.pipeline.pipeline import Pipeline, Stage
-from pilekit.pipeline.sample import Sample
+from pilekit.pipeline.stages import Match, MinBytes, Sample
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import BadLine, SkippedLines
@@ -47,7 +45,7 @@ SUFFIXES: dict[Format, str] = {"zst": ".jsonl.zst", "parquet": ".parquet", "json
 
 @dataclass(frozen=True, slots=True)
 class SelectedSubset:
-    """What was selected of one subset, or of all: documents and UTF-8 bytes of text, and how much was read of it."""
+    """Documents and UTF-8 bytes of text selected of one subset (or of all), and how much of it was read."""
 
     name: str
     documents: int
@@ -66,12 +64,12 @@ class SelectedSubset:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What `select_corpus` made.
+    """The result of `select_corpus`.
 
-    folder    where
-    subsets   the largest first; where subsets were asked for, no others were read
-    total     all of them together
-    empty     names of the shards of which nothing was selected, and which have no file therefore
+    folder    where the shards are
+    subsets   the largest first; if subsets were asked for, only those
+    total     all subsets together
+    empty     names of the shards of which nothing was selected, so that they have no file
     skipped   the bad lines passed over
     """
 
@@ -126,19 +124,18 @@ def select_corpus(
     """Write the documents that pass all conditions given into the folder `out`, a shard for each shard read.
 
     corpus      a `Corpus`, or what makes one: a path, glob or URL, or several
-    out         a new or empty folder, or one that a run of the same selection left: it goes on from there
+    out         a new or empty folder, or the folder of an earlier run of the same selection, which is resumed
     subsets     documents of these subsets, in any spelling the manifest knows
     sample      about this share of the documents (0 to 1), chosen by hash of `seed`, shard name and document number
     match       documents whose text holds a match of this regular expression
     min_bytes   documents whose text has at least so many UTF-8 bytes
-    format      "zst" and "jsonl" keep whole lines, "parquet" text and label
+    format      "zst" and "jsonl" keep whole lines, "parquet" keeps text and label
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
-    jobs        how many shards at a time, each in a process of its own; None: the usable CPUs, or fewer for a small
-                corpus
-    advance     called with each further amount of stored bytes dealt with
+    jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    advance     called with each further amount of stored bytes that is done
 
     A shard of which nothing is selected gives no file. If nothing is selected at all, that is a `PilekitError`, and
-    nothing is left in `out`. A shard that cannot be read fails when the others are done, and they need no doing again.
+    nothing is left in `out`. A shard that cannot be read is an error when the others are done, and those are kept.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if subsets is not None:
@@ -168,7 +165,7 @@ def select_corpus(
         out, kind=SELECTION, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
     ) as output:
         done = output.results()
-        if on_error == "raise":  # an earlier run may have skipped what is to be an error now
+        if on_error == "raise":  # An earlier run may have skipped lines that are errors now.
             done = {name: result for name, result in done.items() if not result["skipped"]}
         waiting = [shard for shard in corpus.shards if shard.name not in done]
         if advance is not None:
@@ -206,7 +203,7 @@ def select_shard(
     on_error: OnError,
     ahead: bool,
 ) -> None:
-    """Write what passes of one shard, if anything does, and note how much that was."""
+    """Write the documents of one shard that pass, and note how many there were."""
     path = output.path(stem(shard), SUFFIXES[format])
     read_counts, counts = _Counts(), _Counts()
     writer: ShardWriter | RowGroups | None = None
@@ -214,10 +211,10 @@ def select_shard(
         reader = opened.enter_context(read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead))
         for batch in Pipeline(stages)(read_counts.counting(reader)):
             counts.add(batch)
-            if writer is None:  # not before: a shard of which nothing is selected has no file
+            if writer is None:  # A shard of which nothing is selected has no file.
                 writer = opened.enter_context(_writer(path, batch.format))
             writer.write(batch)
-        inputs.check(shard)  # before the writer gives the file its name
+        inputs.check(shard)  # Before the writer gives the file its name.
     result = {
         "subsets": {
             name: [counts.documents[name], counts.bytes[name], documents, read_counts.bytes[name]]
@@ -254,7 +251,7 @@ class _Counts:
 
 
 def stem(shard: Shard) -> str:
-    """The shard's name without the suffix that says how it is stored."""
+    """The shard's name without the suffix of its storage."""
     if shard.path == STANDARD_INPUT:
         return "stdin"
     for suffix in (".jsonl", ".json", ".ndjson", ".parquet"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import fields
 
 import numpy as np
@@ -15,7 +15,7 @@ from pilekit.shards.index.format import ShardIndex, misfit
 from pilekit.shards.index.metadata import Frames
 from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read.reader import record_format
-from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, FindingList, Tally
+from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, FindingList
 
 KEPT_CHARACTERS = 200
 """Labels are cut to this length: a hostile label may be a gigabyte."""
@@ -31,36 +31,38 @@ class UnknownLabels:
     def __init__(self, manifest: Manifest):
         self.manifest, self.label_path = visible(manifest.name, 60), visible(manifest.label_path, 60)
         self.known = {subset.name for subset in manifest.subsets}
-        self.found: dict[str, tuple[int, Tally]] = {}  # label -> first line, documents
-        self.others = Tally()
+        self.first: dict[str, int] = {}  # number of each label's first document, of a hundred labels
+        self.documents: Counter[str] = Counter()  # of the same labels
+        self.others = 0
 
-    def see(self, rows: DocumentRows, frame_of: Callable[[int], int]) -> None:
-        """Count the unknown labels of the next documents; `frame_of` gives the frame of a document."""
+    def see(self, rows: DocumentRows) -> None:
+        """Count the unknown labels of the next documents."""
         unknown = np.array([label not in self.known for label in rows.labels], dtype=bool)
         if not self.known or not unknown.any():
             return
         places = np.flatnonzero(unknown[rows.codes])
         for number, code in zip(rows.numbers[places].tolist(), rows.codes[places].tolist(), strict=True):
             label = rows.labels[code][:KEPT_CHARACTERS]
-            if label not in self.found and len(self.found) < MOST_FINDINGS:
-                self.found[label] = number + 1, Tally()
-            (self.found[label][1] if label in self.found else self.others).add(frame_of(number))
+            if label in self.first or len(self.first) < MOST_FINDINGS:
+                self.first.setdefault(label, number)
+                self.documents[label] += 1
+            else:
+                self.others += 1
 
     def findings(self, shard: str, below: int | None) -> list[Finding]:
-        """A finding for each label, by its first line; with `below` only of documents in frames before that one."""
+        """A finding for each label, by its first line; with `below` only of labels that occur up to that line."""
         findings = []
-        for label, (line, tally) in sorted(self.found.items(), key=lambda item: item[1][0]):
-            documents = tally.below(below)
-            if not documents:
+        for label, number in self.first.items():
+            if below is not None and number >= below:
                 continue
-            many = f"{documents:,} document{'s' * (documents > 1)}"
+            many = f"{self.documents[label]:,} document{'s' * (self.documents[label] > 1)}"
             if label == UNLABELLED:
                 what = f'{many} without label, which the manifest {self.manifest} says is at "{self.label_path}"'
             else:
                 what = f'{many} labelled "{visible(label, 60)}", which the manifest {self.manifest} does not list'
-            findings.append(Finding(shard, f"{what}; name the corpus's own manifest with --manifest", line=line))
-        if others := self.others.below(below):
-            more = f"{others:,} more documents with labels that the manifest {self.manifest} does not list"
+            findings.append(Finding(shard, f"{what}; name the corpus's own manifest with --manifest", line=number + 1))
+        if self.others and below is None:
+            more = f"{self.others:,} more documents with labels that the manifest {self.manifest} does not list"
             findings.append(Finding(shard, more))
         return findings
 

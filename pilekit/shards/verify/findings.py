@@ -30,25 +30,6 @@ class Finding:
     byte: int | None = None
 
 
-@dataclass(slots=True)
-class Tally:
-    """A count that can leave out the last frame: where that frame is damaged, its text means nothing."""
-
-    count: int = 0
-    frame: int = -1
-    before: int = 0
-
-    def add(self, frame: int, amount: int = 1) -> None:
-        """Count more in this frame, the last one so far or a later one."""
-        if frame > self.frame:
-            self.frame, self.before = frame, self.count
-        self.count += amount
-
-    def below(self, frame: int | None) -> int:
-        """The count in the frames before this one, which is the last or a later one; None: in all frames."""
-        return self.before if frame is not None and self.frame >= frame else self.count
-
-
 @dataclass
 class FindingList:
     """Findings of one kind in one shard: the first hundred, and how many more there are.
@@ -59,19 +40,21 @@ class FindingList:
     shard: str
     more: str
     listed: list[Finding] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    hidden: int = 0
 
     def add(self, problem: str, *, frame: int | None = None, line: int | None = None, byte: int | None = None) -> None:
         """Note one more."""
-        self.tally.add(frame or 0)
         if len(self.listed) < MOST_FINDINGS:
             self.listed.append(Finding(self.shard, problem, frame, line, byte))
+        else:
+            self.hidden += 1
 
     def findings(self, below: int | None = None) -> list[Finding]:
-        """The list; with `below` only the findings in frames before that one."""
-        listed = [finding for finding in self.listed if below is None or (finding.frame or 0) < below]
-        hidden = self.tally.below(below) - len(listed)
-        return [*listed, *([Finding(self.shard, self.more.format(f"{hidden:,}"))] if hidden else [])]
+        """The list; with `below` only up to that line, behind which damage may have changed the text."""
+        if below is not None:
+            return [finding for finding in self.listed if (finding.line or 0) <= below]
+        more = Finding(self.shard, self.more.format(f"{self.hidden:,}"))
+        return [*self.listed, more] if self.hidden else self.listed
 
 
 def some_names(names: Iterable[str]) -> str:

@@ -16,7 +16,8 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus.shard import Shard, is_url, without_query
 from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.read.open import exists
+from pilekit.shards.read.damage import ShardDamage
+from pilekit.shards.read.open import exists, open_file
 
 MAX_SUMS_BYTES = 64 << 20
 
@@ -107,19 +108,10 @@ def _parse(line: bytes) -> tuple[str, str]:
 
 def _content(path: str) -> bytes:
     try:
-        if is_url(path):
-            import fsspec
-
-            with fsspec.open(path, "rb") as file:
-                content: bytes = file.read(MAX_SUMS_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                content = file.read(MAX_SUMS_BYTES + 1)
-    except FileNotFoundError:
-        raise PilekitError(f"{visible(path)}: no such sums file; check the path") from None
-    except Exception as error:  # Every store has its own kinds of errors.
-        why = visible(getattr(error, "strerror", None) or str(error) or type(error).__name__, 300)
-        raise PilekitError(f"{visible(path)}: the sums cannot be read: {why}") from error
+        with open_file(path) as file:
+            content = file.read(MAX_SUMS_BYTES + 1)
+    except ShardDamage as damage:
+        raise PilekitError(f"{visible(path)}: {damage.reason}") from damage
     if len(content) > MAX_SUMS_BYTES:
         raise PilekitError(f"{visible(path)}: is longer than {MAX_SUMS_BYTES >> 20} MiB, which no sums file is")
     return content

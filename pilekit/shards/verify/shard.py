@@ -129,20 +129,19 @@ class _ShardCheck:
         try:
             with closing(scan.rows()) as batches:
                 for rows in batches:
-                    self.labels.see(rows, scan.frame_of)
+                    self.labels.see(rows)
                     comparison = self._compare(comparison, rows)
         except PilekitError as stopped:
             # Reading may have stopped in a seek table that is known to be wrong, behind all frames.
             error = None if self._is_in_table(stopped.__cause__) else stopped
-        suspect = None  # The number of a frame whose text may be wrong although it was read.
+        suspect = None  # The number of the line from which on the text may be wrong although it was read.
         if error is not None:
             suspect = self._locate(error)
         elif self.table is not None:
             with open_stored(self.shard.path, scattered=True)[0] as file:
                 compare_table(file, self.table, scan, self.whole)
         if comparison is not None:
-            line = None if suspect is None else int(scan.frames.line[suspect])
-            comparison.conclude(scan, self.whole, whole=error is None, suspect_from=line)
+            comparison.conclude(scan, self.whole, whole=error is None, suspect_from=suspect)
         sha256 = self._sum()
         findings = [
             *self.damage.findings(),
@@ -187,7 +186,7 @@ class _ShardCheck:
 
     def _bad_line(self, bad: BadLine) -> None:
         problem = f"{bad.reason}; mend the line, or read with --on-error skip"
-        self.lines.add(problem, frame=self.scan.frame_of(bad.line - 1), line=bad.line)
+        self.lines.add(problem, line=bad.line)
 
     def _stored(self, data: bytes) -> None:
         if self.hash is not None:
@@ -206,7 +205,7 @@ class _ShardCheck:
     def _locate(self, error: PilekitError) -> int | None:
         """Add the damage that ended reading, and check the frames behind it.
 
-        Returns the number of the frame that was read although its text may be wrong; None if there is none.
+        Returns the number of the line from which on the text that was read may be wrong; None if it is right.
         """
         damage, scan = error.__cause__, self.scan
         line = scan.lines + 1
@@ -228,7 +227,7 @@ class _ShardCheck:
         behind = number + 1 if number is not None else sum(frame.offset <= damage.byte for frame in known)
         with open_stored(self.shard.path)[0] as file:
             check_frames(file, known, behind, self.damage, self.whole)
-        return number or 0 if suspect else None
+        return int(scan.frames.line[number or 0]) if suspect else None
 
     def _placed(self, finding: Finding, *, whole: bool) -> Finding:
         """The finding with the place of its line: where its frame or row group begins or, in plain text, the line.

