@@ -3,18 +3,18 @@
     python tests/benchmarks/bench_bpb.py [--kilobytes 600] [--batch-sizes 1 4 8] [--rounds 2] [--json]
     python tests/benchmarks/bench_bpb.py --gpu [--kilobytes 20000] [--batch-sizes 1 8 32]
 
-The model has the shape of Pythia-14M with its 50,304 rows of vocabulary and 2,048 positions; its weights are random,
-which speed does not notice. Text is of `$PILEKIT_REAL_CORPUS` (val.jsonl.zst and 20B_tokenizer.json) if that is set,
-else generated; documents longer than a tenth of what is scored are left out, so that no single one is most of it.
+The model has the shape of Pythia-14M with its 50,304 rows of vocabulary and 2,048 positions. Its weights are random,
+which does not change the speed. The text comes from `$PILEKIT_REAL_CORPUS` (val.jsonl.zst and 20B_tokenizer.json) if
+that is set, else it is generated. Documents longer than a tenth of the text are left out, so that none dominates.
 
-Each measurement is a process of its own, and they take turns; the best speed of each and the most memory count. What
-happens once (imports, loading model and tokenizer, first passes over a few documents) is not timed. A batch size is the
-harness's number of windows; pilekit gets as many tokens (windows x 2,048), and once what it takes by default. Memory is
-the most that was resident while scoring, above what was with the model and tokenizer loaded. All totals of negative
+Each measurement is a process of its own. They take turns; the best speed, the fewest CPU seconds and the most memory
+of each count. Not timed: imports, loading model and tokenizer, and a first pass over a few documents. A batch size is
+the harness's number of windows. pilekit gets as many tokens (windows x 2,048), and once its default. Memory is the most
+that was resident while scoring, above the memory with model and tokenizer loaded. All totals of negative
 log-likelihoods must agree to 1e-6, or there is no table. `tokenizing` is its share of pilekit's time, measured inside.
 
-`--gpu`: the shape of Pythia-160M in bfloat16 on a GPU, of whose memory the most that tensors held is told. Totals must
-agree to 1 % there, because the harness rounds each token's loss and each window's sum to bfloat16.
+`--gpu`: the shape of Pythia-160M in bfloat16 on a GPU. Memory is then the most that tensors held on the GPU. Totals
+must agree to 1 % there, because the harness rounds each token's loss and each window's sum to bfloat16.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ Tokenizer.encode_batch = timed
 model = held_memory()
 score_corpus(lm, tokenizer, Corpus(warm_up), **settings)
 forget_peak()
-tokenizing, begin = 0.0, time.perf_counter()
+tokenizing, begin, used = 0.0, time.perf_counter(), time.process_time()
 overall = score_corpus(lm, tokenizer, Corpus(shard), **settings).overall
-seconds = time.perf_counter() - begin
-print(json.dumps({"seconds": seconds, "memory": peak_memory() - model, "tokenizing": tokenizing / seconds,
-                  "nll": overall.nll, "tokens": overall.tokens, "bytes": overall.bytes}))
+seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - used
+print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": peak_memory() - model,
+                  "tokenizing": tokenizing / seconds, "nll": overall.nll, "tokens": overall.tokens, "bytes": overall.bytes}))
 """
 
 
@@ -86,6 +86,7 @@ class Measured:
     contestant: str
     batch_size: int | None
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     memory: int = 0
     tokenizing: float | None = None
 
@@ -119,6 +120,7 @@ def main() -> None:
             "name": result.contestant,
             "batch_size": result.batch_size,
             "tokens_per_second": [round(facts["tokens"] / seconds) for seconds in result.seconds],
+            "cpu_seconds": result.cpu_seconds,
             "memory": result.memory,
             "tokenizing": result.tokenizing,
         }
@@ -172,6 +174,7 @@ def compare(
             if max(totals.values()) - min(totals.values()) > tolerance * nll:
                 raise SystemExit(f"error: the totals differ: {totals}")
             result.seconds.append(measured["seconds"])
+            result.cpu_seconds.append(measured["cpu_seconds"])
             result.memory = max(result.memory, measured["memory"])
     return results, facts
 
@@ -183,14 +186,15 @@ def table(results: Sequence[Measured], facts: dict[str, Any]) -> str:
     lines = [
         f"{facts['shape']}, {facts['dtype']}: {facts['documents']} documents, {facts['bytes'] / 1e3:,.0f} kB, "
         f"{facts['tokens']:,} tokens",
-        f"{'':10}{'windows':>10}{'tokens/s':>10}{'× lm-eval':>11}{'memory MB':>11}{'× lm-eval':>11}{'tokenizing':>12}",
+        f"{'':10}{'windows':>10}{'tokens/s':>10}{'× lm-eval':>11}{'CPU s':>8}{'memory MB':>11}{'× lm-eval':>11}"
+        f"{'tokenizing':>12}",
     ]
     for result in results:
         other = harness.get(result.batch_size, fastest)  # the default stands beside the harness at its fastest
         speed, memory = min(other.seconds) / min(result.seconds), result.memory / other.memory
         lines.append(
             f"{result.contestant:10}{result.batch_size or 'default':>10}{facts['tokens'] / min(result.seconds):10,.0f}"
-            f"{speed:11.2f}{result.memory / 1e6:11,.0f}{memory:11.3f}"
+            f"{speed:11.2f}{min(result.cpu_seconds):8.1f}{result.memory / 1e6:11,.0f}{memory:11.3f}"
             + ("" if result.tokenizing is None else f"{result.tokenizing:12.2%}")
         )
     return "\n".join(lines)

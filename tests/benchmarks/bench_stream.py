@@ -2,10 +2,10 @@
 
     python tests/benchmarks/bench_stream.py [--shard PATH] [--tokenizer F] [--megabytes N]
 
-Each contestant is a process of its own, pinned to the same core with one tokenizer thread, and makes int64 batches of
-8 x 2048 tokens of the same text (`datasets`, being slow, of its beginning). They take turns, and the best round of each
-counts. What happens once (imports, compiling, loading the tokenizer, opening the data, and either a first pass over one
-megabyte or, in a stream, filling every lane's window) is not timed.
+Each contestant is a process pinned to the same core, with one tokenizer thread. It makes int64 batches of 8 x 2048
+tokens of the same text. (`datasets` is slow, so it gets only the beginning.) They take turns, and the best round of
+each counts, in seconds of the clock and in CPU seconds. Not timed: imports, compiling, loading the tokenizer, opening
+the data, and a first pass over one megabyte or, in a stream, filling every lane's window.
 
     bare loop     zstandard, orjson and fastokens with nothing around them: no packing, no tensors. The limit
     PileStream    this package: adds packing, labels, positions, resumable state, and an order that no topology
@@ -27,18 +27,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
 import zstandard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from any folder
-from tests.benchmarks.peers import peer_environment
+from tests.benchmarks.peers import peer_environment, run_peer
 
 SEQ_LEN = 2048
 BATCH_SIZE = 8
@@ -53,9 +52,10 @@ SEQ_LEN, BATCH_SIZE = {SEQ_LEN}, {BATCH_SIZE}
 TIMING = """
 sum(prepare(WARM_UP))
 contestant = prepare(SHARD)
-started = time.perf_counter()
+started, used = time.perf_counter(), time.process_time()
 tokens = sum(contestant)
-print(json.dumps({"tokens": tokens, "seconds": time.perf_counter() - started}))
+seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - used
+print(json.dumps({"tokens": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds}))
 """
 
 BARE = """
@@ -106,14 +106,14 @@ state = stream.state_dict()["plan"]
 batches = iter(stream)
 for _ in range(4 * state["columns"]):
     next(batches)
-first, first_encoded, started = given(stream), encoded, time.perf_counter()
+first, first_encoded, started, used = given(stream), encoded, time.perf_counter(), time.process_time()
 tokens = 0
 while tokens < int(TOKENS):
     for _ in range(64):
         next(batches)
     tokens = min(given(stream) - first, encoded - first_encoded)
-seconds = time.perf_counter() - started
-print(json.dumps({"tokens": tokens, "seconds": seconds, "plan": state["name"]}))
+seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - used
+print(json.dumps({"tokens": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds, "plan": state["name"]}))
 """
 )
 
@@ -196,6 +196,7 @@ from pilekit import PileStream
 settings = {"seq_len": SEQ_LEN, "batch_size": BATCH_SIZE, "packing": "concat", "epochs": 1, "shuffle": False}
 stream = PileStream(SHARD, tokenizer=TOKENIZER, **settings)
 numpy.save(FOLDER + "/rows.npy", numpy.concatenate([batch["input_ids"].numpy().astype("int32") for batch in stream]))
+print(0)
 """
 
 WRITE_MDS = """
@@ -206,6 +207,7 @@ for path, part in ((WARM_UP, rows[:64]), (SHARD, rows)):
     with MDSWriter(out=path + ".mds", columns={"input_ids": "ndarray:int32:%d" % SEQ_LEN}) as writer:
         for row in part:
             writer.write({"input_ids": numpy.ascontiguousarray(row)})
+print(0)
 """
 
 MOSAIC = """
@@ -304,14 +306,14 @@ def _compare(folder: Path, chosen: argparse.Namespace) -> None:
         _write(folder / "parts" / f"{number:02d}.jsonl.zst", lines[number::30])
     reframe_corpus(folder / "parts", folder / "thirty")
     tokenizer = chosen.tokenizer if chosen.tokenizer is not None else _train(shard, folder)
-    cores = [str(core) for core in sorted(os.sched_getaffinity(0))]
+    cores = sorted(os.sched_getaffinity(0))
     tokens = 0
 
-    def run(python: Path, source: str, path: Path = shard, pin: Sequence[str] = ()) -> str:
-        command = [*pin, python, "-c", COMMON + source, path, tokenizer, warm_up, folder, folder / "reframed", tokens]
-        environment = {**os.environ, "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=environment)
-        return done.stdout.splitlines()[-1] if done.stdout else ""
+    def run(python: Path, source: str, path: Path = shard, on: int | None = 1) -> Any:
+        """Run a script on the first `on` cores, or on all."""
+        arguments = (path, tokenizer, warm_up, folder, folder / "reframed", str(tokens))
+        environment = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        return run_peer(python, COMMON + source, *arguments, environment=environment, cores=cores[:on])
 
     ours = Path(sys.executable)
     contestants = {"bare loop": (ours, BARE + TIMING, shard)}
@@ -322,31 +324,34 @@ def _compare(folder: Path, chosen: argparse.Namespace) -> None:
             contestants[name] = (ours, f"SETTINGS = {settings}\n" + PILEKIT, shard)
     if not chosen.no_peers:
         mosaic = peer_environment("mosaic", MOSAIC_REQUIREMENTS, ["--no-deps"])
-        run(ours, ROWS)
-        run(mosaic, MOSAIC_STAND_IN + WRITE_MDS)
+        run(ours, ROWS, on=None)
+        run(mosaic, MOSAIC_STAND_IN + WRITE_MDS, on=None)
         datasets = peer_environment("datasets", DATASETS_REQUIREMENTS)
         contestants["HF datasets"] = (datasets, DATASETS + TIMING, slow)
         contestants["MosaicML MDS"] = (mosaic, MOSAIC_STAND_IN + MOSAIC + TIMING, shard)
 
     rates: dict[str, float] = {}
+    cpu_rates: dict[str, float] = {}
     plans: dict[str, str] = {}
     for _ in range(chosen.rounds):
         for name, (python, source, path) in contestants.items():
-            timed = json.loads(run(python, source, path, ["taskset", "-c", cores[0]]))
+            timed = run(python, source, path)
             tokens = tokens or timed["tokens"]
             rates[name] = max(rates.get(name, 0), timed["tokens"] / timed["seconds"])
+            cpu_rates[name] = max(cpu_rates.get(name, 0), timed["tokens"] / timed["cpu_seconds"])
             plans[name] = timed.get("plan", "")
     size = sum(map(len, lines)) / 1e6
     print(f"{size:.0f} MB of JSON lines to rows of {SEQ_LEN} in batches of {BATCH_SIZE}, on one core")
+    print(f"{'':<29}{'M tokens/s':>11}{'x bare loop':>13}{'CPU s/M tokens':>16}{'x bare loop':>13}")
     for name, rate in rates.items():
+        ratios = rate / rates["bare loop"], cpu_rates["bare loop"] / cpu_rates[name]
         plan = f"  {plans[name]} plan" if plans[name] else ""
-        print(f"{name:<29}{rate / 1e6:>8.2f} M tokens/s{rate / rates['bare loop']:>8.2f} x bare loop{plan}")
+        print(f"{name:<29}{rate / 1e6:>11.2f}{ratios[0]:>13.2f}{1e6 / cpu_rates[name]:>16.4f}{ratios[1]:>13.2f}{plan}")
 
     figures: dict[str, float] = {}
     for workers in (1, 2)[: len(cores)]:
         for _ in range(chosen.rounds):
-            pin = ["taskset", "-c", ",".join(cores[:workers])]
-            timed = json.loads(run(ours, f"WORKERS = {workers}\n" + WORKING, pin=pin))
+            timed = run(ours, f"WORKERS = {workers}\n" + WORKING, on=workers)
             name = f"tokens per second, {workers} worker{'s' * (workers > 1)}"
             figures[name] = max(figures.get(name, 0), timed["tokens"] / timed["seconds"])
     for name, source in (
@@ -354,11 +359,12 @@ def _compare(folder: Path, chosen: argparse.Namespace) -> None:
         ("MiB beyond an idle process, 64 lanes", MEMORY),
         ("seconds to the first batch, 30 shards", FIRST_BATCH),
     ):
-        values = (json.loads(run(ours, source, pin=["taskset", "-c", cores[0]])) for _ in range(chosen.rounds))
+        values = (run(ours, source) for _ in range(chosen.rounds))
         figures[name] = min(next(iter(value.values())) for value in values)
     for name, figure in figures.items():
         print(f"{name:<45}{figure:>14,.3f}")
-    print(json.dumps({**{name: round(rate) for name, rate in rates.items()}, **figures}))
+    by_cpu = {f"{name}, tokens per CPU second": round(rate) for name, rate in cpu_rates.items()}
+    print(json.dumps({**{name: round(rate) for name, rate in rates.items()}, **by_cpu, **figures}))
 
 
 def _some_lines(shard: Path | None, size: int) -> list[bytes]:

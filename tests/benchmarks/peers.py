@@ -1,7 +1,7 @@
-"""The other tools that benchmarks run beside pilekit, each in a virtual environment of its own.
+"""The other tools that benchmarks run beside pilekit, each in its own virtual environment.
 
-Peers pin each other's dependencies away, so none of them is installed beside pilekit. The environments live in
-`.bench/` at the root of the repository and are kept: a second run installs nothing.
+Peers need versions of dependencies that exclude each other, so none is installed beside pilekit. The environments live
+in `.bench/` at the root of the repository and are kept: a second run installs nothing.
 
     python = peer_environment("polars", ["polars==2.1.0"])
     result = run_peer(python, "import polars, json; print(json.dumps(polars.__version__))")
@@ -26,8 +26,8 @@ BENCH = Path(__file__).resolve().parents[2] / ".bench"
 def peer_environment(name: str, requirements: Sequence[str], extra_pip_args: Sequence[str] = ()) -> Path:
     """The Python of the virtual environment `.bench/<name>` that holds `requirements` (pinned, as pip spells them).
 
-    Made on first use, and made anew when `requirements` or `extra_pip_args` (e.g. `["--no-deps"]`) have changed. Raises
-    `CalledProcessError` where pip fails; the half-made environment is then not taken for a whole one.
+    It is made on first use, and again if `requirements` or `extra_pip_args` (e.g. `["--no-deps"]`) have changed. Raises
+    `CalledProcessError` if pip fails. A half-made environment is not used.
     """
     folder = BENCH / name
     python = folder / "bin" / "python"
@@ -49,22 +49,22 @@ def run_peer(
     script: str | Path,
     *arguments: str | Path,
     environment: Mapping[str, str] | None = None,
-    timeout: float | None = None,
+    cores: Sequence[int] = (),
 ) -> Any:
-    """Run a script with `python` and return its last line of standard output, decoded from JSON.
+    """Run a script with `python`, on `cores` if any are named, and return its last line of output, decoded from JSON.
 
-    `script` is the path of a file, or the source itself as a str. What it writes to stderr is shown. An object gets
-    `cpu_seconds` if it has none: of the script and of all its processes, with their start. Raises `CalledProcessError`
-    where the script fails.
+    `script` is the path of a file, or the source itself as a str. Its stderr is shown. An object without `cpu_seconds`
+    gets them: those of the script and all its processes, with their start. Raises `CalledProcessError` if the script
+    fails.
     """
-    command = [str(python), str(script)] if isinstance(script, Path) else [str(python), "-c", script]
+    pin = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+    command = [*pin, str(python), *([str(script)] if isinstance(script, Path) else ["-c", script])]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [*command, *map(str, arguments)],
         check=True,
         stdout=subprocess.PIPE,
         env={**os.environ, **(environment or {})},
-        timeout=timeout,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = json.loads(done.stdout.splitlines()[-1])
