@@ -75,7 +75,8 @@ tokenizing, begin, used = 0.0, time.perf_counter(), time.process_time()
 overall = score_corpus(lm, tokenizer, Corpus(shard), **settings).overall
 seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - used
 print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": peak_memory() - model,
-                  "tokenizing": tokenizing / seconds, "nll": overall.nll, "tokens": overall.tokens, "bytes": overall.bytes}))
+                  "tokenizing": tokenizing / seconds, "nll": overall.nll, "tokens": overall.tokens,
+                  "bytes": overall.bytes}))
 """
 
 
