@@ -53,7 +53,7 @@ def test_filter_and_map_however_batched(texts: list[str], lengths: list[int]) ->
 def test_an_error_names_the_function_and_the_document_in_one_line() -> None:
     for kind in (DocumentFilter, DocumentMap):
         with pytest.raises(
-            PilekitError, match=r"^train/00\.jsonl: document 5: the function raising raised Zero"
+            PilekitError, match=r"^train/0\.jsonl: document 5: the function raising raised Zero"
         ) as caught:
             list(kind(raising)(iter([batch(["x"], shard="train/0.jsonl", first=5)])))
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
