@@ -1,21 +1,21 @@
-"""`NearDuplicates`: near-duplicates dropped in passing, without a second look at anything.
+"""`NearDuplicates`: a stage that drops near-duplicates in one pass.
 
     for batch in NearDuplicates(0.8)(read("00.jsonl.zst")):
         ...
 
-A document is dropped if an earlier one that was kept is as similar as `threshold`: keep-first. The earlier ones are
-found as `datasketch.MinHashLSH` finds them, by signatures that share a whole band, with the bands that `pilekit dedup`
-would choose; whoever is found is then compared exactly. So nothing is dropped that is not similar, and of the pairs
-right at the threshold 1 % are not found.
+A document is dropped if an earlier kept document is as similar as `threshold`. Candidates are found as
+`datasketch.MinHashLSH` finds them, by signatures that share a whole band, with the bands that `pilekit dedup` chooses.
+Each candidate is compared exactly. So every dropped document is similar enough, and 1 % of the pairs right at the
+threshold are missed.
 
-What that takes is the shingles of all that was kept, about 1.7 times its text. This is for a corpus that fits: `pilekit
-dedup` compares any corpus in bounded memory, and keeps the longest document instead of the first.
+The shingles of all kept documents stay in memory: about 1.7 times their text. For larger corpora use `pilekit dedup`,
+which compares in bounded memory and keeps the longest document instead of the first.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,24 +28,23 @@ from pilekit.pipeline.pipeline import DocumentStage
 
 NUM_PERM = 128
 NEWEST = 64
-"""With so many documents of a band, the newest ones, a document is compared; thousands may share one licence header."""
+"""A document is compared with this many documents of a band, the newest ones; thousands may share a licence header."""
 
 _PER_DOCUMENT = 160
-"""An array object, and the place of its pointer in a list that grows."""
+"""Bytes of an array object and its pointer in a growing list."""
 _PER_KEY = 40 + 8
-"""A Python integer above 2^60, and the number in `older`."""
+"""Bytes of a Python integer above 2^60, and of a number in `older`."""
 
 
 @dataclass(frozen=True)
 class NearDuplicates(DocumentStage):
-    """Keep the documents that are not as similar as `threshold` (Jaccard, word 5-grams) to an earlier one kept.
+    """Drop documents that are as similar as `threshold` (Jaccard, word 5-grams) to an earlier kept document.
 
     threshold   above 0, up to 1
-    memory      bytes, about, that what is remembered of the kept documents may take; more is a `PilekitError`
+    memory      bytes, about, for the kept documents; `PilekitError` if they need more
 
-    Each call of the stage begins with nothing remembered. What passes depends on what passed before, so this is for one
-    process that reads the corpus in order. `PileStream`, which reads in another order and on many ranks, takes the
-    result of `pilekit dedup`, as its `dedup=`.
+    Each call starts empty. The result depends on the order, so the stage is for one process that reads the corpus in
+    order. `PileStream` reads in another order and on many ranks: it takes the folder of `pilekit dedup` as `dedup=`.
     """
 
     threshold: float = 0.8
@@ -61,7 +60,7 @@ class NearDuplicates(DocumentStage):
         choose_bands(self.threshold, NUM_PERM)
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The documents that no earlier one is like; batches without any are dropped."""
+        """The documents without an earlier near-duplicate; empty batches are dropped."""
         bands = choose_bands(self.threshold, NUM_PERM)
         a, b = permutations(bands.num_perm)
         kept = _Kept(bands, self.threshold)
@@ -74,10 +73,9 @@ class NearDuplicates(DocumentStage):
                 new.append(kept.add(keys[:, document].tolist(), shingle_set(text)))
                 if kept.bytes > self.memory:
                     raise PilekitError(
-                        f"{visible(batch.shard)}: document {int(batch.numbers[document]):,}: to remember the "
-                        f"{len(kept.sets):,} documents kept so far takes NearDuplicates more than its memory="
-                        f"{self.memory:,} bytes; give it more, or use `pilekit dedup`, which compares a corpus of any "
-                        "size in bounded memory"
+                        f"{visible(batch.shard)}: document {int(batch.numbers[document]):,}: the {len(kept.sets):,} "
+                        f"documents kept so far take NearDuplicates more than memory={self.memory:,} bytes; give it "
+                        "more, or use `pilekit dedup`, which compares a corpus of any size in bounded memory"
                     )
             passed = batch.where(new)
             if len(passed):
@@ -85,11 +83,11 @@ class NearDuplicates(DocumentStage):
 
 
 class _Kept:
-    """What is remembered of the documents that were kept.
+    """The kept documents.
 
     sets     the shingles of each
     newest   band key -> the newest document with it
-    older    at [document x bands + band], the newest before it that had the same key there; -1: none
+    older    at [document x bands + band], the newest earlier document with the same key; -1: none
     """
 
     def __init__(self, bands: Bands, threshold: float) -> None:
@@ -101,12 +99,12 @@ class _Kept:
 
     @property
     def bytes(self) -> int:
-        """How much memory all this takes."""
+        """Memory taken, about."""
         fixed = len(self.sets) * (_PER_DOCUMENT + self.bands * _PER_KEY)
         return self._set_bytes + fixed + sys.getsizeof(self.newest)
 
     def add(self, keys: list[int], shingles: UInt64) -> bool:
-        """Keep a document, and say so, if it is not similar to one that is kept."""
+        """Keep a document unless it is similar to a kept one; returns whether it is kept."""
         for document in self._candidates(keys):
             one, other = sorted((len(self.sets[document]), len(shingles)))
             if one / other >= self.threshold and jaccard(self.sets[document], shingles) >= self.threshold:
@@ -119,7 +117,7 @@ class _Kept:
             self.newest[key] = document
         return True
 
-    def _candidates(self, keys: list[int]) -> Iterable[int]:
+    def _candidates(self, keys: list[int]) -> set[int]:
         found: set[int] = set()
         for band, key in enumerate(keys):
             document = self.newest.get(key, -1)

@@ -1,8 +1,8 @@
-"""Earlier runs, against which another corpus is deduplicated: their sketches, their masks, their shards.
+"""Earlier runs, which a corpus is deduplicated against: their sketches, masks and shards.
 
-A run that was made against another one brings that one along, and so on: what is compared with it is compared with all
-that came before. Their documents are not sketched again. Candidates among them are read again from their shards, so
-those must be where they were, and as they were; that is checked before any work is done.
+A run that was itself made against another run brings that one along, and so on. Documents of earlier runs are not
+sketched again. Candidates among them are read again from their shards, so the shards must be unchanged and where they
+were; this is checked before any work starts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ KIND = "dedup"
 SKETCHES, MASKS = "sketches", "masks"
 
 RECORDS, DONE = "/records", "/summary"
-"""What is noted of the folder as a whole. No shard has a name that begins so."""
+"""Names of the notes about the whole folder; no shard's name begins with a slash."""
 
 _SAME = ("threshold", "keep", "ngram", "num_perm", "bands", "rows", "seed")
-"""What two runs must agree in to be one after the other what they would be together."""
+"""Parameters that must be equal, so that two runs in turn give what one run over both corpora gives."""
 
 
 @dataclass(frozen=True)
 class EarlierRun:
     """A finished run.
 
-    shards       those it read, where it read them, in corpus order
-    parameters   all that its result hangs on beside the shards; `against` is the identity of the run before, or None
+    shards       in corpus order, where the run read them
+    parameters   everything its result depends on beside the shards; `against` is the identity of the run before
     identity     a hash of parameters and shards
-    against      where the run before was
+    against      folder of the run before
     """
 
     folder: Path
@@ -57,15 +57,14 @@ class EarlierRun:
         return [load_sketch(self.folder / SKETCHES / f"{shard.name}{SKETCH_SUFFIX}") for shard in self.shards]
 
     def masks(self) -> list[KeepMask]:
-        """What it kept of each shard."""
+        """The keep mask of each shard."""
         return [read_mask(self.folder / MASKS / f"{shard.name}{MASK_SUFFIX}") for shard in self.shards]
 
 
 def earlier_runs(folder: str | Path, parameters: Mapping[str, Any]) -> list[EarlierRun]:
-    """The run in `folder`, last, and before it those that it was made against, in their order.
+    """The run in `folder`, last, and the runs that it was made against, in their order.
 
-    Raises PilekitError if one is not finished, if its result cannot be compared with that of a run with `parameters`,
-    or if one of its shards is gone or changed.
+    PilekitError if one is not finished, cannot be compared with a run with `parameters`, or has lost a shard.
     """
     last = finished_run(folder)
     runs = [*runs_before(last), last]
@@ -75,7 +74,7 @@ def earlier_runs(folder: str | Path, parameters: Mapping[str, Any]) -> list[Earl
 
 
 def runs_before(run: EarlierRun) -> list[EarlierRun]:
-    """Those that a run was made against, the first one first; PilekitError if one is gone or is another by now."""
+    """The runs that a run was made against, the first one first; PilekitError if one is gone or has changed."""
     found: list[EarlierRun] = []
     while run.against is not None:
         try:
@@ -84,7 +83,7 @@ def runs_before(run: EarlierRun) -> list[EarlierRun]:
             raise PilekitError(
                 f"{visible(str(run.folder))}: was made against an earlier run that cannot be used: {error}"
             ) from error
-        # A run's identity is made of that of the run before, so there is no going round in circles.
+        # A run's identity contains that of the run before, so this ends.
         if before.identity != run.parameters["against"]:
             raise PilekitError(
                 f"{visible(run.against)}: is not the run any more that {visible(str(run.folder))} was made against; "
@@ -101,14 +100,14 @@ def finished_run(folder: str | Path) -> EarlierRun:
     shown = visible(str(folder))
     header = read_header(folder, KIND)
     check_finished(folder, header)
+    try:
+        paths = {name: header.results[name]["result"]["path"] for name in sorted(header.inputs)}
+        against = header.results[DONE]["result"]["against"]
+    except (KeyError, TypeError) as error:
+        raise PilekitError(f"{shown}: its header is damaged: it has no {visible(str(error))}") from error
     shards = []
-    for name, made_of in header.inputs.items():
-        try:
-            path = header.results[name]["result"]["path"]
-            before = Fingerprint(*made_of)
-        except (KeyError, TypeError) as error:
-            raise PilekitError(f"{shown}: does not say where its shard {visible(name)} is") from error
-        shard = Shard(name, path, before.size)
+    for name, path in paths.items():
+        before = Fingerprint(*header.inputs[name])
         try:
             now = fingerprint(path)
         except PilekitError as error:
@@ -117,14 +116,7 @@ def finished_run(folder: str | Path) -> EarlierRun:
             raise PilekitError(
                 f"{visible(path)}: is not the shard any more that {shown} was made from; bring that one back"
             )
-        shards.append(shard)
-    shards.sort(key=lambda shard: shard.name)
-    against = None
-    if header.parameters.get("against") is not None:
-        try:
-            against = str(header.results[DONE]["result"]["against"])
-        except (KeyError, TypeError) as error:
-            raise PilekitError(f"{shown}: does not say which run it was made against") from error
+        shards.append(Shard(name, path, before.size))
     identity = xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
     return EarlierRun(folder, shards, header.parameters, identity, against)
 
@@ -132,9 +124,7 @@ def finished_run(folder: str | Path) -> EarlierRun:
 def check_finished(folder: str | Path, header: Header) -> None:
     """Raise PilekitError if the run in `folder` is not finished."""
     if not header.finished:
-        raise PilekitError(
-            f"{visible(str(folder))}: is not finished; run the same `pilekit dedup` again, and it goes on"
-        )
+        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit dedup` again to resume it")
 
 
 def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:

@@ -34,9 +34,9 @@ REMOVED, SUMMARY = "removed.parquet", "summary.json"
 class Deduplication:
     """A finished run.
 
-    folder     where it is: clean/, masks/, sketches/, removed.parquet, summary.json
-    summary    what is in summary.json: read, kept, removed, exact, near, skipped, and the same for each subset
-    skipped    the bad lines passed over
+    folder     with clean/, masks/, sketches/, removed.parquet, summary.json
+    summary    read, kept, removed, exact, near, skipped, and the same for each subset: the content of summary.json
+    skipped    the bad lines
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class Deduplication:
 
     @classmethod
     def of(cls, output: Output, corpus: Corpus) -> Deduplication:
-        """The run whose folder is complete."""
+        """The result of a run whose folder is complete."""
         records = output.results()[RECORDS]
         bad_lines = [BadLine(corpus.shards[place].path, line, reason) for place, line, reason in records["bad_lines"]]
         summary = msgspec.json.decode((output.folder / SUMMARY).read_bytes())
@@ -78,15 +78,15 @@ class Deduplication:
 
     @property
     def removed(self) -> pa.Table:
-        """All removed documents, in the order of shard and number, each with the kept one that it resembles."""
+        """All removed documents by shard and number, each with the kept document that it resembles."""
         import pyarrow.parquet as pq
 
         return pq.read_table(self.folder / REMOVED)
 
     def minhash(self, document: tuple[str, int]) -> datasketch.MinHash:
-        """The MinHash of a document, given by (shard name, document number), made anew from the shard.
+        """The MinHash of a document, (shard name, document number), computed again from the shard.
 
-        `PilekitError` if the shard is not the one that was deduplicated, or has no such document.
+        `PilekitError` if the shard has changed, or has no such document.
         """
         from datasketch import MinHash
 
@@ -116,5 +116,5 @@ def _count(key: str, row: tuple[str, dict[str, Any]]) -> str:
 
 
 def _low_half(shingle: int) -> int:
-    """The 32-bit hash of a shingle, of which `pilekit.dedup.sketch.shingles` makes 64 bits."""
+    """datasketch's 32-bit hash of a shingle: the low half of ours."""
     return shingle & 0xFFFFFFFF

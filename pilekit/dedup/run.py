@@ -20,12 +20,12 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
-from pilekit.dedup.bits import Bits, no_bits, set_bits
 from pilekit.dedup.compare.resolve import Counts, Resolver
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.candidates import find_candidates
@@ -43,6 +43,7 @@ from pilekit.dedup.scratch_space import (
     check_free_disk,
     clean_bytes,
     match_bytes,
+    scratch_array,
     set_bytes,
     sketch_bytes,
 )
@@ -242,15 +243,19 @@ class _Run:
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
         self._check_scratch(match_bytes(population.documents), "matching")
 
-        decisions, copies = Decisions(population.documents, scratch), no_bits(population.documents)
+        decisions = Decisions(population.documents, scratch)
+        copies = scratch_array(scratch, np.bool_, population.documents)
         for pairs in find_exact(population, scratch, memory):
             decisions.add_copies(pairs)
-            set_bits(copies, ids_of(pairs[1]))
+            copies[ids_of(pairs[1])] = True
 
         keys = self._progress("matching", 2 * _KEY_BYTES * population.documents * self.bands.bands, _KEY_BYTES)
         candidates = find_candidates(population, self.bands, copies, scratch, memory, jobs=self.jobs, advance=keys)
         with candidates.rows:
-            text_bytes = _text_bytes(population, candidates.flagged)
+            text_bytes = sum(
+                int(rows["text_bytes"][flagged].sum(dtype=np.int64))
+                for rows, flagged in _parts(population.table, candidates.flagged)
+            )
             self._check_scratch(set_bytes(text_bytes, population.documents), "comparing")
             stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
             jobs = self._jobs(shards)
@@ -358,11 +363,7 @@ def _mask_file(output: Output, shard: Shard) -> Path:
     return output.path(f"{MASKS}/{shard.name}", MASK_SUFFIX)
 
 
-def _text_bytes(population: Population, flagged: Bits) -> int:
-    """Bytes of text of the flagged documents."""
-    size, at_a_time = 0, 1 << 20
-    for begin in range(0, population.documents, at_a_time):
-        sizes = population.table["text_bytes"][begin : begin + at_a_time]
-        chosen = np.unpackbits(flagged[begin // 8 :], count=len(sizes), bitorder="little")
-        size += int(sizes[chosen.view(np.bool_)].sum(dtype=np.int64))
-    return size
+def _parts(*arrays: npt.NDArray[Any]) -> Iterator[tuple[npt.NDArray[Any], ...]]:
+    """Arrays of one length, a million entries at a time."""
+    for begin in range(0, len(arrays[0]), 1 << 20):
+        yield tuple(array[begin : begin + (1 << 20)] for array in arrays)

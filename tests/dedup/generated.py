@@ -23,7 +23,6 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.bits import get_bits, no_bits, set_bits
 from pilekit.dedup.compare.resolve import Counts, Resolver
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import find_candidates
@@ -111,12 +110,12 @@ def _fill_sets(documents: Int64, of_all: int, out: UInt64, sizes: Int64) -> None
             out[i, place] = _hash(document if own else common, 4000 + place)
 
 
-def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.uint8], parts: int = 20) -> ShingleStore:
+def write_store(folder: Path, documents: int, flagged: npt.NDArray[np.bool_], parts: int = 20) -> ShingleStore:
     """The shingle sets of the flagged documents on disk; parts as in `generated_population`."""
     folder.mkdir(parents=True, exist_ok=True)
     borders = _borders(documents, parts)
     for place, (begin, end) in enumerate(pairwise(borders)):
-        chosen = np.flatnonzero(get_bits(flagged, np.arange(begin, end, dtype=np.uint32)))
+        chosen = np.flatnonzero(flagged[begin:end])
         values, sizes = shingles(begin + chosen, documents)
         there = np.arange(MOST_SHINGLES) < sizes[:, None]
         values[~there] = np.iinfo(np.uint64).max
@@ -131,10 +130,10 @@ def decide_generated(folder: Path, documents: int, memory: int) -> tuple[Decisio
     """All steps that read no shard: exact copies, candidates, their comparison."""
     folder.mkdir()
     population = generated_population(documents, folder)
-    decisions, copies = Decisions(documents, folder), no_bits(documents)
+    decisions, copies = Decisions(documents, folder), np.zeros(documents, dtype=np.bool_)
     for pairs in find_exact(population, folder, memory):
         decisions.add_copies(pairs)
-        set_bits(copies, ids_of(pairs[1]))
+        copies[ids_of(pairs[1])] = True
     candidates = find_candidates(population, Bands(BANDS, 6), copies, folder, memory, jobs=2)
     with candidates.rows:
         store = write_store(folder / "sets", documents, candidates.flagged)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pilekit.dedup.bits import no_bits
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.population import Population, ids_of
 from pilekit.dedup.run import deduplicate
@@ -64,7 +63,9 @@ def candidate_pairs(path: Path, bands: Bands, folder: Path) -> set[tuple[int, in
     """The document numbers, lower one first, of all pairs that the matching step would have compared."""
     made = sketch(path, folder / "sketches", bands=bands, ngram=NGRAM, threads=1)
     population = Population([made], "longest", folder)
-    candidates = find_candidates(population, bands, no_bits(population.documents), folder, 64 << 20, jobs=1)
+    candidates = find_candidates(
+        population, bands, np.zeros(population.documents, dtype=np.bool_), folder, 64 << 20, jobs=1
+    )
     assert not candidates.runs
     ids = [np.sort(ids_of(table[::2]), axis=0) for table in candidates.rows.chunks()]
     return {(one, other) for table in ids for one, other in table.T.tolist()}

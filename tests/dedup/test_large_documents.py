@@ -41,7 +41,7 @@ if step == "compare":
     ranks = sorted(rank for some, _ in population.chunks(["number"]) for rank in some.tolist())
     candidates = given_candidates(folder / "candidates", 2, [(ranks[1], ranks[0])], [])
     before = peak()
-    store = store_shingles(population, [shard], np.array([3], dtype=np.uint8), folder / "sets", jobs=1)
+    store = store_shingles(population, [shard], np.ones(2, dtype=bool), folder / "sets", jobs=1)
     stored = peak() - before
     edges = resolve(candidates, store, 0.8, folder, 64 << 20).edges
     print(json.dumps([stored, peak() - before - stored, edges]))

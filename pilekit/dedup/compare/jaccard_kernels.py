@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.bits import Bits, bit_is_set, set_bit
 from pilekit.dedup.compare.shingle_store import WORD, MappedSets, find_set
 from pilekit.dedup.match.external_sort import Table
+from pilekit.dedup.match.population import Flags
 from pilekit.dedup.sketch.shingles import UInt64, shared_if_enough
 from pilekit.kernels import compiled
 
@@ -73,7 +73,7 @@ def decide(
     mapped: MappedSets,
     threshold: float,
     representatives: UInt64,
-    removed: Bits,
+    removed: Flags,
     most_touched: int,
     counts: Int64,
 ) -> Table:
@@ -82,7 +82,7 @@ def decide(
     ranks             of the documents to decide, ascending; a row for each candidate pair, then one for each hot run
     runs              -1 for a pair, or the begin of the run in `representatives`
     others            the earlier rank of a pair, or the words of the run
-    removed           a bit for each id
+    removed           a flag for each id
     most_touched      return when about this many bytes of sets were read
     counts            `ROWS`: how many rows are decided; `TOUCHED`: bytes of sets read
     """
@@ -107,7 +107,7 @@ def decide(
                 candidates = run[1 : 1 + np.int64(run[0] & _LOW)]
             for other in candidates:
                 at = np.int64(other & np.uint64(_LATELY - 1))
-                if (lately[at] == other and lately_for[at] == rank) or bit_is_set(removed, np.uint32(other & _LOW)):
+                if (lately[at] == other and lately_for[at] == rank) or removed[other & _LOW]:
                     continue
                 lately[at], lately_for[at] = other, rank
                 similarity = _similarity(values, find_set(mapped, int(other & _LOW)), threshold, counts)
@@ -116,7 +116,7 @@ def decide(
         if best_similarity > 0:
             edges[0, found], edges[1, found], similarities[found] = rank, best, best_similarity
             found += 1
-            set_bit(removed, np.uint32(rank & _LOW))
+            removed[rank & _LOW] = True
         unsure = False
         for row in range(begin, end):
             if runs[row] >= 0:

@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pilekit.dedup.bits import no_bits
 from pilekit.dedup.compare.jaccard_kernels import (
     COMPARED,
     COUNTS,
@@ -86,7 +85,7 @@ class Resolver:
 
     def __iter__(self) -> Iterator[Table]:
         """(rank of the removed document, rank of a kept one, bits of the float64 similarity), ascending."""
-        counts, removed = self._counts, no_bits(8 * len(self._candidates.flagged))
+        counts, removed = self._counts, scratch_array(self._folder, np.bool_, len(self._candidates.flagged))
         runs = np.concatenate([np.empty((2, 0), dtype=np.uint64), *self._candidates.runs], axis=1)
         hashes, first = np.unique(runs[0], return_index=True)
         words = np.minimum(runs[1, first], 1 + MOST_REPRESENTATIVES)

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Shard
-from pilekit.dedup.bits import Bits
 from pilekit.dedup.compare.candidate_texts import candidate_texts, check_unchanged
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.in_threads import map_in_threads
-from pilekit.dedup.match.population import Mask, Population
+from pilekit.dedup.match.population import Flags, Population
 from pilekit.dedup.sketch.shingles import Sets, shingle_sets
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.engine import Advance, map_shards
@@ -30,7 +30,7 @@ _WRITTEN = 1 << 13
 def store_shingles(
     population: Population,
     shards: Sequence[Shard],
-    flagged: Bits,
+    flagged: Flags,
     folder: Path,
     *,
     jobs: int | None = None,
@@ -39,7 +39,7 @@ def store_shingles(
     """Read the shards again for the shingle sets of the flagged documents.
 
     shards    those of `population.sketches`, in their order
-    flagged   a bit for each id
+    flagged   a flag for each id
     folder    of the files; complete files of the same run are used again
     jobs      number of shards at a time, each in its own process; None: the usable CPUs
     advance   receives further amounts of stored bytes
@@ -49,21 +49,22 @@ def store_shingles(
     work = []
     for place, (shard, sketch) in enumerate(zip(shards, population.sketches, strict=True)):
         begin, end = population.base[place : place + 2].tolist()
-        bits = np.unpackbits(flagged[begin // 8 : (end + 7) // 8], bitorder="little")[begin % 8 :][: end - begin]
-        work.append((place, shard, sketch, np.packbits(bits)))
+        work.append((place, shard, sketch, np.packbits(flagged[begin:end])))
     processes = processes_for(shards, jobs)
     store = functools.partial(_store_shard, folder=folder, threads=threads_of(processes))
     map_shards(store, work, jobs=processes, names=[shard.name for shard in shards], on_progress=advance)
     return ShingleStore(folder, population.base)
 
 
-def _store_shard(work: tuple[int, Shard, ShardSketch, Bits], advance: Advance, *, folder: Path, threads: int) -> None:
+def _store_shard(
+    work: tuple[int, Shard, ShardSketch, npt.NDArray[np.uint8]], advance: Advance, *, folder: Path, threads: int
+) -> None:
     place, shard, sketch, bits = work
     if ends_file(folder, place).exists():
         advance(sketch.header.size)
         return
     check_unchanged(shard, sketch)
-    flagged: Mask = np.unpackbits(bits, count=sketch.documents).view(np.bool_)
+    flagged: Flags = np.unpackbits(bits, count=sketch.documents).view(np.bool_)
     numbers = np.concatenate([np.zeros(0, np.uint32), *(chunk["number"] for chunk in sketch.chunks(["number"]))])
 
     def sets(texts: list[bytes]) -> Sets:

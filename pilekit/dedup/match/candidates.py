@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.bits import Bits, get_bits, no_bits, set_bits
 from pilekit.dedup.match.external_sort import RowSort, Table
-from pilekit.dedup.match.population import Population, Ranks, ids_of
+from pilekit.dedup.match.population import Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
+from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import UInt64, mixed
 from pilekit.dedup.sketch.sketch_format import ROWS_PER_GROUP, key_column
@@ -55,20 +55,20 @@ _SORTED_PER_DOCUMENT = 6
 class Candidates:
     """What has to be compared.
 
-    flagged   a bit for each document, by id: set for those in a pair or in a hot run
+    flagged   a flag for each document, by id: whether it is in a pair or in a hot run
     rows      (later rank, 0, earlier rank) of pairs and (rank, hash of the run, 0) of members of hot runs; distinct
     runs      (hash, length) of hot runs, uint64 [2, runs]; some come several times
     """
 
     def __init__(self, documents: int, folder: Path, memory: int):
-        self.flagged = no_bits(documents)
+        self.flagged: Flags = scratch_array(folder, np.bool_, documents)
         self.rows = RowSort(folder, 3, memory, distinct=True)
         self.runs: list[Table] = []
 
     def add(self, rows: Table, runs: Table) -> None:
         """Take rows and hot runs; they may have come before."""
-        set_bits(self.flagged, ids_of(rows[0]))
-        set_bits(self.flagged, ids_of(rows[2, rows[1] == 0]))
+        self.flagged[ids_of(rows[0])] = True
+        self.flagged[ids_of(rows[2, rows[1] == 0])] = True
         self.rows.add(rows)
         if runs.shape[1]:
             self.runs.append(runs)
@@ -77,7 +77,7 @@ class Candidates:
 def find_candidates(
     population: Population,
     bands: Bands,
-    copies: Bits,
+    copies: Flags,
     folder: Path,
     memory: int,
     *,
@@ -86,8 +86,8 @@ def find_candidates(
 ) -> Candidates:
     """Find all documents that share the key of a band with another one. Close `rows` of the result when done.
 
-    copies     a bit for each document, by id: set for those that take no part
-    memory     bytes to use, beside some bits for each document
+    copies     a flag for each document, by id: those that take no part
+    memory     bytes to use, beside the flags
     jobs       number of threads; None: the usable CPUs
     advance    receives the number of further keys read, of 2 * documents * bands in all
     """
@@ -130,7 +130,7 @@ class _Search:
     def __init__(
         self,
         population: Population,
-        copies: Bits,
+        copies: Flags,
         folder: Path,
         memory: int,
         candidates: Candidates,
@@ -171,7 +171,7 @@ class _Search:
         """The population without exact copies."""
         for ranks, values in self.population.chunks(columns):
             self._check()
-            own = ~get_bits(self.copies, ids_of(ranks))
+            own = ~self.copies[ids_of(ranks)]
             if not own.all():
                 ranks, values = ranks[own], {name: column[own] for name, column in values.items()}
             yield ranks, values

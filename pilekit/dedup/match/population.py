@@ -27,7 +27,7 @@ from pilekit.errors import PilekitError, visible
 Keep = Literal["longest", "first"]
 Ranks = npt.NDArray[np.uint64]
 Ids = npt.NDArray[np.uint32]
-Mask = npt.NDArray[np.bool_]
+Flags = npt.NDArray[np.bool_]
 
 MAX_DOCUMENTS = 1 << 32
 _NOT_AGAINST = np.uint64(1 << 63)
@@ -66,7 +66,7 @@ class Population:
         sketches: Sequence[ShardSketch],
         keep: Keep,
         folder: Path,
-        against: Iterable[tuple[ShardSketch, Mask]] = (),
+        against: Iterable[tuple[ShardSketch, Flags]] = (),
     ):
         """Number the documents of `sketches`, which are in corpus order.
 

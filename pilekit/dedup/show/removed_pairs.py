@@ -1,8 +1,8 @@
-"""A few of the removals, from one end of the similarities to the other, for a person to judge the threshold by.
+"""Choose some removals, from the least similar to the most similar, for a person to judge the threshold by.
 
-The range of similarities among the near-duplicates is cut into as many equal steps as pairs are wanted, and each step
-gives its share, evenly spaced over the corpus: nothing is random. `removed.parquet` is gone through twice, in bounded
-memory. Exact copies come only when there are no more near-duplicates.
+The range of similarities among the near-duplicates is cut into as many equal steps as pairs are wanted. Each step gives
+its share, evenly spaced over the corpus: nothing is random. Exact copies come only when there are no more
+near-duplicates.
 """
 
 from __future__ import annotations
@@ -45,32 +45,22 @@ class RemovedPair:
 def spread_pairs(
     path: Path, count: int, *, subset: str | None = None, min_similarity: float = 0.0
 ) -> tuple[list[RemovedPair], int]:
-    """Up to `count` removals, the least similar first and exact copies last, and of how many they were chosen.
+    """Up to `count` removals, the least similar first and exact copies last, and the number they were chosen from.
 
     path      of `removed.parquet`; PilekitError if it cannot be read
     subset    of the removed documents; exact name
     """
-    cells = np.zeros(_CELLS + 1, dtype=np.int64)
-    exact = 0
-    for kinds, _ in _kinds(path, subset, min_similarity):
-        cells += np.bincount(kinds[kinds >= 0], minlength=len(cells))
-        exact += int(np.count_nonzero(kinds == _EXACT))
-    near = int(cells.sum())
-    steps = _steps(cells, count)
-    sizes = np.bincount(steps, weights=cells, minlength=count).astype(np.int64)
-    wanted = {step: _evenly(share, int(sizes[step])) for step, share in enumerate(_shares(sizes, count))}
-    wanted[_EXACT] = _evenly(min(exact, max(0, count - near)), exact)
-    seen = dict.fromkeys(wanted, 0)
-    found: list[RemovedPair] = []
-    for kinds, rows in _kinds(path, subset, min_similarity, whole=True):
-        step_of = np.where(kinds >= 0, steps[kinds], kinds)
-        for step, places in wanted.items():
-            here = np.flatnonzero(step_of == step)
-            chosen = [int(here[place - seen[step]]) for place in places if 0 <= place - seen[step] < len(here)]
-            found += [RemovedPair(**rows.slice(row, 1).to_pylist()[0]) for row in chosen]
-            seen[step] += len(here)
+    cells = _cells(path, subset, min_similarity)
+    sizes = np.bincount(cells[cells >= 0], minlength=_CELLS + 1)
+    steps = _steps(sizes, count)
+    near, exact = np.flatnonzero(cells >= 0), np.flatnonzero(cells == _EXACT)
+    rows = [near[steps[cells[near]] == step] for step in range(count)]
+    shares = _shares(np.array([len(some) for some in rows]), count)
+    chosen = [some[_evenly(share, len(some))] for some, share in zip(rows, shares, strict=True)]
+    chosen.append(exact[_evenly(min(len(exact), max(0, count - len(near))), len(exact))])
+    found = _rows(path, np.sort(np.concatenate(chosen)))
     found.sort(key=lambda pair: (pair.reason == "exact", pair.similarity, pair.shard, pair.number))
-    return found, near + exact
+    return found, len(near) + len(exact)
 
 
 def subsets_of(path: Path) -> list[str]:
@@ -81,19 +71,29 @@ def subsets_of(path: Path) -> list[str]:
     return sorted(found)
 
 
-def _kinds(
-    path: Path, subset: str | None, min_similarity: float, whole: bool = False
-) -> Iterator[tuple[Int64, pa.RecordBatch]]:
-    """Rows, and of each its thousandth of similarity; or that it is an exact copy, or not asked for."""
-    names = list(RemovedPair.__dataclass_fields__) if whole else ["subset", "similarity", "reason"]
-    for rows in _batches(path, names):
+def _cells(path: Path, subset: str | None, min_similarity: float) -> npt.NDArray[np.int16]:
+    """For each row its thousandth of similarity, or `_EXACT`, or `_NOT_WANTED`."""
+    found = [np.empty(0, dtype=np.int16)]
+    for rows in _batches(path, ["subset", "similarity", "reason"]):
         similarity = rows["similarity"].to_numpy()
-        kinds = (similarity * _CELLS).astype(np.int64)
-        kinds[_equal(rows["reason"], "exact")] = _EXACT
+        cells = (similarity * _CELLS).astype(np.int16)
+        cells[_equal(rows["reason"], "exact")] = _EXACT
         if subset is not None:
-            kinds[~_equal(rows["subset"], subset)] = _NOT_WANTED
-        kinds[similarity < min_similarity] = _NOT_WANTED
-        yield kinds, rows
+            cells[~_equal(rows["subset"], subset)] = _NOT_WANTED
+        cells[similarity < min_similarity] = _NOT_WANTED
+        found.append(cells)
+    return np.concatenate(found)
+
+
+def _rows(path: Path, numbers: Int64) -> list[RemovedPair]:
+    """The rows with these ascending numbers."""
+    found: list[RemovedPair] = []
+    first = 0
+    for rows in _batches(path, list(RemovedPair.__dataclass_fields__)):
+        here = numbers[(numbers >= first) & (numbers < first + len(rows))] - first
+        found += [RemovedPair(**row) for row in rows.take(pa.array(here)).to_pylist()]
+        first += len(rows)
+    return found
 
 
 def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -114,25 +114,25 @@ def _equal(column: Any, value: str) -> npt.NDArray[np.bool_]:
     return equal
 
 
-def _steps(cells: Int64, count: int) -> Int64:
-    """The step of each cell, int64 [cells]: those that are not empty lie in 0 .. count - 1."""
-    filled = np.flatnonzero(cells)
+def _steps(sizes: Int64, count: int) -> Int64:
+    """The step of each cell, 0 .. count - 1 from the first cell that is not empty to the last; int64 [cells]."""
+    filled = np.flatnonzero(sizes)
     if not len(filled):
-        return np.zeros(len(cells), dtype=np.int64)
+        return np.zeros(len(sizes), dtype=np.int64)
     low, high = int(filled[0]), int(filled[-1])
-    return np.clip((np.arange(len(cells)) - low) * count // (high - low + 1), 0, count - 1)
+    return np.clip((np.arange(len(sizes)) - low) * count // (high - low + 1), 0, count - 1)
 
 
 def _shares(sizes: Int64, count: int) -> list[int]:
-    """How many each step gives: one each in turn, until there are `count` or no more."""
+    """How many rows each step gives: one each in turn, until there are `count` or no more."""
     shares = np.zeros(len(sizes), dtype=np.int64)
     while (left := count - int(shares.sum())) > 0 and (shares < sizes).any():
         givers = np.flatnonzero(shares < sizes)
-        # Where not all of them get a turn any more, those that do are evenly spaced.
+        # In the last turn the steps that give are evenly spaced.
         shares[givers[_evenly(min(left, len(givers)), len(givers))]] += 1
     return [int(share) for share in shares]
 
 
-def _evenly(share: int, size: int) -> list[int]:
-    """So many of the places 0 .. size - 1, evenly spaced."""
-    return [(2 * number + 1) * size // (2 * share) for number in range(share)]
+def _evenly(share: int, size: int) -> Int64:
+    """This many of the places 0 .. size - 1, evenly spaced."""
+    return (2 * np.arange(share) + 1) * size // (2 * max(1, share))

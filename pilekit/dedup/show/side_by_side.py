@@ -1,8 +1,8 @@
 """A table with the kept document beside the removed one, their differing words marked.
 
-Words that only the kept document has are green, words that only the removed document had are red; without colour they
-are `{+marked+}` and `[-marked-]`. Long equal stretches are cut short. A corpus may hold hostile text, so texts are
-shown as rich `Text` with control characters made visible.
+Words of the kept document alone are green, words of the removed document alone are red; without colour they are
+`{+marked+}` and `[-marked-]`. Long equal stretches are cut short. A corpus may contain hostile text, so texts are shown
+as rich `Text` with control characters made visible.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pilekit.dedup.show.word_diff import Part, WordDiff
 from pilekit.errors import visible
 
 CONTEXT = 12
-"""Equal words that are shown before and after a difference."""
+"""Equal words shown before and after a difference."""
 MOST_WORDS = 250
-"""About so many words of each text are shown."""
+"""About this many words of each text are shown."""
 _LONGEST_DIFFERENCE = 60
 
 _ONLY_KEPT = "bold green", "{+", "+}"
@@ -31,7 +31,7 @@ _ONLY_REMOVED = "bold red", "[-", "-]"
 def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> RenderableType:
     """The kept document (`one` of the diff) on the left, the removed one on the right.
 
-    titles   the headings of the two columns, control characters made visible already
+    titles   headings of the two columns, with control characters made visible
     colour   mark differences by colour, not by brackets in the text
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
@@ -48,7 +48,7 @@ def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> Re
         if part.alike:
             behind = CONTEXT if place or diff.before else 0
             ahead = CONTEXT if place + 1 < len(diff.parts) else 0
-            if len(diff.parts) == 1:  # There is no difference that it could stand beside.
+            if len(diff.parts) == 1:  # There is no difference to show it beside.
                 behind = _LONGEST_DIFFERENCE
             rows.alike(part, behind, ahead)
         else:
@@ -62,7 +62,7 @@ def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> Re
 
 
 class _Rows:
-    """The rows of the table as they grow."""
+    """Adds rows to the table."""
 
     def __init__(self, table: Table, colour: bool) -> None:
         self.table, self.colour = table, colour
@@ -70,7 +70,7 @@ class _Rows:
         self.words = 0
 
     def alike(self, part: Part, behind: int, ahead: int) -> None:
-        """Words of both texts; only the first and the last of them are shown."""
+        """Add equal words; only the first and the last of them are shown."""
         count = len(part.one)
         if count <= behind + ahead + CONTEXT:
             behind, ahead = count, 0
@@ -80,7 +80,7 @@ class _Rows:
             self._both(part, slice(count - ahead, count))
 
     def differing(self, one: Sequence[str], other: Sequence[str]) -> None:
-        """Words in which the texts differ."""
+        """Add words in which the texts differ."""
         for cell, words, look in zip(self.cells, (one, other), (_ONLY_KEPT, _ONLY_REMOVED), strict=True):
             if len(words) > _LONGEST_DIFFERENCE:
                 half = _LONGEST_DIFFERENCE // 2
@@ -92,7 +92,7 @@ class _Rows:
         self.words += min(_LONGEST_DIFFERENCE, max(len(one), len(other)))
 
     def note(self, text: str) -> None:
-        """A row that says how much is not shown."""
+        """Add a row that says how much is not shown."""
         self.flush()
         self.table.add_row(Text(text, style="dim"), Text())
 
@@ -121,7 +121,7 @@ class _Rows:
 
 
 def _shown(text: str) -> str:
-    """The text with at most one empty line in a row, long rows of one mark cut, control characters visible."""
+    """The text with single empty lines, repeated punctuation cut, and control characters made visible."""
     text = re.sub(r"([^\w\n])\1{63,}", lambda row: f"{row[1] * 60} ⋯ ", re.sub(r"\n\s*\n", "\n\n", text))
     return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 

@@ -1,9 +1,9 @@
 """Bands and rows: which similarities make two documents a candidate pair.
 
-A signature is cut into bands of `rows` values each; two documents are compared if all values of some band agree. With
-Jaccard similarity s that happens with a probability of 1 - (1 - s^rows)^bands. Every candidate is compared exactly
-afterwards, so the choice cannot cost precision: it is made for recall, at the threshold itself. (The usual rule weighs
-both alike, and with 128 permutations finds 40 % of the pairs at 0.8.)
+A signature is cut into bands of `rows` values. Two documents are compared if all values of some band are equal. With
+Jaccard similarity s, the probability is 1 - (1 - s^rows)^bands. Every candidate is compared exactly afterwards, so the
+choice costs no precision, and is made for recall at the threshold. (The usual rule weighs recall and precision equally,
+and with 128 permutations finds 40 % of the pairs at 0.8.)
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Bands:
 
     @property
     def num_perm(self) -> int:
-        """How many permutations they take."""
+        """Number of permutations."""
         return self.bands * self.rows
 
     def probability(self, similarity: float) -> float:
-        """With which probability two documents of this Jaccard similarity are compared."""
+        """Probability that two documents of this Jaccard similarity are compared."""
         return 1 - (1 - similarity**self.rows) ** self.bands
 
     def curve(self) -> str:
-        """The choice and what it finds, in one line."""
+        """The choice and its recall, in one line."""
         found = ", ".join(f"{100 * self.probability(tenth / 10):.3g} % at {tenth / 10}" for tenth in range(5, 10))
         return f"{self.bands} bands × {self.rows} rows: compares {found} similarity"
 
@@ -41,8 +41,8 @@ class Bands:
 def choose_bands(threshold: float, num_perm: int, recall: float = RECALL) -> Bands:
     """The bands with most rows that find a pair at the threshold with a probability of `recall`.
 
-    More rows mean fewer candidates. They may take a few permutations more than `num_perm`, up to a whole last band; the
-    permutations that are left over make further bands.
+    More rows mean fewer candidates. The last band may need a few permutations more than `num_perm`; permutations that
+    are left over make further bands.
     """
     if not 0 < threshold <= 1:
         raise PilekitError(f"the threshold is a similarity above 0 and up to 1, not {threshold}")

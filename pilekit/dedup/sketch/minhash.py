@@ -1,12 +1,12 @@
 """MinHash signatures, in one pass over the bytes: shingle, hash, permute, minimum.
 
-The family is datasketch 2's `affine32`: a shingle's 32-bit hash (the low half of its 64-bit one) is mixed once with
-MurmurHash3's `fmix32`, then permutation k takes it to `a[k] * h + b[k] mod 2^32`, of which the least over all shingles
-is kept. With the same `num_perm` and `seed` a signature equals that of `datasketch.MinHash(scheme="affine32")` bit for
-bit, so sketches and sizes can be exchanged with it. In 32 bits the multiplication, addition and minimum are vector
-instructions: 128 permutations take half as long as finding and hashing the words, 670 MB/s in all on one core.
+The family is datasketch 2's `affine32`. A shingle's 32-bit hash (the low half of its 64-bit hash) is mixed with
+MurmurHash3's `fmix32`. Permutation k maps it to `a[k] * h + b[k] mod 2^32`, and the signature keeps the minimum over
+all shingles. With equal `num_perm` and `seed`, a signature equals that of `datasketch.MinHash(scheme="affine32")` bit for
+bit. In 32 bits, multiplication, addition and minimum are vector instructions: 128 permutations take half as long as
+finding and hashing the words. 670 MB/s in all on one core.
 
-Two documents' signatures agree in a place with a probability of their Jaccard similarity.
+Two signatures agree in a place with a probability equal to the documents' Jaccard similarity.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ SHINGLES_AT_A_TIME = 4096
 """Bounds memory for a document of any length, and keeps its hashes in the cache between the two loops."""
 
 SEED = 1
-"""Of the permutations; datasketch's own."""
+"""Of the permutations; datasketch's default."""
 
 _LARGEST = np.uint32(0xFFFFFFFF)
 
 
 def permutations(num_perm: int, seed: int = SEED) -> tuple[UInt32, UInt32]:
-    """(a, b), uint32 [num_perm] each: the permutations that datasketch makes of this seed for `affine32`.
+    """(a, b), uint32 [num_perm] each: datasketch's permutations for this seed and `affine32`.
 
-    Made here, not by datasketch, whose import takes every worker process half a second.
+    Made here, because importing datasketch takes each worker process half a second.
     """
     generator = np.random.RandomState(seed)
     a = generator.randint(0, 1 << 31, num_perm, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
@@ -106,9 +106,9 @@ def _band_keys(signatures: UInt32, bands: int, rows: int, out: UInt64) -> None:
 
 
 def band_keys(signatures: UInt32, bands: int, rows: int) -> UInt64:
-    """A 64-bit key for each band of each signature, uint64 [bands, documents]; equal where all its rows are.
+    """A 64-bit key for each band of each signature, uint64 [bands, documents]; equal if all rows of the band are.
 
-    Two bands that differ share a key with a probability of about 2^-64, and then only cost a comparison.
+    Two different bands share a key with a probability of about 2^-64, which costs only a comparison.
     """
     out = np.empty((bands, len(signatures)), dtype=np.uint64)
     _band_keys(signatures, bands, rows, out)

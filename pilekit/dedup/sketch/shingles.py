@@ -1,14 +1,13 @@
-"""Shingles: what a document is compared by, as 64-bit hashes, straight from its UTF-8 bytes.
+"""Shingles: the set of 64-bit hashes by which a document is compared, straight from its UTF-8 bytes.
 
-A word is a maximal run of bytes that are ASCII letters, digits, `_`, or >= 0x80; ASCII letters count as lower-case. A
-document's shingles are the set of its word n-grams. With fewer words than n it has one shingle, of all its words; with
-no words at all, one made of its raw bytes. So every document has a shingle, and none is dropped for being short.
+A word is a maximal run of bytes that are ASCII letters, digits, `_`, or >= 0x80. ASCII letters count as lower-case. A
+document's shingles are the set of its word n-grams. With fewer words than n it has one shingle, of all its words. With
+no words at all it has one, made of its raw bytes. So every document has a shingle, and none is dropped for being short.
 
-Bytes are classified eight at a time, in vector instructions, into a bit each. Words begin and end where neighbouring
-bits differ, which are found without a look at each byte. A word is hashed eight bytes at a time, so most take one step:
-the finalizer of SplitMix64 (after Stafford), chained. An n-gram's hash is a polynomial in those of its words, which
-rolls from one n-gram to the next. Two different shingles share a hash with a probability of about 2^-60. 1 GB/s on one
-core.
+Vector instructions classify eight bytes at a time, one bit for each byte. Words begin and end where neighbouring bits
+differ, so the kernel does not look at each byte. A word is hashed eight bytes at a time with the finalizer of
+SplitMix64 (after Stafford), chained. The hash of an n-gram is a polynomial in the hashes of its words, which rolls from
+one n-gram to the next. Two different shingles share a hash with a probability of about 2^-60. 1 GB/s on one core.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Int64 = npt.NDArray[np.int64]
 NGRAM = 5
 
 PIECE_BYTES = 4096
-"""A document is classified in pieces of so many bytes, a multiple of 64; that keeps their bits in the cache."""
+"""A document is classified in pieces of this many bytes, a multiple of 64, so that their bits stay in the cache."""
 
 
 def _eight(byte: int) -> np.uint64:
@@ -55,7 +54,7 @@ _RAW = np.uint64(0xA24BAED4963EE407)
 _STEPS = 32
 """Steps of a merge between two checks that enough shingles can still be shared."""
 _RING = np.uint64(5)
-"""Where in a state the hashes of the last words are."""
+"""The place of the last words' hashes in a state."""
 
 
 def _lowest_bit_code(typing_context: Any, value: Any) -> Any:
@@ -66,7 +65,7 @@ def _lowest_bit_code(typing_context: Any, value: Any) -> Any:
 
 
 _lowest_bit = cast(Callable[[np.uint64], np.uint64], intrinsic(_lowest_bit_code))
-"""The place of the lowest bit that is set in a uint64, which is not 0."""
+"""The place of the lowest bit that is set in a uint64 above 0."""
 
 
 @compiled()
@@ -100,7 +99,7 @@ def _part_of_eight(data: Bytes, at: np.uint64, count: np.uint64) -> np.uint64:
 
 @compiled()
 def _word_bits(eight: np.uint64) -> np.uint8:
-    """A bit for each of eight bytes, the lowest for the first: whether it is part of a word."""
+    """A bit for each of eight bytes, lowest first: whether it is part of a word."""
     low = eight & _LOW_BITS
     letters = low | _SPACES
     found = (letters + _FROM_LOWER_A) & ~(letters + _BEHIND_LOWER_Z)
@@ -114,7 +113,7 @@ def _word_bits(eight: np.uint64) -> np.uint8:
 def _mark_words(data: Bytes, at: np.uint64, until: np.uint64, last: bool, marks: Bytes) -> np.uint64:
     """Write a bit for each byte of `data[at:until]`, whether it is part of a word; returns the blocks of 64 bits.
 
-    last    the document ends at `until`: there follows at least one bit that is none
+    last    the document ends at `until`; at least one zero bit is added
     """
     eights = (until - at) >> np.uint64(3)
     for i in range(eights):
@@ -143,20 +142,20 @@ def _word_hash(data: Bytes, begin: np.uint64, end: np.uint64) -> np.uint64:
     while end - begin > _EIGHT:
         value = mixed(value ^ _lower(_whole_eight(data, begin)))
         begin += _EIGHT
-    # The last eight bytes may lie behind the end of the data: then those before it are taken, and shifted.
+    # The last eight bytes may reach beyond the data. Then the eight bytes before its end are taken and shifted.
     at = min(begin, np.uint64(len(data)) - _EIGHT)
     rest = _whole_eight(data, at) >> (_EIGHT * (begin - at))
-    # No word holds a zero byte, so the zeros behind its end tell its length.
+    # No word contains a zero byte, so the zeros after its end tell its length.
     rest &= _ALL >> (_64 - _EIGHT * (end - begin))
     return mixed(value ^ _lower(rest))
 
 
 @compiled()
 def begin_document(state: UInt64, begin: int, ngram: int) -> None:
-    """Set `state` (uint64 [5 + ngram]) to a document whose first byte is `begin`; `next_shingles` goes on from there.
+    """Set `state` (uint64 [5 + ngram]) to a document whose first byte is `begin`; `next_shingles` continues there.
 
-    It holds: the place, words seen, the slot of the newest word, the rolling hash, the weight of the word that leaves;
-    then the hashes of the last n words, zeros before the first.
+    It holds the place, the words seen, the slot of the newest word, the rolling hash, the weight of the word that
+    leaves, and the hashes of the last n words.
     """
     state[:] = _ZERO
     state[0] = np.uint64(begin)
@@ -168,11 +167,11 @@ def begin_document(state: UInt64, begin: int, ngram: int) -> None:
 
 @compiled()
 def next_shingles(data: Bytes, begin: int, end: int, ngram: int, state: UInt64, out: UInt64) -> int:
-    """Write the document's next shingle hashes into `out` and return how many; fewer than `len(out)`: it has ended.
+    """Write the document's next shingle hashes into `out` and return their number; fewer than `len(out)` at its end.
 
-    The document is `data[begin:end]`; a shingle that occurs twice comes twice.
+    The document is `data[begin:end]`. Repeated shingles come repeatedly.
     """
-    # A branch at each word for its eight bytes being there would keep it from being inlined: half the speed.
+    # A check at each word that eight bytes are there would prevent inlining and halve the speed.
     if len(data) >= 8:
         return _next_shingles(data, begin, end, ngram, state, out)
     padded = np.zeros(8, dtype=np.uint8)

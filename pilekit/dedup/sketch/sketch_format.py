@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ FORMAT = 1
 SUFFIX = ".parquet"
 ROWS_PER_GROUP = 1 << 16
 
-_HEADER_KEY, _SUM_KEY = b"pilekit", b"pilekit.sum"
+HEADER_KEY, SUM_KEY = b"pilekit", b"pilekit.sum"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Column = npt.NDArray[Any]
@@ -92,12 +92,8 @@ class ShardSketch:
         """
         with _opened(self.path) as table:
             for group in range(table.metadata.num_row_groups):
-                try:
-                    rows = table.read_row_group(group, columns=list(columns), use_threads=False).combine_chunks()
-                    values = {name: self._values(rows[name]) for name in columns}
-                except (pa.ArrowException, OSError, LookupError, ValueError) as error:
-                    raise _damaged(self.path, error) from error
-                yield values
+                rows = table.read_row_group(group, columns=list(columns), use_threads=False).combine_chunks()
+                yield {name: self._values(rows[name]) for name in columns}
 
     def _values(self, column: pa.ChunkedArray) -> Column:
         values: Column
@@ -129,80 +125,41 @@ def key_column(band: int) -> str:
     return f"key_{band:03d}"
 
 
-@contextmanager
-def sketch_writer(file: BinaryIO, bands: int) -> Iterator[pq.ParquetWriter]:
-    """A writer of tables of `sketch_schema`; each table becomes one row group."""
-    with pq.ParquetWriter(
-        file,
-        sketch_schema(bands),
-        compression="none",
-        use_dictionary=["subset"],
-        write_statistics=False,
-        write_page_checksum=True,
-    ) as writer:
-        yield writer
-
-
-def header_metadata(header: SketchHeader) -> dict[bytes, bytes]:
-    """The key-value metadata of a sketch."""
-    text = msgspec.json.encode(header)
-    return {_HEADER_KEY: text, _SUM_KEY: xxhash.xxh3_64_hexdigest(text).encode()}
-
-
 def load_sketch(path: str | Path) -> ShardSketch:
     """Load the sketch at a path; `PilekitError` if it is none, is damaged, or has another format."""
     path = str(path)
     with _opened(path) as table:
-        metadata = table.metadata
-        try:
-            schema = table.schema_arrow
-        except ValueError as error:
-            raise _damaged(path, error) from error
-    values = metadata.metadata or {}
-    if _HEADER_KEY not in values or _SUM_KEY not in values:
-        raise _no_sketch(path, "it has no header")
-    text = values[_HEADER_KEY]
-    try:
-        if values[_SUM_KEY] != xxhash.xxh3_64_hexdigest(text).encode():
+        metadata, schema = table.metadata, table.schema_arrow
+        text = (metadata.metadata or {})[HEADER_KEY]
+        if metadata.metadata[SUM_KEY] != xxhash.xxh3_64_hexdigest(text).encode():
             raise ValueError("its header does not match its sum")
         header = msgspec.json.decode(text, type=SketchHeader)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise _damaged(path, error) from error
-    if header.format != FORMAT:
-        raise PilekitError(
-            f"{visible(path)}: is a sketch of format {header.format}, this pilekit {__version__} reads format "
-            f"{FORMAT}; run dedup again to make it"
-        )
-    sketch = ShardSketch(path, header)
-    groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    if (
-        not schema.equals(sketch_schema(header.bands), check_metadata=False)
-        or sum(groups) != sketch.documents
-        or any(not 0 < rows <= ROWS_PER_GROUP for rows in groups)
-    ):
-        raise _damaged(path, ValueError("its rows are not those that its header describes"))
+        if header.format != FORMAT:
+            raise PilekitError(
+                f"{visible(path)}: is a sketch of format {header.format}, this pilekit {__version__} reads format "
+                f"{FORMAT}; run dedup again to make it"
+            )
+        sketch = ShardSketch(path, header)
+        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        if (
+            not schema.equals(sketch_schema(header.bands), check_metadata=False)
+            or sum(groups) != sketch.documents
+            or any(not 0 < rows <= ROWS_PER_GROUP for rows in groups)
+        ):
+            raise ValueError("its rows are not those that its header describes")
     return sketch
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
+    """The file at `path`; `PilekitError` if it cannot be opened or read."""
     try:
-        file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as table:
+            yield table
     except FileNotFoundError as error:
         raise PilekitError(f"{visible(path)}: there is no such sketch; run dedup again to make it") from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_sketch(path, _first_line(error)) from error
-    with file as table:
-        yield table
-
-
-def _no_sketch(path: str, why: str) -> PilekitError:
-    return PilekitError(f"{visible(path)}: is not a sketch ({why}); remove it, and run dedup again")
-
-
-def _damaged(path: str, error: Exception) -> PilekitError:
-    return PilekitError(f"{visible(path)}: is damaged ({_first_line(error)}); remove it, and run dedup again")
-
-
-def _first_line(error: Exception) -> str:
-    return visible(str(error).split("\n", 1)[0], 200)
+    except (pa.ArrowException, msgspec.DecodeError, OSError, LookupError, ValueError) as error:
+        why = visible(str(error).split("\n", 1)[0], 200)
+        raise PilekitError(
+            f"{visible(path)}: is damaged, or no sketch ({why}); remove it, and run dedup again"
+        ) from error

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,14 +25,14 @@ from pilekit.dedup.sketch.minhash import SEED, band_keys, permutations, signatur
 from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64
 from pilekit.dedup.sketch.sketch_format import (
     FORMAT,
+    HEADER_KEY,
     ROWS_PER_GROUP,
     SUFFIX,
+    SUM_KEY,
     ShardSketch,
     SketchHeader,
-    header_metadata,
     load_sketch,
     sketch_schema,
-    sketch_writer,
 )
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, usable_cpus
@@ -101,7 +102,17 @@ def sketch_shard(
     def keys(batch: _Batch) -> UInt64:
         return band_keys(signatures(batch.data, batch.offsets, ngram, a, b), bands.bands, bands.rows)
 
-    with write_atomically(place) as file, sketch_writer(file, bands.bands) as writer:
+    with (
+        write_atomically(place) as file,
+        pq.ParquetWriter(
+            file,
+            sketch_schema(bands.bands),
+            compression="none",
+            use_dictionary=["subset"],
+            write_statistics=False,
+            write_page_checksum=True,
+        ) as writer,
+    ):
         with read(shard, None, on_error, manifest=manifest, advance=advance, ahead=threads > 1) as reader:
             texts = _Texts(reader, counts, made_of["subsets"])
             rows = _RowGroups(writer, counts)
@@ -122,7 +133,8 @@ def sketch_shard(
             counts={label: (documents[row], int(counts.bytes[row])) for label, row in sorted(counts.groups.items())},
             **made_of,
         )
-        writer.add_key_value_metadata(header_metadata(header))
+        text = msgspec.json.encode(header)
+        writer.add_key_value_metadata({HEADER_KEY: text, SUM_KEY: xxhash.xxh3_64_hexdigest(text).encode()})
     return ShardSketch(str(place), header)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pilekit.dedup.bits import no_bits
 from pilekit.dedup.compare.jaccard_kernels import MOST_REPRESENTATIVES as MOST
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.population import ranks_of
@@ -157,7 +156,7 @@ def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path
     population = ListedPopulation(
         ranks.tolist(), {key_column(band): column.tolist() for band, column in enumerate(keys)}, at_a_time=1000
     )
-    candidates = find_candidates(population, bands, no_bits(len(texts)), tmp_path, 1 << 28)  # type: ignore[arg-type]
+    candidates = find_candidates(population, bands, np.zeros(len(texts), dtype=np.bool_), tmp_path, 1 << 28)  # type: ignore[arg-type]
     assert candidates.runs
     resolved = resolve(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)
     edges = resolved.edges

@@ -47,8 +47,8 @@ def population_of(
     return Population(sketches, "first", folder), [shard_of(str(path)) for path in paths]
 
 
-def bits(flagged: Sequence[bool]) -> np.ndarray:
-    return np.packbits(np.array(flagged, dtype=bool), bitorder="little")
+def flags(flagged: Sequence[bool]) -> np.ndarray:
+    return np.array(flagged, dtype=bool)
 
 
 def check(store: ShingleStore, documents: list[str], flagged: Sequence[bool], ngram: int) -> None:
@@ -110,7 +110,7 @@ def test_the_sets_of_flagged_documents_of_any_shard(
         patch.setattr(in_threads, "LARGE_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         patch.setattr(module, "_WRITTEN", data.draw(st.integers(1, 20)))
         patch.setattr(processes, "usable_cpus", lambda: data.draw(st.integers(1, 3)))
-        store = store_shingles(population, shards, bits(flagged), folder / "sets", jobs=1, advance=told.append)
+        store = store_shingles(population, shards, flags(flagged), folder / "sets", jobs=1, advance=told.append)
     check(store, texts, flagged, ngram)
     assert sum(told) == sum(path.stat().st_size for path in paths)
 
@@ -126,7 +126,7 @@ def test_processes_threads_and_places_of_texts_and_labels_change_nothing(tmp_pat
     some = [f'{{"body": "{"word " * (i % 9)}{i} end", "of": {{"set": "X"}}}}'.encode() for i in range(400)]
     paths = [write_zstd(tmp_path / f"{i}", b"\n".join(some[i::3])) for i in range(3)]
     population, shards = population_of(paths, tmp_path, manifest=manifest)
-    flagged = bits([i % 3 != 0 for i in range(400)])
+    flagged = flags([i % 3 != 0 for i in range(400)])
     for jobs in (1, 2):
         store_shingles(population, shards, flagged, tmp_path / f"sets-{jobs}", jobs=jobs)
     assert tree(tmp_path / "sets-1") == tree(tmp_path / "sets-2")
@@ -149,7 +149,7 @@ def test_a_shard_that_is_not_the_sketched_one_is_named(tmp_path: Path) -> None:
     for change in (other_content, shorter, Path.unlink):
         change(paths[1])
         with pytest.raises(PilekitError, match=r"1\.jsonl: (is not the shard any more|no such file)"):
-            store_shingles(population, shards, bits([True] * 40), tmp_path / "sets", jobs=1)
+            store_shingles(population, shards, flags([True] * 40), tmp_path / "sets", jobs=1)
         assert sorted(tree(tmp_path / "sets")) == ["0.ends", "0.sets"]
 
 
@@ -164,7 +164,7 @@ def test_a_shard_that_changes_while_it_is_read_is_named(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(module, "shingle_sets", changed_meanwhile)
     with pytest.raises(PilekitError, match=r"0\.jsonl: is not the shard any more"):
-        store_shingles(population, shards, bits([True] * 20), tmp_path / "sets", jobs=1)
+        store_shingles(population, shards, flags([True] * 20), tmp_path / "sets", jobs=1)
     assert not ends_file(tmp_path / "sets", 0).exists()
 
 
@@ -172,7 +172,7 @@ def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
     """Killed when the first shard is done; the next run leaves its files as they are."""
     paths = [write_plain(tmp_path / f"{i}", b"\n".join(some_lines(20 + i))) for i in range(2)]
     population, shards = population_of(paths, tmp_path)
-    flagged = bits([i % 2 == 0 for i in range(41)])
+    flagged = flags([i % 2 == 0 for i in range(41)])
     store_shingles(population, shards, flagged, tmp_path / "whole", jobs=1)
     child = os.fork()
     if child == 0:
@@ -193,7 +193,7 @@ def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
 def test_damaged_files_are_an_error(tmp_path: Path) -> None:
     path = write_plain(tmp_path / "0", b"\n".join(some_lines(20)))
     population, shards = population_of([path], tmp_path)
-    store_shingles(population, shards, bits([True] * 20), tmp_path, jobs=1).release()
+    store_shingles(population, shards, flags([True] * 20), tmp_path, jobs=1).release()
     content = sets_file(tmp_path, 0).read_bytes()
     sets_file(tmp_path, 0).write_bytes(content[:-8])
     with pytest.raises(PilekitError, match=r"0\.sets: is damaged"):

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.bits import no_bits, set_bits
 from pilekit.dedup.match import candidates as candidates_module
 from pilekit.dedup.match.candidates import Candidates, find_candidates
 from pilekit.dedup.sketch.bands import Bands
@@ -51,9 +50,8 @@ def found(candidates: Candidates) -> tuple[Pairs, Lists]:
     lengths = {run: length for table in candidates.runs for run, length in table.T.tolist()}
     assert lengths == {run: len(ranks) for run, ranks in lists.items()}
     candidates.rows.close()
-    bits = np.unpackbits(candidates.flagged, bitorder="little")
     documents = {rank & 0xFFFFFFFF for some in [*pairs, *lists.values()] for rank in some}
-    assert set(np.flatnonzero(bits).tolist()) == documents
+    assert set(np.flatnonzero(candidates.flagged).tolist()) == documents
     assert len({tuple(ranks) for ranks in lists.values()}) == len(lists)
     return pairs, {tuple(ranks) for ranks in lists.values()}
 
@@ -71,10 +69,10 @@ def candidates_of(
 ) -> Candidates:
     columns = {f"key_{band:03d}": values for band, values in enumerate(keys)}
     population = ListedPopulation(ranks, columns, absent=frozenset(absent), at_a_time=at_a_time)
-    bits = no_bits(len(ranks))
-    set_bits(bits, np.array(sorted(copies), dtype=np.uint32))
+    flags = np.zeros(len(ranks), dtype=np.bool_)
+    flags[sorted(copies)] = True
     folder.mkdir(exist_ok=True)
-    return find_candidates(population, Bands(len(keys), 6), bits, folder, memory, jobs=jobs)  # type: ignore[arg-type]
+    return find_candidates(population, Bands(len(keys), 6), flags, folder, memory, jobs=jobs)  # type: ignore[arg-type]
 
 
 @given(data=st.data(), memory=st.sampled_from([1, 1 << 20, 1 << 28]), jobs=st.integers(1, 3))
@@ -146,16 +144,16 @@ def test_a_failing_thread_ends_the_others(tmp_path: Path) -> None:
     columns = {f"key_{band:03d}": list(range(1000)) for band in range(8)}
     population = Damaged(ranks_of([1] * 1000), columns)
     with pytest.raises(PilekitError, match="sketches/x: is damaged"):
-        find_candidates(population, Bands(8, 6), no_bits(1000), tmp_path, 1 << 30, jobs=2)  # type: ignore[arg-type]
+        find_candidates(population, Bands(8, 6), np.zeros(1000, dtype=np.bool_), tmp_path, 1 << 30, jobs=2)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_counts_every_key_twice(tmp_path: Path) -> None:
     counted = []
     columns = {f"key_{band:03d}": list(range(1000)) for band in range(3)}
-    bits = no_bits(1000)
-    set_bits(bits, np.array([5], dtype=np.uint32))
+    flags = np.zeros(1000, dtype=np.bool_)
+    flags[5] = True
     find_candidates(
-        ListedPopulation(ranks_of([1] * 1000), columns), Bands(3, 6), bits, tmp_path, 1 << 30, advance=counted.append
+        ListedPopulation(ranks_of([1] * 1000), columns), Bands(3, 6), flags, tmp_path, 1 << 30, advance=counted.append
     )
     assert sum(counted) == 2 * 3 * 1000

@@ -231,7 +231,7 @@ def test_what_is_no_sketch_is_named(tmp_path: Path, made: ShardSketch, monkeypat
     (tmp_path / "text").write_text("no Parquet")
     pq.write_table(pa.table({"number": [1]}), tmp_path / "table")
     for name in ("text", "table"):
-        with pytest.raises(PilekitError, match=f"{name}: is not a sketch"):
+        with pytest.raises(PilekitError, match=f"{name}: is damaged, or no sketch"):
             load_sketch(tmp_path / name)
     monkeypatch.setattr(sketch_file, "FORMAT", 2)
     with pytest.raises(PilekitError, match="is a sketch of format 1"):
@@ -256,7 +256,7 @@ def test_damage_anywhere_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
     assert refused > 200
     for size in (0, 4, 100, len(content) // 2, len(content) - 1):
         damaged.write_bytes(content[:size])
-        with pytest.raises(PilekitError, match="is not a sketch"):
+        with pytest.raises(PilekitError, match="is damaged, or no sketch"):
             load_sketch(damaged)
 
 
