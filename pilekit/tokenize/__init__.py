@@ -1,4 +1,9 @@
-"""Text to token ids: loading tokenizers, the `Tokenize` stage, training a tokenizer of one's own."""
+"""Text to token ids.
+
+`loading.py` makes a `Tokenizer` from a file, after comparing its fast backend with the reference on the strings of
+`probe.py`. `stage.py` turns batches of documents into batches of tokens. `training.py` trains a new tokenizer on a
+sample of a corpus (`sampling.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`load_tokenizer`: from a file, a folder or a cached name to a `Tokenizer` whose ids are proven.
+"""`load_tokenizer`: from a file, a folder or a cached name to a `Tokenizer` whose ids are verified.
 
-Nothing is downloaded and no code from elsewhere runs: only `tokenizer.json` is read, and beside it the two small JSON
-files in which Hugging Face keeps the names of the EOS, BOS and padding tokens. Truncation, padding and BPE dropout that
-a file declares are switched off: a document's ids must depend on its text alone.
+Nothing is downloaded and no foreign code runs. Only `tokenizer.json` is read, and beside it the two small JSON files in
+which Hugging Face keeps the names of the EOS, BOS, padding and mask tokens. Truncation, padding and BPE dropout of a
+file are switched off, because a document's ids must depend only on its text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from pilekit.tokenize.tokenizer import (
 
 logger = logging.getLogger(__name__)
 
-# How models name these tokens; asked in this order where no config beside the file says it.
+# Usual names of these tokens, tried in this order if no config beside the file names one.
 _COMMON_NAMES = {
     "eos_token": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]"),
     "bos_token": ("<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>", "<|bos|>", "[BOS]", "[CLS]"),
@@ -41,72 +40,58 @@ _COMMON_NAMES = {
     "mask_token": ("<|mask|>", "<mask>", "[MASK]"),
 }
 
-_said: set[str] = set()
-
 
 def load_tokenizer(
     path_or_name: str | Path, *, backend: Backend | None = None, special_tokens: SpecialTokens = "text"
 ) -> Tokenizer:
     """Load a `tokenizer.json`, a Hugging Face tokenizer folder, or a name in the local Hugging Face cache.
 
-    Without `backend`, fastokens serves if it loads the file and agrees with `tokenizers` on the probe set; else
-    `tokenizers` serves, and a warning says so once. A named backend is used or the call fails. The text of special
-    tokens inside documents stays text unless `special_tokens="parse"`. Anything but a tokenizer is a PilekitError.
+    Without `backend`, fastokens is used if it loads the file and agrees with `tokenizers` on the probe set; otherwise
+    `tokenizers` is used, with one warning. A named backend is used, or the call fails. The text of special tokens in
+    documents stays text unless `special_tokens="parse"`. PilekitError for anything that is not a tokenizer.
     """
     if backend not in (None, "fastokens", "tokenizers"):
         raise PilekitError(f"unknown tokenizer backend {backend!r}; it is 'fastokens' or 'tokenizers'")
     if special_tokens not in ("text", "parse"):
         raise PilekitError(f"special_tokens={special_tokens!r} is neither 'text' nor 'parse'")
     path = _find(path_or_name)
+    shown = visible(str(path))
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise PilekitError(f"cannot read the tokenizer {visible(str(path))}: {error.strerror or error}") from error
-    fingerprint = hashlib.sha256(raw).hexdigest()
-    json_text, added = _plain(path, raw)
+        raise PilekitError(f"cannot read the tokenizer {shown}: {error.strerror or error}") from error
     try:
-        reference = tokenizers.Tokenizer.from_str(json_text)
-    except Exception as error:
-        raise _no_tokenizer(path, str(error)) from error
+        content = _without_changes_of_text(orjson.loads(raw))
+        reference = tokenizers.Tokenizer.from_str(orjson.dumps(content).decode())
+        if not reference.get_vocab_size(with_added_tokens=True):
+            raise ValueError("its vocabulary is empty")
+    except Exception as error:  # tokenizers raises Exception itself
+        raise PilekitError(
+            f"{shown} is not a tokenizer.json that the tokenizers library can read ({visible(str(error), 200)}); give "
+            "a tokenizer.json or a Hugging Face tokenizer folder"
+        ) from error
     reference.encode_special_tokens = special_tokens == "text"
-    if not reference.get_vocab_size(with_added_tokens=True):
-        raise _no_tokenizer(path, "its vocabulary is empty")
 
     encode = reference_encoder(reference)
     chosen: Backend = "tokenizers"
     if backend != "tokenizers":
-        fast = _agreed_fast_encoder(json_text, special_tokens, encode, added)
-        if isinstance(fast, str):
-            if backend == "fastokens":
-                raise PilekitError(
-                    f"fastokens cannot serve the tokenizer {visible(str(path))}: {fast}; use backend='tokenizers'"
-                )
-            _say_once(f"{visible(str(path))}: fastokens {fast}; using tokenizers: the same ids, but slower")
-        else:
+        fast = _agreed_fast_encoder(content, special_tokens, encode)
+        if not isinstance(fast, str):
             encode, chosen = fast, "fastokens"
+        elif backend == "fastokens":
+            raise PilekitError(f"fastokens cannot serve the tokenizer {shown}: {fast}; use backend='tokenizers'")
+        else:
+            _warn_once(f"{shown}: fastokens {fast}; using tokenizers: the same ids, but slower")
     if special_tokens == "text":
-        _warn_of_reachable_special_tokens(path, reference)
-    ids = _special_ids(path, reference)
-    return Tokenizer(
-        path,
-        backend=chosen,
-        special_tokens=special_tokens,
-        fingerprint=fingerprint,
-        eos_id=ids["eos_token"],
-        bos_id=ids["bos_token"],
-        pad_id=ids["pad_token"],
-        mask_id=ids["mask_token"],
-        encode=encode,
-        reference=reference,
-    )
+        _warn_of_reachable_special_tokens(shown, reference)
+    eos_id, bos_id, pad_id, mask_id = _special_ids(path, reference)
+    fingerprint = hashlib.sha256(raw).hexdigest()
+    return Tokenizer(path, chosen, special_tokens, fingerprint, eos_id, bos_id, pad_id, mask_id, encode, reference)
 
 
-@functools.lru_cache(maxsize=2)  # a worker is sent the same tokenizer with every shard, and loading takes its time
+@functools.lru_cache(maxsize=2)  # a worker gets the same tokenizer with every shard, and loading is slow
 def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerprint: str) -> Tokenizer:
-    """The same tokenizer in another process; an error if the file has changed meanwhile.
-
-    What is kept is the tokenizer of that fingerprint, so a change can neither be missed nor creep in.
-    """
+    """The same tokenizer in another process; PilekitError if the file has changed since."""
     tokenizer = load_tokenizer(path, backend=backend, special_tokens=special_tokens)
     if tokenizer.fingerprint != fingerprint:
         raise PilekitError(
@@ -132,61 +117,41 @@ def _find(path_or_name: str | Path) -> Path:
         return file.absolute()
     if path.exists():
         return path.absolute()
-    # Only the cache on this machine is asked; the import is slow, so it waits until a name is really given.
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache  # a slow import
 
-    name = str(path_or_name)
-    with suppress(ValueError):  # no repository can have that name
-        cached = try_to_load_from_cache(name, "tokenizer.json")
+    with suppress(ValueError):  # not a possible name
+        cached = try_to_load_from_cache(str(path_or_name), "tokenizer.json")
         if isinstance(cached, str):
             return Path(cached).absolute()
     raise PilekitError(
-        f"no tokenizer {visible(repr(name))}: neither a tokenizer.json, nor a folder with one, nor a name in the local "
-        "Hugging Face cache; give the path of a file, or make one with `pilekit train-tokenizer`"
+        f"no tokenizer {visible(repr(str(path_or_name)))}: neither a tokenizer.json, nor a folder with one, nor a name "
+        "in the local Hugging Face cache; give the path of a file, or make one with `pilekit train-tokenizer`"
     )
 
 
-def _plain(path: Path, raw: bytes) -> tuple[str, list[str]]:
-    """The file's JSON without truncation, padding and dropout, and the texts of its added tokens."""
-    try:
-        content: Any = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise _no_tokenizer(path, f"not JSON: {error}") from error
+def _without_changes_of_text(content: Any) -> dict[str, Any]:
+    """The content of a tokenizer.json without truncation, padding and BPE dropout."""
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        raise _no_tokenizer(path, "it has no `model`")
-    added = content.get("added_tokens") or []
-    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise _no_tokenizer(path, "its `added_tokens` is no list of tokens")
-    texts = [token["content"] for token in added if isinstance(token.get("content"), str)]
-    if content.get("truncation") or content.get("padding") or content["model"].get("dropout"):
-        content |= {"truncation": None, "padding": None}
-        if "dropout" in content["model"]:
-            content["model"]["dropout"] = None
-        raw = orjson.dumps(content)
-    return raw.decode(), texts
-
-
-def _no_tokenizer(path: Path, reason: str) -> PilekitError:
-    return PilekitError(
-        f"{visible(str(path))} is not a tokenizer.json that the tokenizers library can read ({visible(reason, 200)}); "
-        "give a tokenizer.json or a Hugging Face tokenizer folder"
-    )
+        raise ValueError("it has no `model`")
+    model = {**content["model"], "dropout": None} if "dropout" in content["model"] else content["model"]
+    return {**content, "model": model, "truncation": None, "padding": None}
 
 
 def _agreed_fast_encoder(
-    json_text: str, special_tokens: SpecialTokens, reference: EncodeBatch, added_tokens: list[str]
+    content: dict[str, Any], special_tokens: SpecialTokens, reference: EncodeBatch
 ) -> EncodeBatch | str:
     """fastokens' encoder if it gives the reference's ids on the probe set; else the reason why it cannot be used."""
     try:
-        fast = fast_encoder(_without_template(json_text), special_tokens)
-        probe = probe_texts(added_tokens)
+        # Templates add tokens around a text, which is never asked for, and fastokens does not know all kinds of them.
+        fast = fast_encoder(orjson.dumps({**content, "post_processor": None}).decode(), special_tokens)
+        probe = probe_texts([token["content"] for token in content.get("added_tokens") or []])
         expected_ids, expected_offsets = reference(probe)
         ids, offsets = fast(probe)
     except ImportError:
         return "is not installed"
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a Rust panic arrives as a BaseException
+    except BaseException as error:  # a Rust panic is a BaseException
         return f"does not know this kind of tokenizer ({visible(str(error), 100)})"
     if not (np.array_equal(offsets, expected_offsets) and np.array_equal(ids, expected_ids)):
         return "gives other ids than tokenizers on the probe set"
@@ -196,70 +161,54 @@ def _agreed_fast_encoder(
             return fast(texts)
         except UnicodeEncodeError:
             raise
-        except Exception:
-            # A regular expression that gives up on a hostile text, say. The reference has the same ids, only later.
+        except Exception:  # such as a regular expression that gives up on a hostile text
             return reference(texts)
 
     return encode
 
 
-def _without_template(json_text: str) -> str:
-    """The same without what puts special tokens around a text: nothing is added, and fastokens knows not all kinds."""
-    return orjson.dumps(orjson.loads(json_text) | {"post_processor": None}).decode()
-
-
-def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> dict[str, int | None]:
-    """The ids of EOS, BOS, padding and mask: by the configs beside a `tokenizer.json`, else by common names."""
-    named: dict[str, str] = {}
+def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> list[int | None]:
+    """The ids of EOS, BOS, padding and mask: from the configs beside a `tokenizer.json`, else by common names."""
+    named: dict[str, Any] = {}
     if path.name == "tokenizer.json":
         for config in ("special_tokens_map.json", "tokenizer_config.json"):
-            named |= _token_names(path.with_name(config))
+            named |= _read_config(path.with_name(config))
     added = {token.content for token in reference.get_added_tokens_decoder().values()}
-    ids: dict[str, int | None] = {}
+    ids: list[int | None] = []
     for role, common in _COMMON_NAMES.items():
-        candidates: Iterable[str] = [
-            *([named[role]] if role in named else []),
-            *(name for name in common if name in added),
-        ]
+        name = named.get(role)
+        if isinstance(name, dict):
+            name = name.get("content")
+        candidates = [*([name] if isinstance(name, str) else []), *(name for name in common if name in added)]
         found = (reference.token_to_id(name) for name in candidates)
-        ids[role] = next((token_id for token_id in found if token_id is not None), None)
+        ids.append(next((token_id for token_id in found if token_id is not None), None))
     return ids
 
 
-def _token_names(config: Path) -> dict[str, str]:
-    """`eos_token` and its like of one of Hugging Face's configs: a string each, or an object with `content`."""
+def _read_config(config: Path) -> dict[str, Any]:
+    """The roles that one of Hugging Face's configs names; empty if there is no such file."""
     try:
         content: Any = orjson.loads(config.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, orjson.JSONDecodeError) as error:
-        raise PilekitError(
-            f"cannot read {visible(str(config))}, which names the tokenizer's special tokens: "
-            f"{visible(str(error), 200)}"
-        ) from error
-    names: dict[str, str] = {}
-    for role in _COMMON_NAMES:
-        value = content.get(role) if isinstance(content, dict) else None
-        if isinstance(value, dict):
-            value = value.get("content")
-        if isinstance(value, str):
-            names[role] = value
-    return names
+        why = visible(str(error), 200)
+        raise PilekitError(f"cannot read {visible(str(config))}, which names the special tokens: {why}") from error
+    return {role: content[role] for role in _COMMON_NAMES if isinstance(content, dict) and content.get(role)}
 
 
-def _warn_of_reachable_special_tokens(path: Path, reference: tokenizers.Tokenizer) -> None:
-    """Say so where a special token's text gives its id even as ordinary text, through the model's own vocabulary."""
+def _warn_of_reachable_special_tokens(shown: str, reference: tokenizers.Tokenizer) -> None:
+    """Warn if a special token's text, as ordinary text, gives its id through the model's own vocabulary."""
     special = {token.content: number for number, token in reference.get_added_tokens_decoder().items() if token.special}
     encodings = reference.encode_batch_fast(list(special), add_special_tokens=False)
     reached = [name for (name, number), one in zip(special.items(), encodings, strict=True) if number in one.ids]
     if reached:
-        _say_once(
-            f"{visible(str(path))}: the text {visible(reached[0], 40)!r} in a document becomes that control token, "
-            "because the tokenizer's model holds it as an ordinary word too"
+        _warn_once(
+            f"{shown}: the text {visible(reached[0], 40)!r} in a document becomes that control token, because the "
+            "tokenizer's model holds it as an ordinary word too"
         )
 
 
-def _say_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        logger.warning(message)
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)

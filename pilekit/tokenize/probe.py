@@ -1,9 +1,9 @@
-"""The probe set: hard strings on which two encoders must agree id for id before the fast one may serve.
+"""The probe set: hard strings on which two encoders must agree id for id before the fast one is used.
 
-Two byte-level BPE programs part company in the corners: Unicode normalisation (NFC composes accents and Hangul jamo,
-and replaces the ohm and angstrom signs), the pre-tokenizer's classes (letters, digits, marks, white space of every
-kind), its look-ahead at the end of a run of spaces, added tokens, and the text of special tokens. So the probe holds
-each of these by name, the tokenizer's own added tokens in several surroundings, and a thousand seeded random mixtures.
+Two byte-level BPE programs can differ in Unicode normalisation (NFC composes accents and Hangul jamo, and replaces the
+ohm and angstrom signs), in the pre-tokenizer's classes (letters, digits, marks, white space), in its look-ahead at the
+end of a run of spaces, and in added and special tokens. The probe set has examples of each, the tokenizer's own added
+tokens in several surroundings, and a thousand seeded random mixtures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""`Tokenize`: the end of a document pipeline, and `TokenBatch`, what it yields.
+"""`Tokenize`, the last stage of a document pipeline, and the `TokenBatch` that it yields.
 
-One encoder call per batch, whatever the number of documents in it: a Python loop over documents would cost more than
-the encoding itself.
+Each batch is one encoder call, because a Python loop over documents would cost more than the encoding.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ class TokenBatch:
 class Tokenize:
     """Turn each `DocumentBatch` into the `TokenBatch` of the same documents; empty batches are dropped.
 
-    tokenizer   a `Tokenizer`, or what `load_tokenizer` takes
+    tokenizer   a `Tokenizer`, or an argument of `load_tokenizer`
 
-    A document without tokens (an empty text) stays, with no ids. A text with a lone surrogate, which only a user's own
-    stage can bring in, is a PilekitError that names the document.
+    A document with an empty text stays, with no ids. A lone surrogate, which only a user's own stage can create, is a
+    PilekitError that names the document.
     """
 
     takes: ClassVar[type] = DocumentBatch
@@ -68,7 +67,7 @@ class Tokenize:
         object.__setattr__(self, "tokenizer", loaded)
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[TokenBatch]:
-        """The token batches, one for each batch of documents, encoded when it is asked for."""
+        """Encode lazily: one token batch for each batch of documents."""
         for batch in batches:
             if not len(batch):
                 continue

@@ -1,17 +1,18 @@
 """`Tokenizer`: a batch of texts in, one flat array of ids and the documents' offsets out.
 
-Two backends give the same ids. `tokenizers` is the reference: it defines what is right. `fastokens` is its fast twin
-(150-200 MB/s of text on one core against 3): one call encodes the whole batch into two buffers that numpy views without
-copying. Which one serves is settled on loading (loading.py), by comparing both on the probe set (probe.py).
+Two backends give the same ids. `tokenizers` is the reference. `fastokens` is fast (150-200 MB/s of text on one core
+against 3): one call encodes the whole batch into two buffers, which numpy views without copying. `loading.py` chooses
+the backend by comparing both on the probe set (`probe.py`).
 
 Text is data: a document that contains `<|endoftext|>` must not end there. So the text of special tokens is encoded as
-ordinary text unless `special_tokens="parse"` was asked for; added tokens that are not special (GPT-NeoX has runs of
-spaces) are used either way. Nothing is added around a text, cut off or padded, whatever the file says.
+ordinary text unless the user asks for `special_tokens="parse"`. Added tokens that are not special (GPT-NeoX has runs of
+spaces) are always used. Nothing is added around a text, cut off or padded, whatever the file says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -29,61 +30,46 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 EncodeBatch = Callable[[Sequence[str]], Encoded]
 
 
+@dataclass(eq=False, repr=False)
 class Tokenizer:
-    """A loaded tokenizer; made by `load_tokenizer`, and by unpickling, which reads the same file again.
+    """A loaded tokenizer, made by `load_tokenizer`, or by unpickling, which reads the same file again.
 
     path            the `tokenizer.json`, absolute
     backend         "fastokens" or "tokenizers"
     special_tokens  "text": their text in a document is ordinary text; "parse": it becomes the control token
     fingerprint     SHA-256 of the file, as 64 hexadecimal digits
-    eos_id, bos_id, pad_id, mask_id   int, or None where the tokenizer has no such token
+    eos_id, bos_id, pad_id, mask_id   int, or None if the tokenizer has no such token
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        backend: Backend,
-        special_tokens: SpecialTokens,
-        fingerprint: str,
-        eos_id: int | None,
-        bos_id: int | None,
-        pad_id: int | None,
-        mask_id: int | None,
-        encode: EncodeBatch,
-        reference: tokenizers.Tokenizer,
-    ) -> None:
-        self.path = path
-        self.backend = backend
-        self.special_tokens = special_tokens
-        self.fingerprint = fingerprint
-        self.eos_id = eos_id
-        self.bos_id = bos_id
-        self.pad_id = pad_id
-        self.mask_id = mask_id
-        self._encode = encode
-        self._reference = reference
+    path: Path
+    backend: Backend
+    special_tokens: SpecialTokens
+    fingerprint: str
+    eos_id: int | None
+    bos_id: int | None
+    pad_id: int | None
+    mask_id: int | None
+    _encode: EncodeBatch
+    _reference: tokenizers.Tokenizer
 
     def encode_batch(self, texts: Sequence[str]) -> Encoded:
         """(ids uint32 [tokens], offsets int64 [documents + 1]); document i is `ids[offsets[i]:offsets[i + 1]]`.
 
-        No EOD is added. An empty text has no ids; no texts at all give offsets [0]. The arrays are read-only views of
-        the encoder's own buffers. A text that UTF-8 cannot express (a lone surrogate) is a PilekitError.
+        No EOD is added. An empty text has no ids; no texts give offsets [0]. The arrays are read-only views of the
+        encoder's own buffers. A lone surrogate, which UTF-8 cannot express, is a PilekitError.
         """
         try:
             return self._encode(texts)
-        except (UnicodeEncodeError, TypeError) as error:  # TypeError is what tokenizers says of a lone surrogate
-            index = next((i for i, text in enumerate(texts) if not _is_unicode(text)), None)
-            if index is None:
-                raise
-            refusal = UnencodableTextError(
-                f"text {index} of the batch holds a lone surrogate, which no UTF-8 can express"
-            )
-            refusal.index = index
-            raise refusal from error
+        except (UnicodeEncodeError, TypeError):  # tokenizers raises TypeError for a lone surrogate
+            for index, text in enumerate(texts):
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    raise UnencodableTextError(index) from error
+            raise
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids` (int [tokens]), control tokens spelt out; bytes that are no UTF-8 come as U+FFFD."""
+        """The text of `ids` (int [tokens]) with control tokens spelt out; bytes that are not UTF-8 become U+FFFD."""
         text: str = self._reference.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False)
         return text
 
@@ -93,9 +79,9 @@ class Tokenizer:
         return found
 
     def around(self) -> tuple[list[int], list[int]] | None:
-        """The ids before and behind a text by the file's template, as [CLS] and [SEP]; None if it is no such template.
+        """The ids that the file's template puts before and behind a text, such as [CLS] and [SEP].
 
-        `encode_batch` adds neither. A file without a template has none to add.
+        Both are empty without a template; None if the template is more than that. `encode_batch` adds neither.
         """
         found = []
         for text in ("a", "a b c"):
@@ -108,7 +94,7 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """Rows that an embedding needs: the largest id + 1, added tokens included."""
+        """Rows that an embedding needs: the largest id + 1, including added tokens."""
         return 1 + max(self._reference.get_vocab(with_added_tokens=True).values())
 
     @cached_property
@@ -121,9 +107,7 @@ class Tokenizer:
         return f"Tokenizer({str(self.path)!r}, backend={self.backend!r}, special_tokens={self.special_tokens!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Imported here because loading.py needs this module: a worker process opens the file again, with the backend
-        # that its parent settled on.
-        from pilekit.tokenize.loading import reopen
+        from pilekit.tokenize.loading import reopen  # which imports this module
 
         return reopen, (self.path, self.backend, self.special_tokens, self.fingerprint)
 
@@ -131,11 +115,13 @@ class Tokenizer:
 class UnencodableTextError(PilekitError):
     """A text holds a lone surrogate; `index` is its place in the batch."""
 
-    index: int = 0
+    def __init__(self, index: int) -> None:
+        super().__init__(f"text {index} of the batch holds a lone surrogate, which no UTF-8 can express")
+        self.index = index
 
 
 def reference_encoder(reference: tokenizers.Tokenizer) -> EncodeBatch:
-    """Encode with `tokenizers`, as `reference` is set up."""
+    """Encode with `tokenizers`."""
 
     def encode(texts: Sequence[str]) -> Encoded:
         encodings = [one.ids for one in reference.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -147,7 +133,7 @@ def reference_encoder(reference: tokenizers.Tokenizer) -> EncodeBatch:
 
 
 def fast_encoder(json_text: str, special_tokens: SpecialTokens) -> EncodeBatch:
-    """Encode with `fastokens`; raises whatever it raises for a tokenizer that it does not know."""
+    """Encode with `fastokens`, which raises any exception for a tokenizer that it does not support."""
     import fastokens
 
     fast = fastokens.Tokenizer.from_json_str(json_text)
@@ -155,15 +141,7 @@ def fast_encoder(json_text: str, special_tokens: SpecialTokens) -> EncodeBatch:
 
     def encode(texts: Sequence[str]) -> Encoded:
         ids, offsets = fast.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=as_text)
-        # The offsets come as uint64; they are far below 2^63, so the same bytes are the same int64.
+        # The offsets are uint64 far below 2^63, so the same bytes are the same int64.
         return np.frombuffer(ids, dtype="<u4"), np.frombuffer(offsets, dtype="<i8")
 
     return encode
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,8 +1,8 @@
-"""`train_tokenizer`: a byte-level BPE tokenizer from a sample of a corpus, the same file for the same input.
+"""`train_tokenizer`: a byte-level BPE tokenizer from a sample of a corpus; the same input gives the same file.
 
-The tokenizer is GPT-2's kind: byte-level, so every text can be encoded and comes back byte for byte (no Unicode
-normalisation: NFC, which GPT-NeoX uses, changes text); ids: `<|endoftext|>` 0, `<|padding|>` 1, the 256 bytes, merges.
-The work is done by the `tokenizers` library's trainer; its result depends on neither threads nor the order of texts.
+The tokenizer is like GPT-2's: byte-level, so every text can be encoded and decoded byte for byte, without Unicode
+normalisation (GPT-NeoX's NFC changes text). Its ids are `<|endoftext|>` 0, `<|padding|>` 1, the 256 bytes, and merges.
+The trainer of the `tokenizers` library does the work; its result depends on neither threads nor the order of texts.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pilekit.tokenize.tokenizer import Tokenizer
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|padding|>")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
-PIECE_BYTES = 1 << 20
+DOCUMENTS_AT_ONCE = 256
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Shows what is being done, through how many bytes; gives the function to call with each further amount."""
+"""Called with the name of a stage and its bytes; yields the function that is called with each further amount."""
 
 
 @dataclass(frozen=True)
 class SampledSubset:
-    """One subset's part of the sample: documents, UTF-8 bytes of text, and tokens by the tokenizer trained on it."""
+    """One subset's part of the sample: documents, UTF-8 bytes of text, and tokens by the trained tokenizer."""
 
     documents: int
     bytes: int
@@ -43,7 +43,7 @@ class SampledSubset:
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """What was trained: the file, the number of ids, and the sample by subset, largest first."""
+    """The trained tokenizer: its file, the number of ids, and the sample by subset, largest first."""
 
     path: Path
     vocab_size: int
@@ -66,9 +66,9 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
 
-    `corpus` is a `Corpus`, or what makes one: a path, glob or URL, or several. Val and test shards stay out, unless
-    there are no others. `subsets` are names in any spelling the manifest knows (None: all); `vocab_size` counts the two
-    special tokens and the 256 bytes, and a small sample may end below it. An existing file is replaced. Peak memory is
+    `corpus` is a `Corpus`, or the path, glob or URL of one, or several. Val and test shards stay out, unless there are
+    no others. `subsets` are names in any spelling that the manifest knows (None: all). `vocab_size` includes the two
+    special tokens and the 256 bytes; a small sample may give fewer ids. An existing file is replaced. Peak memory is
     several times `sample_bytes`.
     """
     out = Path(out)
@@ -97,7 +97,7 @@ def train_tokenizer(
 
 
 def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[int], None]) -> str:
-    """The trained tokenizer's JSON. Runs in a thread: Rust code cannot be interrupted, waiting for it can."""
+    """The trained tokenizer's JSON. Training runs in a thread, because Rust code cannot be interrupted."""
     bpe = tokenizers.Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -111,11 +111,11 @@ def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[in
     failures: list[BaseException] = []
 
     def texts() -> Iterator[list[str]]:
-        for piece in _pieces(sample):
+        for part in _parts(sample):
             if interrupted.is_set():
                 raise KeyboardInterrupt
-            yield [document.text.decode() for document in piece]
-            advance(sum(len(document.text) for document in piece))
+            yield [document.text.decode() for document in part]
+            advance(sum(len(document.text) for document in part))
 
     def work() -> None:
         try:
@@ -137,27 +137,17 @@ def _train(sample: list[SampledDocument], vocab_size: int, advance: Callable[[in
     return bpe.to_str(pretty=True)
 
 
-def _pieces(sample: list[SampledDocument]) -> Iterator[list[SampledDocument]]:
-    piece: list[SampledDocument] = []
-    held = 0
-    for document in sample:
-        piece.append(document)
-        held += len(document.text)
-        if held >= PIECE_BYTES:
-            yield piece
-            piece, held = [], 0
-    if piece:
-        yield piece
+def _parts(sample: list[SampledDocument]) -> Iterator[list[SampledDocument]]:
+    for begin in range(0, len(sample), DOCUMENTS_AT_ONCE):
+        yield sample[begin : begin + DOCUMENTS_AT_ONCE]
 
 
 def _by_subset(sample: list[SampledDocument], tokenizer: Tokenizer) -> dict[str, SampledSubset]:
-    counts: dict[str, list[int]] = {}
-    for piece in _pieces(sample):
-        _, offsets = tokenizer.encode_batch([document.text.decode() for document in piece])
-        for document, tokens in zip(piece, (offsets[1:] - offsets[:-1]).tolist(), strict=True):
-            count = counts.setdefault(document.subset, [0, 0, 0])
-            count[0] += 1
-            count[1] += len(document.text)
-            count[2] += tokens
-    by_size = sorted(counts.items(), key=lambda item: (-item[1][1], item[0]))
-    return {subset: SampledSubset(*count) for subset, count in by_size}
+    counts: dict[str, SampledSubset] = {}
+    for part in _parts(sample):
+        _, offsets = tokenizer.encode_batch([document.text.decode() for document in part])
+        for document, tokens in zip(part, (offsets[1:] - offsets[:-1]).tolist(), strict=True):
+            so_far = counts.get(document.subset, SampledSubset(0, 0, 0))
+            size = so_far.bytes + len(document.text)
+            counts[document.subset] = SampledSubset(so_far.documents + 1, size, so_far.tokens + tokens)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1].bytes, item[0])))

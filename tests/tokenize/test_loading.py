@@ -25,8 +25,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_said", set())
+def no_warning_yet() -> None:
+    loading._warn_once.cache_clear()
 
 
 def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
