@@ -14,7 +14,6 @@ from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import ShardIndex, misfit
 from pilekit.shards.index.metadata import Frames
 from pilekit.shards.index.scan import ShardScan
-from pilekit.shards.read.reader import record_format
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, FindingList
 
 KEPT_CHARACTERS = 200
@@ -68,7 +67,7 @@ class UnknownLabels:
 
 
 class IndexComparison:
-    """Compares an index with the shard it lies beside.
+    """Compares an index with the shard it lies beside, by the same text_field and label_path.
 
     Call `see` with the rows of the shard, then `conclude`. An index whose fingerprint does not fit is compared too, to
     tell from which line on the documents differ.
@@ -76,11 +75,6 @@ class IndexComparison:
 
     def __init__(self, index: ShardIndex, now: Fingerprint, manifest: Manifest):
         self.index, self.misfit = index, misfit(index.header, now, manifest)
-        format = record_format(manifest)
-        places = index.header.text_field, index.header.label_path
-        self.comparable = places == (format.text_field, ".".join(format.label_path))
-        # Of this very shard, but of other fields: nothing is wrong, and what is not about documents can be compared.
-        self.other_fields = not self.comparable and (index.header.size, index.header.sample) == (now.size, now.sample)
         self.differs_at: int | None = None  # number of the first document that is not the same in both
         self.text_bytes = 0
         self._parts = index.rows()
@@ -88,7 +82,7 @@ class IndexComparison:
 
     def see(self, rows: DocumentRows) -> None:
         """Compare the next documents of the shard; `PilekitError` if the rows of the index are damaged."""
-        if not self.comparable or self.differs_at is not None:
+        if self.differs_at is not None:
             return
         self.text_bytes += int(rows.text_bytes.sum())
         while len(rows.numbers) and self.differs_at is None:
@@ -109,7 +103,7 @@ class IndexComparison:
         """
         if suspect_from is not None and self.differs_at is not None and self.differs_at >= suspect_from:
             self.differs_at = None
-        if whole and self.comparable and self.differs_at is None:
+        if whole and self.differs_at is None:
             if self._rows is None or not len(self._rows.numbers):
                 self._rows = next(self._parts, None)
             if self._rows is not None:
@@ -118,8 +112,8 @@ class IndexComparison:
             self.differs_at = scan.lines if self.differs_at is None else min(self.differs_at, scan.lines)
         place = f"its index {visible(self.index.path)}"
         line = None if self.differs_at is None else self.differs_at + 1
-        if self.misfit is not None and not self.other_fields:
-            how = ", with the same documents" if whole and self.comparable else ""
+        if self.misfit is not None:
+            how = ", with the same documents" if whole else ""
             if line is not None:
                 how = f", and the documents differ from line {line:,} on"
             findings.add(f"{place} {self.misfit}{how}; {REMEDY}", line=line)
@@ -131,16 +125,14 @@ class IndexComparison:
     def _other_figures(self, scan: ShardScan) -> list[str]:
         """The names of the header's figures that differ although all documents agree."""
         header = self.index.header
-        figures = {
+        figures: dict[str, tuple[object, object]] = {
             "lines": (header.lines, scan.lines),
+            "text_bytes": (header.text_bytes, self.text_bytes),
             "content_bytes": (header.content_bytes, scan.content_bytes),
             "content_hash": (header.content_hash, scan.content_hash),
+            "skipped": (header.skipped, scan.skipped.count),
+            "examples": (header.examples, [(bad.line, bad.reason) for bad in scan.skipped.examples]),
         }
-        if self.comparable:
-            examples = [(bad.line, bad.reason) for bad in scan.skipped.examples]
-            figures["text_bytes"] = header.text_bytes, self.text_bytes
-            figures["skipped"] = header.skipped, scan.skipped.count
-            figures["examples"] = header.examples, examples
         others = [name for name, (there, here) in figures.items() if there != here]
         frames = (
             (getattr(self.index.frames, column.name), getattr(scan.frames, column.name)) for column in fields(Frames)

@@ -14,7 +14,6 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
-from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.frame_lines import MARK_BYTES
 from pilekit.shards.index.scan import ShardScan
@@ -115,7 +114,11 @@ class _ShardCheck:
         self.index, self.table = self._load_index(), self._load_table()
 
     def run(self, advance: Advance, ahead: bool) -> Verdict:
-        comparison = None if self.index is None else IndexComparison(self.index, self.now, self.manifest)
+        comparison, other_fields = None, False
+        if self.index is not None:
+            fields = self.index.header.text_field, self.index.header.label_path
+            other_fields = fields != (self.manifest.text_field, self.manifest.label_path)
+            comparison = None if other_fields else IndexComparison(self.index, self.now, self.manifest)
         self.scan = scan = ShardScan(
             self.shard,
             manifest=self.manifest,
@@ -130,7 +133,12 @@ class _ShardCheck:
             with closing(scan.rows()) as batches:
                 for rows in batches:
                     self.labels.see(rows)
-                    comparison = self._compare(comparison, rows)
+                    try:
+                        if comparison is not None:
+                            comparison.see(rows)
+                    except PilekitError as damage:
+                        self.whole.add(f"its index {damage}")
+                        comparison = None
         except PilekitError as stopped:
             # Reading may have stopped in a seek table that is known to be wrong, behind all frames.
             error = None if self._is_in_table(stopped.__cause__) else stopped
@@ -153,9 +161,9 @@ class _ShardCheck:
         unjudged: tuple[str, ...] = ()
         if error is not None:
             unjudged = ("unread",)
-        elif self.index is None and self.expected is None:
+        elif comparison is None and self.expected is None:
             unjudged = self._unguarded()
-        if comparison is not None and comparison.other_fields:
+        if other_fields:
             unjudged += ("fields",)
         return Verdict(findings, self.now, sha256, unjudged)
 
@@ -192,15 +200,6 @@ class _ShardCheck:
         if self.hash is not None:
             self.hash.update(data)
             self.hashed_bytes += len(data)
-
-    def _compare(self, comparison: IndexComparison | None, rows: DocumentRows) -> IndexComparison | None:
-        if comparison is not None:
-            try:
-                comparison.see(rows)
-            except PilekitError as error:
-                self.whole.add(f"its index {error}")
-                return None
-        return comparison
 
     def _locate(self, error: PilekitError) -> int | None:
         """Add the damage that ended reading, and check the frames behind it.

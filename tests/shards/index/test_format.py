@@ -45,15 +45,14 @@ def everything(index: ShardIndex) -> object:
     return index.header, places_of(index), rows_of(index)
 
 
-def test_one_that_fits_is_found(shard: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_index_that_fits_is_found_and_is_a_plain_table_to_others(
+    shard: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     found = find_index(shard_of(str(shard)))
     assert found is not None
     assert everything(found) == everything(load_index(index_path(shard)))
     assert not found.built
     assert not caplog.records
-
-
-def test_it_is_a_plain_table_to_others(shard: Path) -> None:
     table = pq.read_table(index_path(shard))
     assert {field.name: str(field.type) for field in table.schema} == {
         "number": "int64",
@@ -65,39 +64,33 @@ def test_it_is_a_plain_table_to_others(shard: Path) -> None:
     assert table["subset"].to_pylist() == [LABELS[i % 3] for i in range(38)]
 
 
-def rewrite(shard: Path) -> None:
-    shard.write_bytes(shard.read_bytes() + b"\x50\x2a\x4d\x18\0\0\0\0")
-
-
-def same_size(shard: Path) -> None:
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(bytes(data))
-
-
-@pytest.mark.parametrize(
-    ("change", "why"), [(rewrite, r"of a shard of [\d,]+ bytes, it has [\d,]+ now"), (same_size, "but other bytes")]
-)
-def test_one_of_another_file_is_passed_over(
-    shard: Path, change: Callable[[Path], None], why: str, caplog: pytest.LogCaptureFixture
+def test_an_index_of_another_shard_or_of_other_fields_is_not_used(
+    shard: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    change(shard)
-    assert find_index(shard_of(str(shard))) is None
-    (told,) = caplog.messages
-    assert str(index_path(shard)) in told
-    assert "pilekit index" in told
-    assert re.search(why, told)
-
-
-@pytest.mark.parametrize("field", ["text_field", "label_path"])
-def test_one_of_other_fields_is_passed_over(shard: Path, field: str, caplog: pytest.LogCaptureFixture) -> None:
+    whole = shard.read_bytes()
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    for content, why in (
+        (whole + b"\x50\x2a\x4d\x18\0\0\0\0", r"of a shard of [\d,]+ bytes, it has [\d,]+ now"),
+        (bytes(changed), "but other bytes"),
+    ):
+        shard.write_bytes(content)
+        caplog.clear()
+        assert find_index(shard_of(str(shard))) is None
+        [warning] = caplog.messages
+        assert str(index_path(shard)) in warning
+        assert "pilekit index" in warning
+        assert re.search(why, warning)
+    shard.write_bytes(whole)
     manifest = shard.parent / "other.toml"
-    manifest.write_text(f'name = "other"\n{field} = "other"\n')
-    assert find_index(shard_of(str(shard)), load_manifest(manifest)) is None
-    assert field in caplog.text
+    for field in ("text_field", "label_path"):
+        manifest.write_text(f'name = "other"\n{field} = "other"\n')
+        caplog.clear()
+        assert find_index(shard_of(str(shard)), load_manifest(manifest)) is None
+        assert field in caplog.text
 
 
-def test_one_in_the_cache_is_taken_where_the_one_beside_does_not_fit(
+def test_the_cached_index_is_used_if_the_one_beside_does_not_fit(
     shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
@@ -144,8 +137,8 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert index_places(shard_of("a.jsonl"))[-1] == index_places(shard_of(str(tmp_path / "a.jsonl")))[-1]
 
 
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_flipped_bit_is_found_or_changes_nothing(shard: Path, step: int) -> None:
+@pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_noticed_or_changes_nothing(shard: Path, step: int) -> None:
     path = index_path(shard)
     data = path.read_bytes()
     expected = everything(load_index(path))
@@ -161,12 +154,7 @@ def test_every_flipped_bit_is_found_or_changes_nothing(shard: Path, step: int) -
             assert "\n" not in str(error)
             found += 1
     assert found > len(data) // step // 2
-
-
-def test_every_shorter_file_is_an_error(shard: Path) -> None:
-    path = index_path(shard)
-    data = path.read_bytes()
-    for size in range(0, len(data), 43):
+    for size in range(0, len(data), 2 * step):
         path.write_bytes(data[:size])
         with pytest.raises(PilekitError, match="is not an index"):
             load_index(path)
@@ -218,63 +206,45 @@ def overflowing(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return frames[:, :3]
 
 
-def test_a_forged_one_that_says_the_same_is_the_same(shard: Path) -> None:
-    before = everything(load_index(index_path(shard)))
-    forge(index_path(shard))
-    assert everything(load_index(index_path(shard))) == before
-
-
 FORGERIES: list[dict[str, Any]] = [
     {"header": lambda header: header.update(documents=37)},
-    {"header": lambda header: header.update(documents=-1)},
-    {"header": lambda header: header.update(lines=39)},
     {"header": lambda header: header.update(lines=2**70)},
-    {"header": lambda header: header.update(size="12")},
+    {"header": lambda header: header.update(lines=39)},
     {"header": lambda header: header.update(storage="tar")},
-    {"header": lambda header: header.update(skipped=0)},
     {"header": lambda header: header.update(examples=[])},
-    {"header": lambda header: header.update(size=10)},
     {"header": lambda header: header.update(content_bytes=10)},
     {"header": lambda header: header.pop("sample")},
     {"frames": set_to(0, 0, -1)},
     {"frames": set_to(0, 1, 0)},
-    {"frames": set_to(0, 1, HUGE)},
     {"frames": overflowing},
     {"frames": set_to(1, 0, 1)},
-    {"frames": set_to(1, 1, -5)},
     {"frames": set_to(1, -1, HUGE)},
     {"frames": set_to(2, 0, 3)},
     {"frames": set_to(2, 1, HUGE)},
-    {"frames": set_to(2, 2, 0)},
     {"frames": set_to(3, 1, -1)},
     {"frames": set_to(3, 1, 10_000)},
     {"frames": lambda frames: frames[:, :0]},
     {"frames": lambda frames: frames[:, :-1].reshape(-1)[:-1].reshape(1, -1)},
-    {"metadata": lambda made: made.pop(b"pilekit")},
     {"metadata": lambda made: made.pop(b"pilekit.frames")},
     {"metadata": lambda made: made.update({b"pilekit.sum": b"0" * 16})},
-    {"metadata": lambda made: made.update({b"pilekit.frames": b"!!!!"})},
     {"metadata": lambda made: made.update({b"pilekit.frames": base64.b64encode(b"garbage")})},
     {"metadata": lambda made: made.update({b"pilekit": b"[1]"})},
-    {"metadata": lambda made: made.update({b"pilekit": b"\xff"})},
     {"table": lambda table: table.slice(1)},
     {"table": lambda table: table.drop(["text_hash"])},
-    {"table": lambda table: table.append_column("more", table["number"])},
-    {"table": lambda table: table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))},
-    {"table": lambda table: table.set_column(0, "number", table["number"].cast("int32"))},
     {"table": lambda table: table.set_column(1, "subset", table["subset"].cast("string"))},
     {"table": lambda table: table.take(pa.array(range(37, -1, -1)))},
-    {"table": lambda table: replaced(table, "number", [40, *range(2, 39)])},
     {"table": lambda table: replaced(table, "number", [*range(1, 38), 40])},
-    {"table": lambda table: replaced(table, "number", [-1, *range(2, 39)])},
     {"table": lambda table: replaced(table, "number", [1, -HUGE - 1, -1, *range(4, 39)])},
     {"table": lambda table: replaced(table, "text_bytes", [-1] * 38)},
     {"table": lambda table: replaced(table, "number", [5, *range(1, 38)]), "row_group_size": 1},
 ]
 
 
-def test_a_forged_one_is_an_error(shard: Path) -> None:
+def test_a_forged_index_is_an_error(shard: Path) -> None:
     path = index_path(shard)
+    before = everything(load_index(path))
+    forge(path)
+    assert everything(load_index(path)) == before, "nothing was changed"
     whole = path.read_bytes()
     for place, change in enumerate(FORGERIES):
         path.write_bytes(whole)
@@ -290,12 +260,6 @@ def test_a_forged_one_is_an_error(shard: Path) -> None:
 def replaced(table: pa.Table, name: str, values: list[int]) -> pa.Table:
     place = table.column_names.index(name)
     return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
-
-
-def test_a_forged_one_is_passed_over(shard: Path, caplog: pytest.LogCaptureFixture) -> None:
-    forge(index_path(shard), frames=overflowing)
-    assert find_index(shard_of(str(shard))) is None
-    assert "is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("kept", [None, 1000])
@@ -326,19 +290,16 @@ def test_groups_of_too_many_rows_are_refused_before_they_are_read(shard: Path) -
         load_index(index_path(shard))
 
 
-def test_a_later_format_says_which_pilekit_is_needed(shard: Path) -> None:
+def test_other_formats_and_other_files_are_no_index(tmp_path: Path, shard: Path) -> None:
     forge(index_path(shard), header=lambda header: header.update(format=2))
     with pytest.raises(PilekitError, match=r"is an index of format 2, this pilekit .* reads format 1"):
         load_index(index_path(shard))
-
-
-def test_what_is_no_index_at_all(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 is how it begins, and it ends with PAR1")
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "c.parquet")
-    for path in sorted(tmp_path.iterdir()):
+    for name in "abc":
         with pytest.raises(PilekitError, match="is not an index"):
-            load_index(path)
+            load_index(tmp_path / f"{name}.parquet")
     with pytest.raises(PilekitError, match="no such file"):
         load_index(tmp_path / "d.parquet")
 
