@@ -1,4 +1,4 @@
-"""From `[data]` to a stream of batches, one per step: tokenizer and shards of a config, found and checked."""
+"""From `[data]` of a config to a stream of batches, one per step: finds and checks the tokenizer and the shards."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pilekit.train.config import TrainConfig, check_world, world_sizes
 
 
 def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileStream:
-    """The stream that a config trains on, at its beginning; `.tokenizer` is the config's, or that of `model.path`.
+    """The stream of a config, at its beginning; `.tokenizer` is the config's, or that of `model.path`.
 
-    A batch is this rank's share of an optimizer step. Which rank this is torch.distributed knows; with `world_size`
-    given it is the first of so many, of a run that is only planned. Val and test shards among others are left out,
-    which a warning says. A PilekitError names the field that is wrong. Indexes that shards lack are made, so where
-    ranks share a disk one of them should come first.
+    A batch is this rank's share of an optimizer step. torch.distributed knows the rank; with `world_size`, the stream
+    is that of the first of so many ranks, of a run that is only planned. Val and test shards are left out with a
+    warning. A PilekitError names the field that is wrong. Missing indexes are built, so on a shared disk one rank
+    should come first.
     """
     data = config.data
     rank, ranks = rank_of_world(0 if world_size is not None else None, world_size)
@@ -62,9 +62,9 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
 
 
 def open_batches(stream: PileStream, config: TrainConfig) -> Generator[Batch, None, None]:
-    """The stream's batches from where it stands, made by `data.workers` processes; to be closed."""
+    """The stream's batches from its current state, made by `data.workers` processes. The caller must close it."""
     workers = config.data.workers
-    # Not by a fork of this process: it has threads of its own, whose locks a copy would wait for.
+    # A fork of this process would wait forever for locks that its other threads hold.
     method = "forkserver" if workers else None
     yield from stream.loader(num_workers=workers, multiprocessing_context=method)
 
@@ -80,16 +80,16 @@ def open_tokenizer(config: TrainConfig) -> Tokenizer:
 
 
 def restart_sizes(config: TrainConfig, stream: PileStream) -> list[int]:
-    """The numbers of ranks that a run of `config` can go on with from where `stream` stands, increasing.
+    """The numbers of ranks, increasing, on which a run of `config` can resume from the state of `stream`.
 
-    They share its lanes, which a run keeps, and cut their rows into micro-batches of `train.micro_batch_size`.
+    They divide its lanes, which a run keeps, and their rows divide into micro-batches of `train.micro_batch_size`.
     """
     return [ranks for ranks in stream.share.grid.world_sizes() if ranks in world_sizes(config)]
 
 
 @contextmanager
 def _field(name: str) -> Iterator[None]:
-    """Put the field's name before the message of an error."""
+    """Prefix errors with the field's name."""
     try:
         yield
     except PilekitError as error:

@@ -1,4 +1,4 @@
-"""What a config asks of the device that trains, checked before anything lies on it."""
+"""Checks that the device can do what a config asks for, before anything is placed on it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pilekit.train.config import TrainConfig
 def check_device(config: TrainConfig, device: torch.device) -> None:
     """Raise PilekitError, naming the field and what to set, if `device` cannot do what `config` asks for.
 
-    bf16 is asked of GPUs that have it (NVIDIA's from 2020 on); to compile, a GPU needs triton and a CPU a C++ compiler.
-    All else runs on any device.
+    bf16 needs a GPU that has it (NVIDIA's from 2020 on), or a CPU. To compile, a GPU needs triton and a CPU a C++
+    compiler. Everything else runs on any device.
     """
     on_gpu = device.type == "cuda"
     if config.precision.dtype == "bf16" and on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -23,7 +23,7 @@ def check_device(config: TrainConfig, device: torch.device) -> None:
 
 
 def _lacks_for_compiling(*, on_gpu: bool) -> str | None:
-    """What torch.compile misses here and what to do about it; None if nothing."""
+    """What torch.compile lacks here, with the remedy; None if nothing."""
     if on_gpu:
         from torch.utils._triton import has_triton
 

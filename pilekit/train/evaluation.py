@@ -1,12 +1,12 @@
-"""Bits per byte while a model trains: the figures of `pilekit bpb`, whatever the number of ranks.
+"""Bits per byte during training: the same figures as `pilekit bpb`, on any number of ranks.
 
 Every rank reads and tokenizes the held-out documents, which costs little beside the model, and forms the same batches
-of windows as one process alone would. Only the forward passes are dealt out: in each round every rank makes one, of
-the next batches in turn. Batches hold about the same number of tokens, so ranks wait little for each other; and as a
-batch is the same whoever computes it, no figure depends on the number of ranks.
+of windows as a single process. Only the forward passes are divided: in each round, every rank computes one of the next
+batches. A batch is the same on whichever rank it runs, so no figure depends on the number of ranks. Batches hold about
+the same number of tokens, so ranks wait little for each other.
 
-Where parameters are sharded, a forward pass gathers them from all ranks, so all must make as many: a rank that is left
-without a batch in the last round repeats the last one, and nobody counts it.
+With sharded parameters, a forward pass gathers them from all ranks, so all ranks must make the same number of passes. A
+rank without a batch in the last round repeats the last batch, and its result is not counted.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from pilekit.train.config import TrainConfig
 
 
 class Evaluated(Protocol):
-    """What of an `Engine` is used here."""
+    """The part of an `Engine` that is used here."""
 
     @property
     def lm(self) -> CausalLM | MaskedLM:
-        """Its model."""
+        """The engine's model."""
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Within: the model predicts, all ranks in lock-step."""
+        """Within the block, the model predicts; all ranks make the same calls."""
 
 
 def open_held_out(config: TrainConfig) -> Corpus | None:
-    """What `train.eval_every` measures on: the shards of `train.eval_path`, else the val shards among `data.path`'s.
+    """The documents for `train.eval_every`: the shards of `train.eval_path`, or the val shards of `data.path`.
 
-    None where nothing is measured. PilekitError, naming the field, where there are no such shards.
+    None if nothing is measured. Raises PilekitError, naming the field, if there are no such shards.
     """
     train, data = config.train, config.data
     if not train.eval_every:
@@ -75,14 +75,14 @@ def evaluate(
     limit: int | None = None,
     on_error: OnError = "raise",
 ) -> BitsPerByte:
-    """`score_corpus` of the engine's model, all ranks taking part and all getting the same figures.
+    """`score_corpus` of the engine's model; all ranks take part and get the same figures.
 
     max_length   tokens in a window; None: as many as the model has positions
     limit        only the first so many documents of each subset; None: all
-    on_error     what a bad line does: see `bits_per_byte`
+    on_error     how to treat a bad line: see `bits_per_byte`
 
-    Training goes on afterwards as if nothing had been: no weight, gradient or random number is touched. PilekitError
-    for what is wrong with the corpus, and where a loss is no finite number; on all ranks.
+    Training continues afterwards unchanged: no weight, gradient or random number is touched. Raises PilekitError on all
+    ranks for a bad corpus, or if a loss is not finite.
     """
     assert isinstance(engine.lm, CausalLM), 'which "train.eval_every" needs'
     with engine.evaluating():
@@ -98,7 +98,7 @@ def evaluate(
 
 
 def shared_out(ranks: Ranks) -> Share:
-    """Forward passes dealt out to the ranks in turn, for `score_documents`; all ranks get all sums."""
+    """Divide forward passes among the ranks, for `score_documents`; all ranks get all sums."""
 
     def share(batches: Sequence[Windows], forward: Forward) -> Iterable[list[float]]:
         starts = [0, *accumulate(map(len, batches))]

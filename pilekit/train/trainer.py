@@ -1,12 +1,15 @@
 """The trainer: raw shards in, a trained model out, on one process or many.
 
-`Trainer.fit` is the whole loop, to be read from top to bottom. It rests on four rules. A step is one batch of the
-stream on each rank, and its loss the mean over all of their target tokens, so how it is cut into micro-batches and
-shared out among ranks changes nothing but rounding. Whatever is random in a step is drawn from (train.seed, step,
-rank), so no state of a generator needs saving. The stream's state is taken behind each batch that was trained on, so
-it is where the next step's batch begins. And what one rank finds wrong, or is asked to stop for, all of them hear in
-that step. Together they make a run that was stopped and continued the same, bit for bit, as one that was not (with as
-many ranks and threads, which a checkpoint records).
+`Trainer.fit` is the whole loop; read it from top to bottom. It rests on four rules:
+
+1. A step is one batch of the stream on each rank, and its loss is the mean over all their target tokens. So the number
+   of ranks and micro-batches changes nothing but rounding.
+2. Every random number of a step is drawn from (train.seed, step, rank). So no generator's state needs saving.
+3. The stream's state is taken after each batch that was trained on: it is where the next step's batch begins.
+4. If one rank fails or is asked to stop, all ranks hear of it in the same step.
+
+Together they make a run that was stopped and resumed equal, bit for bit, to a run that never stopped. This holds for
+the same number of ranks and threads, which a checkpoint records.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from pilekit.train.log.step_sums import StepSums
 from pilekit.train.log.tensorboard import check_tensorboard
 from pilekit.train.model.build import build_on, fingerprint
 from pilekit.train.model.export import export_model
-from pilekit.train.run_folder import RunFolder, check_start, open_run, run_of, take_config
+from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import failed_compilation, failed_step
 from pilekit.train.step.losses import count_targets
@@ -57,17 +60,17 @@ from pilekit.train.step.sharding import own_part
 logger = logging.getLogger(__name__)
 
 NO_UPDATE = Update(grad_norm=math.nan, skipped=True)
-"""Of a step without a token to predict, or whose loss is no number, which fp16 alone may go on from."""
+"""The update of a step that has no token to predict, or whose loss is not a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What `fit` came to.
+    """The result of `fit`.
 
-    step          optimizer steps done, those of earlier runs counted
-    tokens        tokens trained on in them, padding not counted
-    interrupted   whether Ctrl-C or SIGTERM ended it; the same command goes on
-    model         the model_dir, or None where steps are left
+    step          optimizer steps done, including those of earlier starts
+    tokens        tokens trained on in these steps, without padding
+    interrupted   whether Ctrl-C or SIGTERM ended it; the same command resumes
+    model         the model_dir, or None if steps are left
     last          the figures of the last step, or None if this call did none
     """
 
@@ -79,11 +82,11 @@ class Finished:
 
 
 class Trainer:
-    """Trains the model of a config on the shards of the config into the run folder `out`, as one rank of all.
+    """Trains the model of a config on its shards into the run folder `out`, as one rank of all.
 
-    Which rank it is, `ranks.join` tells: alone, under torchrun, or in a process group that stands already; all ranks
-    make the same calls. The constructor finds the shards, loads the tokenizer, builds the model and shares it out; what
-    is wrong with any of them is a PilekitError on all ranks, and nothing has been written. `fit` trains.
+    `ranks.join` finds the rank: alone, under torchrun, or in a process group that exists already. All ranks make the
+    same calls. The constructor finds the shards, loads the tokenizer, and builds and shards the model. Any error there
+    is a PilekitError on all ranks, with nothing written. `fit` trains.
     """
 
     def __init__(self, config: TrainConfig, out: str | Path = "runs/run") -> None:
@@ -95,7 +98,7 @@ class Trainer:
             ranks.on_rank0(check_tensorboard)
         self.config = config
         self.out = Path(out)
-        streams: list[PileStream] = []  # rank 0's comes first: it makes the indexes that shards lack
+        streams: list[PileStream] = []  # rank 0 comes first: it builds missing indexes
         ranks.on_rank0(lambda: streams.append(open_stream(config)))
         self.stream = ranks.on_all_ranks(lambda: streams[0] if streams else open_stream(config))
         self.tokenizer = self.stream.tokenizer
@@ -104,7 +107,7 @@ class Trainer:
         lm = build_on(ranks, config.model, self.tokenizer, seq_len=seq_len, seed=config.train.seed, objective=objective)
         if config.data.attention == "document" and not ranks.on_rank0(lambda: _keeps_documents_apart(lm, seq_len)):
             raise ranks.error(
-                f"a {visible(lm.model.config.model_type, 60)} model does not keep the documents of a row apart; "
+                f"a {visible(lm.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
                 f'set data.attention = "{"row" if objective == "mlm" else "causal"}"'
             )
         self.engine = build_engine(lm, config, ranks)
@@ -115,9 +118,9 @@ class Trainer:
     def fit(self, on_step: Callable[[StepMetrics], None] | None = None) -> Finished:
         """Train up to the config's steps, from the run's newest checkpoint if there is one, and write `model/`.
 
-        `on_step` is called after every step, on every rank; a PilekitError that it raises on any ends the run on all.
-        Ctrl-C and SIGTERM end the step, save it and return. A loss or a gradient that is not a number is a PilekitError
-        that names the step and its documents.
+        `on_step` is called after every step, on every rank; if it raises a PilekitError on any rank, all ranks raise.
+        Ctrl-C and SIGTERM finish the step, save it and return. If a loss or a gradient is not a number, a PilekitError
+        names the step and its documents.
         """
         config, ranks, engine, steps = self.config, self.ranks, self.engine, self.config.steps
         with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:
@@ -133,17 +136,18 @@ class Trainer:
                                 batch, targets, tokens = self._next(batches)
                             waited = time.perf_counter() - started
 
-                            lr = self._learning_rate(done)
+                            lr = self._learning_rate(done.step - done.skipped)
                             torch.manual_seed(seed_of_step(config.train.seed, done.step, ranks.rank))
                             nll = self._accumulate_gradients(batch, targets)
-                            sums = self._sums(nll, batch, waited)
+                            memory, names = step_memory(ranks.device), self.stream.subset_names
+                            sums = StepSums.over(ranks, nll, batch, names, waited=waited, memory=memory)
                             scale = engine.loss_scale.value if engine.loss_scale else None
                             with part("checkpoint"):
                                 checkpoints.before_update()
                             is_sound = targets > 0 and (scale or math.isfinite(sums.loss))
                             update = engine.update(lr) if is_sound else NO_UPDATE
                             if update.skipped and targets and not scale:
-                                self._secure(checkpoints, done, saved)  # so that the command can go on from there
+                                self._save_before_raising(checkpoints, done, saved)
                                 saved = done.step
                                 bad = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
                                 raise failed_step(run, ranks, *bad, peek=self._peek(checkpoints, done.step + 1))
@@ -166,11 +170,11 @@ class Trainer:
                                     self._save(checkpoints, done)
                                     saved = done.step
                 except PilekitError:
-                    self._secure(checkpoints, done, saved)
+                    self._save_before_raising(checkpoints, done, saved)
                     raise
                 if done.step > saved:
                     self._save(checkpoints, done)
-                finished = done.step >= steps  # more, where there are fewer to do than before
+                finished = done.step >= steps  # a run may have more steps than its new config
                 if finished and (metrics is not None or not ranks.on_rank0(run.model.exists)):
                     weights = dict(engine.full_parameters())
                     toml = to_toml(config)
@@ -179,17 +183,17 @@ class Trainer:
             return Finished(done.step, done.tokens, not finished, run.model if finished else None, metrics)
 
     def _is_asked_to_stop(self, interrupted: bool, failed: PilekitError | None) -> bool:
-        """Whether any rank was; all raise what any rank's step `failed` with after it had been done."""
-        asked = self.ranks.all_max(2 if failed else int(interrupted))
-        if asked == 2:
+        """Whether any rank was interrupted. If a rank failed after its last step, all raise that error."""
+        request = self.ranks.all_max(2 if failed else int(interrupted))
+        if request == 2:
             self.ranks.on_all_ranks(lambda: _raise(failed))
-        return asked == 1
+        return request == 1
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
-        """This rank's batch of the next step, and how many targets and tokens all ranks' batches have.
+        """This rank's batch of the next step, and the number of targets and tokens of all ranks' batches.
 
-        A step may have no target: one document a row, the shortest of each window first, and these empty. PilekitError
-        if whole windows have none: there is nothing to learn in such a corpus.
+        A step may have no target: with one document per row, the shortest of each window come first, and these may be
+        empty. If whole windows have no target, there is nothing to learn, and this raises PilekitError.
         """
         batch, error = None, None
         try:
@@ -197,8 +201,8 @@ class Trainer:
             own = [count_targets(batch, self.config.train.objective), int((batch["doc_ids"] >= 0).sum()), 0]
         except PilekitError as raised:
             error, own = raised, [0, 0, 1]
-        targets, tokens, failed = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
-        if failed:
+        targets, tokens, failures = map(int, self.ranks.sum(torch.tensor(own, dtype=torch.float64)).tolist())
+        if failures:
             self.ranks.on_all_ranks(lambda: _raise(error))
         self._without_targets = 0 if targets else self._without_targets + 1
         most = min(max(10, 2 * self.config.data.window), self.config.steps)
@@ -210,18 +214,16 @@ class Trainer:
         assert batch is not None
         return batch, targets, tokens
 
-    def _learning_rate(self, done: Progress) -> float:
-        """Of the next step; one that was skipped has not counted."""
+    def _learning_rate(self, updates: int) -> float:
+        """The learning rate after so many updates of the weights; skipped steps do not count."""
         config = self.config
-        return learning_rate(
-            done.step - done.skipped, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule
-        )
+        return learning_rate(updates, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule)
 
     def _accumulate_gradients(self, batch: Batch, targets: int) -> torch.Tensor:
-        """Add up, micro-batch by micro-batch, the gradient of the mean loss over all targets of the step.
+        """Add up, micro-batch by micro-batch, the gradient of the mean loss over all `targets` of the step.
 
-        Returns the losses of this rank's targets, float32, as `clm_loss` or `mlm_loss` gives them. Where no rank has a
-        target, nothing is computed, and there are none.
+        Returns the losses of this rank's targets, float32, as `clm_loss` or `mlm_loss` gives them. If no rank has a
+        target, nothing is computed and the result is empty.
         """
         if targets == 0:
             return torch.empty(len(batch["labels"]), 0)
@@ -233,18 +235,12 @@ class Trainer:
             nlls.append(self.engine.forward_backward(part, scale=self.ranks.world_size / targets, last=last))
         return torch.cat(nlls).cpu()
 
-    def _sums(self, nll: torch.Tensor, batch: Batch, waited: float) -> StepSums:
-        """What the step came to on all ranks."""
-        memory = step_memory(self.ranks.device)
-        names = self.stream.subset_names
-        return StepSums.over(self.ranks, nll, batch, names, waited=waited, memory=memory)
-
     def _peek(self, checkpoints: Checkpoints, step: int) -> str:
-        """The command that shows the documents of a step, counted from 1."""
+        """The command that shows the documents of a step (from 1)."""
         return inspect_step_command(self.config, self.stream, step, checkpoints.before(step))
 
     def _is_measured(self, step: int) -> bool:
-        """Whether bits per byte are measured after this step: after every so many, and after the last."""
+        """Whether bits per byte are measured after this step: every `train.eval_every` steps, and after the last."""
         return self.held_out is not None and (step % self.config.train.eval_every == 0 or step == self.config.steps)
 
     def _bits_per_byte(self) -> StepBitsPerByte:
@@ -255,11 +251,10 @@ class Trainer:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[RunFolder, Checkpoints, Iterator[Batch]]]:
-        """The run's folder, which rank 0 holds, its checkpoints, and this rank's batches; until the block ends."""
+        """The run's folder, which rank 0 locks, its checkpoints, and this rank's batches, until the block ends."""
         config, ranks = self.config, self.ranks
         with ExitStack() as opened:
-            ranks.on_rank0(lambda: _nothing(opened.enter_context(open_run(self.out, config))))
-            run = run_of(self.out, config)
+            run = ranks.on_rank0(lambda: opened.enter_context(open_run(self.out, config)))
             checkpoints = Checkpoints(
                 *(run.checkpoints, run.latest_file, ranks),
                 keep_last=config.checkpoint.keep_last,
@@ -285,7 +280,7 @@ class Trainer:
                 raise
 
     def _begin(self, run: RunFolder, checkpoints: Checkpoints) -> Progress:
-        """What is done so far; weights, optimizer and stream are put where they were then."""
+        """Load the newest checkpoint, if there is one, into weights, optimizer and stream; returns the progress."""
         config, ranks, engine = self.config, self.ranks, self.engine
         folder, name = checkpoints.newest(), visible(str(run.path))
         ranks.on_rank0(lambda: check_start(run, config))
@@ -293,7 +288,7 @@ class Trainer:
             folder = Path(config.checkpoint.resume)
         if folder is None:
             if self._has_trained:
-                raise ranks.error("this Trainer has trained already, and nothing of it was saved; make a new one")
+                raise ranks.error("this Trainer has trained already, and nothing was saved; make a new one")
             ranks.on_rank0(lambda: take_config(run, config, None))
             self._has_trained = True
             return Progress(0, 0, self.stream.state_dict(), torch.get_num_threads(), self._model)
@@ -301,14 +296,14 @@ class Trainer:
         done = engine.load(partial(checkpoints.load, folder))
         if done.model != self._model:
             raise ranks.error(
-                f"{name}: its checkpoint is of a model of another configuration; put the config.json back that it was "
-                "begun with, or name another folder with --out"
+                f"{name}: its checkpoint is of a model of another configuration; put back the config.json that it "
+                "started with, or name another folder with --out"
             )
         try:
             ranks.on_all_ranks(lambda: self.stream.load_state_dict(done.stream))
         except PilekitError as error:
             raise ranks.error(
-                f"{name}: cannot go on with other data ({error}); give [data] as it was, or name another folder with "
+                f"{name}: cannot resume with other data ({error}); give [data] as it was, or name another folder with "
                 "--out"
             ) from error
         if engine.loss_scale is not None and done.loss_scale is not None:
@@ -316,12 +311,12 @@ class Trainer:
         ranks.on_rank0(lambda: take_config(run, config, folder))
         if done.world_size == ranks.world_size and done.threads != torch.get_num_threads():
             if ranks.is_first:
-                logger.warning("computing with %d threads, as the checkpoint was made with", done.threads)
+                logger.warning("computing with %d threads, as when the checkpoint was made", done.threads)
             torch.set_num_threads(done.threads)
         return replace(done, stream=self.stream.state_dict())
 
-    def _secure(self, checkpoints: Checkpoints, done: Progress, saved: int) -> None:
-        """What is done is saved when a step fails, which has changed nothing; what the failure says counts."""
+    def _save_before_raising(self, checkpoints: Checkpoints, done: Progress, saved: int) -> None:
+        """Save the steps done so far when a step has failed. A second error is dropped in favour of the first."""
         with suppress(PilekitError):
             if done.step > saved:
                 self._save(checkpoints, done)
@@ -348,7 +343,7 @@ class Trainer:
 def figures(
     done: Progress, sums: StepSums, update: Update, *, lr: float, scale: float | None, tokens: int, seconds: float
 ) -> StepMetrics:
-    """What metrics.jsonl has of the step that is the last of `done`; it had `tokens` and took `seconds`."""
+    """The line of metrics.jsonl for the last step of `done`, which had `tokens` and took `seconds`."""
     return StepMetrics(
         step=done.step,
         loss=sums.loss if math.isfinite(sums.loss) else None,
@@ -365,28 +360,24 @@ def figures(
     )
 
 
-def error_of(metrics: StepMetrics, *told: Callable[[StepMetrics], object] | None) -> PilekitError | None:
-    """Tell these, in order, of a step; what they fail with, for all ranks to hear before the next step."""
+def error_of(metrics: StepMetrics, *listeners: Callable[[StepMetrics], object] | None) -> PilekitError | None:
+    """Call the listeners, in order, with a step's figures. Returns the first error, which all ranks must hear of."""
     try:
-        for tell in told:
-            if tell is not None:
-                tell(metrics)
+        for listener in listeners:
+            if listener is not None:
+                listener(metrics)
     except PilekitError as error:
         return error
     return None
 
 
 def seed_of_step(seed: int, step: int, rank: int = 0) -> int:
-    """What torch's generators are seeded with for `step` (from 0) on a rank: any two are unrelated."""
+    """The seed of torch's generators for `step` (from 0) on a rank; any two seeds are unrelated."""
     return xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode() if rank else f"{seed} {step}".encode())
 
 
 def _keeps_documents_apart(lm: CausalLM | MaskedLM, seq_len: int) -> bool:
     return keeps_documents_apart(lm, seq_len) if isinstance(lm, MaskedLM) else isolates_documents(lm)
-
-
-def _nothing(opened: object) -> None:
-    """What cannot be sent to the other ranks stays here."""
 
 
 def _raise(error: PilekitError | None) -> None:

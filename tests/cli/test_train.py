@@ -107,7 +107,7 @@ def test_a_wrong_config_is_one_line_before_any_rank_starts(
     monkeypatch.setattr("pilekit.train.launch.launch.launch", lambda *arguments: pytest.fail("it was launched"))
     for options, message in (
         (["--nproc-per-node", "3"], "train.global_batch_size = 4: 3 ranks cannot share it"),
-        (["--nproc-per-node", "2", "--resume", "nowhere"], 'checkpoint.resume = "nowhere": is no checkpoint'),
+        (["--nproc-per-node", "2", "--resume", "nowhere"], 'checkpoint.resume = "nowhere": is not a checkpoint'),
         (["--set", "data.path=nowhere"], "nowhere: no such file or folder"),
         (["--set", "data.tokenizer=nowhere"], "no tokenizer 'nowhere'"),
         (["--set", 'data.subsets=["ArXif"]'], "ArXiv"),

@@ -152,3 +152,11 @@ def test_the_tokenizer_of_a_model(made: Path) -> None:
     config = msgspec.structs.replace(config, model=ModelConfig(path="a model"))
     stream = open_stream(config_of(made))
     assert shlex.split(inspect_step_command(config, stream, 1))[3:5] == ["--tokenizer", "a model"]
+
+
+def test_wrong_lanes_are_refused(made: Path) -> None:
+    words = ["stream", str(made / "a corpus"), "--tokenizer", str(made / "tokenizer"), "--explain", "--lanes"]
+    for lanes in ("3", "a,b", "3,4,5", "-1,2", "9999999999,1"):
+        result = CliRunner().invoke(pilekit, [*words, lanes])
+        assert result.exit_code == 2
+        assert "such as 32,4" in result.output

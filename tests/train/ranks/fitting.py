@@ -1,0 +1,153 @@
+"""Whole runs on real process groups: functions for each rank, and comparisons of their results."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from pilekit.engine.ranks import join
+from pilekit.errors import PilekitError
+from pilekit.tokenize import load_tokenizer
+from pilekit.train.config import load_config
+from pilekit.train.log.metrics import StepMetrics
+from pilekit.train.trainer import Trainer
+from tests.train.checkpoint.saving import state_of
+
+Array = npt.NDArray[Any]
+Record = dict[str, Any]
+
+TIMEOUT = 240.0
+"""Seconds for each call of ranks: a hang is a failure."""
+STEPS = 6
+
+RARE = 60
+"""The number of that document."""
+
+
+@dataclass
+class Seen:
+    """What one rank saw of a run."""
+
+    rows: list[list[list[int]]] = field(default_factory=list)
+    """For each step that began: the input_ids that this rank trained on."""
+    steps: list[int] = field(default_factory=list)
+    """The steps for which `on_step` was called."""
+    finished: tuple[int, bool] | None = None
+    error: str | None = None
+    state: dict[str, Array] = field(default_factory=dict)
+    """The whole state at the end, on rank 0."""
+
+
+def fit(
+    made: Path,
+    out: Path,
+    changes: Sequence[str],
+    stop: int | None = None,
+    also: Callable[[StepMetrics], None] = lambda metrics: None,
+) -> Seen:
+    """Train; after step `stop`, only the last rank gets a Ctrl-C. `also` is called after each step."""
+    ranks, seen = join(), Seen()
+
+    def on_step(metrics: StepMetrics) -> None:
+        seen.steps.append(metrics.step)
+        if metrics.step == stop and ranks.rank == ranks.world_size - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        also(metrics)
+
+    try:
+        ours = Trainer(load_config(made / "run.toml", changes), out)
+        note_rows(ours, seen.rows)
+        finished = ours.fit(on_step)
+        seen.finished = finished.step, finished.interrupted
+        state = state_of(*cast("Any", ours.engine.state()))
+        if ranks.is_first:
+            seen.state = {name: tensor.numpy() for name, tensor in state.items()}
+    except PilekitError as error:
+        seen.error = str(error)
+    return seen
+
+
+def note_rows(ours: Trainer, steps: list[list[list[int]]]) -> None:
+    """Append the token ids of each step to `steps`, as the engine receives them."""
+    forward_backward, begins = ours.engine.forward_backward, [True]
+
+    def noting(rows: Mapping[str, torch.Tensor], *, scale: float, last: bool) -> torch.Tensor:
+        if begins[0]:
+            steps.append([])
+        steps[-1] += rows["input_ids"].tolist()
+        begins[0] = last
+        return forward_backward(rows, scale=scale, last=last)
+
+    cast("Any", ours.engine).forward_backward = noting
+
+
+def fit_each(made: Path, runs: Sequence[tuple[Path, Sequence[str]]]) -> list[Seen]:
+    """Several runs, one after another: one message instead of many."""
+    return [fit(made, out, changes) for out, changes in runs]
+
+
+def fit_in_parts(made: Path, out: Path, changes: Sequence[str], stops: Sequence[int]) -> list[Seen]:
+    """A run that is interrupted after each of these steps and ends in the last part."""
+    parts = [fit(made, out, changes, stop) for stop in stops]
+    assert [part.finished for part in parts] == [(stop, True) for stop in stops]
+    return [*parts, fit(made, out, changes)]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def assert_close(ours: list[Record], theirs: list[Record], *, loss: float, grad_norm: float) -> None:
+    """Losses and norms agree up to relative differences, all other figures exactly."""
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for key in one.keys() - {"loss", "loss_by_subset", "grad_norm"}:
+            assert one[key] == other[key], key
+        assert one["loss"] == pytest.approx(other["loss"], rel=loss), one["step"]
+        assert one["loss_by_subset"] == pytest.approx(other["loss_by_subset"], rel=loss), one["step"]
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=grad_norm), one["step"]
+
+
+def rows_of_steps(seen: Sequence[Seen]) -> list[list[list[int]]]:
+    """The rows of all ranks in each step, sorted, so that the number of ranks does not matter."""
+    return [sorted(row for part in parts for row in part) for parts in zip(*(one.rows for one in seen), strict=True)]
+
+
+def assert_same_state(one: dict[str, Array], other: dict[str, Array]) -> None:
+    assert one
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype, name
+        assert np.array_equal(one[name], other[name]), name
+
+
+def case(dtype: str, zero: int, micro: int) -> tuple[str, ...]:
+    clip_norm = "inf" if dtype == "bf16" else "0.5"
+    sections = (f"precision.dtype={dtype}", f"parallel.zero={zero}", f"train.micro_batch_size={micro}")
+    return (*sections, f"train.clip_norm={clip_norm}")
+
+
+def omega(made: Path) -> int:
+    """The first byte of Ω, which nothing else in that corpus has."""
+    return int(load_tokenizer(made / "tokenizer").encode_batch(["Ω"])[0][0])
+
+
+def step_and_rank(seen: Sequence[Seen], token: int) -> tuple[int, int]:
+    """Where the token was first trained on; steps counted from 1."""
+    places = (
+        (step, rank)
+        for step, parts in enumerate(zip(*(part.rows for part in seen), strict=True), 1)
+        for rank, rows in enumerate(parts)
+        if any(token in row for row in rows)
+    )
+    return next(places)

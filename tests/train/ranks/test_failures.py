@@ -1,0 +1,321 @@
+"""If one rank fails or has nothing to learn from, all ranks stop, or skip the step, together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+from torch import distributed as dist
+
+from pilekit.engine.ranks import join
+from pilekit.errors import PilekitError
+from pilekit.stream.read import plan
+from pilekit.train.checkpoint.manifest import read_state
+from pilekit.train.config import load_config
+from pilekit.train.data import open_stream
+from pilekit.train.log.metrics import StepMetrics
+from pilekit.train.step.sharding import own_part
+from pilekit.train.trainer import Trainer
+from tests.process_groups import ProcessGroups
+from tests.small_disk import small_disk
+from tests.train.checkpoint.saving import Warned
+from tests.train.ranks.fitting import (
+    RARE,
+    STEPS,
+    TIMEOUT,
+    Array,
+    Record,
+    Seen,
+    assert_same_state,
+    case,
+    files_of,
+    fit,
+    fit_in_parts,
+    note_rows,
+    omega,
+    step_and_rank,
+)
+from tests.train.runs import lines
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def fit_shard_after_shard(made: Path, out: Path, changes: Sequence[str]) -> Seen:
+    """As if the shards were long and in one frame each: every rank reads its own, as it goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "HELD_BYTES", 0)
+        patch.setattr(plan, "MOST_DECODED", 0)
+        return fit(made, out, changes)
+
+
+def test_a_bad_line_on_one_rank_ends_all(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+    """The line comes so late that a whole piece of the shard is read before it."""
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(["the", "quick", "brown fox", "12345"], k=10)) for _ in range(60)]
+    good = [json.dumps({"text": text, "meta": {"pile_set_name": "Github"}}) for text in texts]
+    others = [json.dumps({"text": "x" * (1 << 20), "meta": {"pile_set_name": "ArXiv"}})] * 5
+    broken = [*good[:16], *others, '{"text": 5, "meta": {"pile_set_name": "Github"}}', *good[16:]]
+    (tmp_path / "corpus").mkdir()
+    for number, shard in enumerate((good, broken)):
+        raw = zstandard.compress("\n".join([*shard, ""]).encode())
+        (tmp_path / f"corpus/0{number}.jsonl.zst").write_bytes(raw)
+    group, run = process_group(2), tmp_path / "run"
+    changes = (f"data.path={tmp_path}/corpus", "data.subsets=['Github']", "data.window=4", "parallel.zero=2")
+    first, second = group.run(
+        fit_shard_after_shard, made, run, (*changes, "train.steps=60", "checkpoint.every=1000"), timeout=TIMEOUT
+    )
+    assert first.error is not None
+    assert first.error == second.error
+    assert "01.jsonl.zst" in first.error
+    assert "line 22" in first.error
+    done = len(first.steps)
+    assert first.steps == second.steps == list(range(1, done + 1))
+    assert len(first.rows) == len(second.rows) == done > 1
+    # the finished steps are saved
+    assert (run / "latest").read_text().strip() == f"checkpoints/step-{done}"
+    assert [record["step"] for record in lines(run)] == first.steps
+    onwards = (*changes, "data.on_error=skip", f"train.steps={done + 3}")
+    for part in group.run(fit_shard_after_shard, made, run, onwards, timeout=TIMEOUT):
+        assert (part.error, part.steps) == (None, [done + 1, done + 2, done + 3])
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("fp32", 3), pytest.param("bf16", 0, marks=pytest.mark.slow)])
+def test_a_nan_loss_on_one_rank_ends_all(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, rare: tuple[str, ...], dtype: str, zero: int
+) -> None:
+    group, run = process_group(2), tmp_path / "run"
+    changes = (*rare, f"precision.dtype={dtype}", f"parallel.zero={zero}", "train.steps=20", "checkpoint.keep_last=1")
+    first, second = group.run(fit, made, run, changes, timeout=TIMEOUT)
+    step, rank = step_and_rank([first, second], omega(made))
+    assert step > 1
+    assert first.error is not None
+    assert first.error == second.error
+    assert first.error.startswith(f"step {step}: the loss is nan, in rows with ")
+    assert first.steps == second.steps == list(range(1, step))
+    report = json.loads((run / f"failed-step-{step}.json").read_text())
+    assert [row["rank"] for row in report["rows"]] == [0] * 4 + [1] * 4
+    (bad,) = [row for row in report["rows"] if not row["finite"]]
+    assert bad["rank"] == rank
+    assert {"shard": "corpus.jsonl", "number": RARE} in bad["documents"]
+    assert f"corpus.jsonl document {RARE}" in first.error
+    # the step changed nothing, and the step before is saved: the run resumes there and fails again
+    assert [record["step"] for record in lines(run)] == first.steps
+    assert (run / "latest").read_text().strip() == f"checkpoints/step-{step - 1}"
+    told, _, command = first.error.partition("; the step's documents are shown by: ")
+    words = shlex.split(command)
+    assert Path(words[words.index("--state") + 1]).is_dir()
+    for again in group.run(fit, made, run, changes, timeout=TIMEOUT):
+        assert again.steps == []
+        assert again.error is not None
+        assert again.error.partition("; the step's")[0] == told
+
+
+def fit_on_a_disk_that_fills(
+    made: Path, out: Path, changes: Sequence[str], full: range, stop: int | None = None
+) -> tuple[Seen, list[str]]:
+    """The disk of `out` has no block free in the steps of `full`; also, what pilekit has warned of."""
+    filler, warned = out.parent / "filler", Warned()
+
+    def fill(metrics: StepMetrics) -> None:
+        if join().is_first and metrics.step + 1 == full.start:
+            with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+        if join().is_first and metrics.step + 1 == full.stop:
+            filler.unlink()
+
+    logging.getLogger("pilekit").addHandler(warned)
+    try:
+        return fit(made, out, changes, stop, fill), warned.lines
+    finally:
+        logging.getLogger("pilekit").removeHandler(warned)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is a file system of its own, with room for a run but not for its checkpoints."""
+    with small_disk(tmp_path / "small", 1 << 20) as disk:
+        if disk.limit is not None:
+            pytest.skip("no file system may be mounted here")
+        yield disk.path
+
+
+def test_all_ranks_hear_of_metrics_that_a_full_disk_refused(
+    made: Path, tmp_path: Path, small: Path, process_group: ProcessGroups
+) -> None:
+    """The run was interrupted; its last step is saved, and it can resume."""
+    group, run = process_group(2), small / "run"
+    changes = ("train.steps=32", f"checkpoint.dir={tmp_path}/checkpoints", "checkpoint.every=100")
+    (first, _), (second, _) = group.run(fit_on_a_disk_that_fills, made, run, changes, range(5, 99), 30, timeout=TIMEOUT)
+    assert first.error is not None
+    assert first.error == second.error
+    told = re.fullmatch(
+        rf"{run}/metrics\.jsonl: cannot be written: No space left on device; it lacks the figures from step (\d+) on, "
+        "nothing else is lost; make room before the run resumes",
+        first.error,
+    )
+    assert told is not None
+    assert 5 <= int(told[1]) <= 25
+    (small / "filler").unlink()
+    for part in group.run(fit, made, run, changes, timeout=TIMEOUT):
+        assert (part.error, part.steps) == (None, [31, 32])
+    assert [record["step"] for record in lines(run)] == [*range(1, int(told[1])), 31, 32]
+
+
+def fit_and_refuse(made: Path, out: Path, changes: Sequence[str], at: int, rank: int) -> Seen:
+    """The listener of one rank fails after a step."""
+
+    def refuse(metrics: StepMetrics) -> None:
+        if metrics.step == at and join().rank == rank:
+            raise PilekitError(f"rank {rank} does not like step {at}")
+
+    return fit(made, out, changes, also=refuse)
+
+
+@pytest.mark.parametrize(("at", "rank"), [(3, 1), pytest.param(STEPS, 0, marks=pytest.mark.slow)])
+def test_an_error_of_a_listener_on_one_rank_ends_all(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, at: int, rank: int
+) -> None:
+    group, run = process_group(2), tmp_path / "run"
+    for part in group.run(fit_and_refuse, made, run, (), at, rank, timeout=TIMEOUT):
+        assert part.error == f"rank {rank} does not like step {at}"
+        assert part.steps == list(range(1, at + 1))
+    assert (run / "latest").read_text().strip() == f"checkpoints/step-{at}"
+    assert [record["step"] for record in lines(run)] == list(range(1, at + 1))
+    for part in group.run(fit, made, run, (), timeout=TIMEOUT):
+        assert (part.finished, part.steps) == ((STEPS, False), list(range(at + 1, STEPS + 1)))
+
+
+def collectives_of(made: Path, out: Path, changes: Sequence[str]) -> int:
+    """The number of messages between ranks in a run."""
+    calls = 0
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += options.get("group") is join().control
+            return function(*arguments, **options)
+
+        return count
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "all_gather_object", "broadcast_object_list"):
+            patch.setattr(dist, name, counting(getattr(dist, name)))
+        assert fit(made, out, changes).error is None
+    return calls
+
+
+def test_a_step_costs_four_messages(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+    """Targets and tokens, the losses, the gradient's norm, and whether to stop."""
+    counts = [
+        process_group(2).run(
+            collectives_of, made, tmp_path / f"{steps}", (f"train.steps={steps}", "checkpoint.every=99")
+        )
+        for steps in (3, 10)
+    ]
+    assert [ten - three for three, ten in zip(*counts, strict=True)] == [4 * 7] * 2
+
+
+def fit_and_note_weights(made: Path, out: Path, changes: Sequence[str]) -> tuple[Seen, list[Array]]:
+    """After each step the numbers of all weights that this rank holds."""
+    held: list[Array] = []
+    ours = Trainer(load_config(made / "run.toml", changes), out)
+    seen = Seen()
+    note_rows(ours, seen.rows)
+
+    def note(metrics: StepMetrics) -> None:
+        seen.steps.append(metrics.step)
+        parameters = ours.engine.lm.model.parameters()
+        held.append(torch.cat([own_part(parameter).detach().flatten() for parameter in parameters]).numpy())
+
+    finished = ours.fit(note)
+    seen.finished = finished.step, finished.interrupted
+    return seen, held
+
+
+@pytest.mark.parametrize(
+    ("world_size", "dtype", "zero"), [(2, "fp16", 0), pytest.param(1, "fp32", 3, marks=pytest.mark.slow)]
+)
+def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, world_size: int, dtype: str, zero: int
+) -> None:
+    """One document per row, many of them empty; the stream shows which steps have only empty ones."""
+    draw, shard = random.Random(3), tmp_path / "corpus.jsonl"
+    texts = [" ".join(draw.choices(["quick", "12345"], k=5)) if draw.random() < 0.6 else "" for _ in range(300)]
+    shard.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    given = ("data.packing=none", "data.window=4", "train.global_batch_size=2", "train.steps=12")
+    changes = (*given, *case(dtype, zero, 1), f"data.path={shard}", "precision.loss_scale=1024", "schedule.kind=linear")
+    group = process_group(world_size)
+    parts = group.run(fit_and_note_weights, made, tmp_path / "run", changes, timeout=TIMEOUT)
+
+    config = load_config(made / "run.toml", changes)
+    batches = islice(open_stream(config, world_size=1), 12)
+    empty = [bool((batch["labels"][:, 1:] == -100).all()) for batch in batches]
+    assert 2 < sum(empty) < 9
+    before: Record | None = None
+    for number, (is_empty, record) in enumerate(zip(empty, lines(tmp_path / "run"), strict=True)):
+        assert record["skipped"] == sum(empty[: number + 1])
+        assert (record["loss"] is None) == (record["grad_norm"] is None) == is_empty
+        assert (record["loss_by_subset"] == {}) == is_empty
+        assert record["loss_scale"] == (1024 if dtype == "fp16" else None)
+        taken = number - sum(empty[:number])
+        rate = 0.01 * (taken + 1) / 2 if taken < 2 else 0.01 * (1 - (taken - 2) / 10)
+        assert record["lr"] == pytest.approx(rate, rel=1e-12)
+        assert record["tokens"] > (0 if before is None else before["tokens"])
+        for _, held in parts:
+            if number:
+                assert np.array_equal(held[number], held[number - 1]) == is_empty
+        before = record
+    for seen, _ in parts:
+        assert seen.finished == (12, False)
+        assert len(seen.rows) == 12 - sum(empty)  # empty steps compute nothing
+    group.run(fit_in_parts, made, tmp_path / "parts", changes, [1 + empty.index(True), 7], timeout=TIMEOUT)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "run")
+    assert files_of(tmp_path / "parts/model") == files_of(tmp_path / "run/model")
+
+
+@pytest.mark.parametrize("zero", [3, pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)])
+def test_an_overflow_on_one_rank_skips_the_step_on_all_ranks(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, rare: tuple[str, ...], zero: int
+) -> None:
+    group = process_group(2)
+    scale = ("precision.loss_scale=1024", "precision.loss_scale_window=2", "precision.loss_scale_hysteresis=1")
+    changes = (*rare, *scale, "precision.dtype=fp16", f"parallel.zero={zero}", "train.steps=8")
+    whole = group.run(fit, made, tmp_path / "whole", changes, timeout=TIMEOUT)
+    assert [part.error for part in whole] == [None, None]
+    step, rank = step_and_rank(whole, omega(made))
+    assert rank == 1
+    assert 2 < step < 7
+    records = lines(tmp_path / "whole")
+    value, good, skipped = 1024.0, 0, 0
+    for record, before in zip(records, [None, *records[:-1]], strict=True):
+        overflows = record["step"] == step
+        assert record["loss_scale"] == value
+        good, skipped = (0, skipped + 1) if overflows else (good + 1, skipped)
+        value, good = (value / 2, 0) if overflows else (value * 2, 0) if good == 2 else (value, good)
+        assert record["skipped"] == skipped
+        assert (record["grad_norm"] is None) == (record["loss"] is None) == overflows
+        if before is not None and before["grad_norm"] is None:
+            assert record["lr"] == before["lr"]  # the schedule waits for the step that was skipped
+        elif before is not None and before["step"] > 2:
+            assert record["lr"] < before["lr"]
+    stops = [step - 1, step, step + 1]
+    in_parts = group.run(fit_in_parts, made, tmp_path / "parts", changes, stops, timeout=TIMEOUT)
+    assert lines(tmp_path / "parts") == records
+    assert_same_state(in_parts[0][-1].state, whole[0].state)
+    states = [read_state(tmp_path / run / "checkpoints/step-8").progress for run in ("whole", "parts")]
+    assert states[0] == states[1]
+    assert states[0].skipped == 1
+    assert states[0].loss_scale is not None
+    assert states[0].loss_scale["value"] == value

@@ -1,0 +1,139 @@
+"""A run on several ranks that is stopped and resumed equals one that never stopped."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pilekit.train.checkpoint import saving
+from pilekit.train.checkpoint.tensors import write_tensors
+from pilekit.train.config import load_config
+from pilekit.train.log.metrics import StepMetrics
+from pilekit.train.trainer import Trainer
+from tests.process_groups import ProcessGroups
+from tests.train.ranks.fitting import (
+    STEPS,
+    TIMEOUT,
+    assert_close,
+    assert_same_state,
+    case,
+    files_of,
+    fit,
+    fit_in_parts,
+    rows_of_steps,
+)
+from tests.train.runs import lines
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def check_resumed(
+    made: Path, folder: Path, process_group: ProcessGroups, world_size: int, changes: tuple[str, ...], seed: int
+) -> None:
+    group, last = process_group(world_size), f"checkpoints/step-{STEPS}"
+    stops = sorted(random.Random(seed).sample(range(1, STEPS), 2))
+    whole = group.run(fit, made, folder / "whole", changes, timeout=TIMEOUT)
+    in_parts = group.run(fit_in_parts, made, folder / "parts", changes, stops, timeout=TIMEOUT)
+    assert [one.finished for one in whole] == [(STEPS, False)] * world_size
+    for one, parts in zip(whole, in_parts, strict=True):
+        assert one.rows == [rows for part in parts for rows in part.rows]
+        assert one.steps == [step for part in parts for step in part.steps]
+    assert_same_state(in_parts[0][-1].state, whole[0].state)
+    assert lines(folder / "parts") == lines(folder / "whole")
+    assert files_of(folder / "parts" / last) == files_of(folder / "whole" / last)  # tensors, stream, loss scale
+    assert files_of(folder / "parts/model") == files_of(folder / "whole/model")
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("bf16", 3), pytest.param("fp32", 1, marks=pytest.mark.slow)])
+def test_a_resumed_run_equals_one_that_never_stopped(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, dtype: str, zero: int
+) -> None:
+    """Bit for bit, with dropout, stopped at random steps, with asynchronous checkpoints."""
+    changes = (f"model.config={made}/dropout", *case(dtype, zero, 2))
+    check_resumed(made, tmp_path, process_group, 2, changes, seed=zero)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "zero", "world_size"),
+    [("fp32", 0, 2), ("fp32", 2, 4), ("bf16", 1, 2), ("bf16", 2, 1), ("fp16", 3, 2), ("fp16", 0, 1)],
+)
+def test_resumed_in_any_precision_and_stage(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, dtype: str, zero: int, world_size: int
+) -> None:
+    changes = (f"model.config={made}/dropout", *case(dtype, zero, 1), "checkpoint.every=1", "data.packing=concat")
+    if dtype == "fp16":
+        changes += ("precision.loss_scale=16777216", "precision.loss_scale_window=2")
+    check_resumed(made, tmp_path, process_group, world_size, changes, seed=10 * world_size + zero)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[(2, 3), (1, 2), (2, 0)], pytest.param([(4, 3), (2, 0), (1, 2), (4, 1)], marks=pytest.mark.slow)],
+)
+def test_resumed_on_other_ranks_and_in_other_stages(
+    made: Path, tmp_path: Path, process_group: ProcessGroups, parts: list[tuple[int, int]]
+) -> None:
+    """Every step has the same rows, token for token; losses differ only by the order of sums."""
+    whole = process_group(1).run(fit, made, tmp_path / "whole", (), timeout=TIMEOUT)
+    rows = []
+    for number, (world_size, zero) in enumerate(parts, 1):
+        stop = number if number < len(parts) else None
+        seen = process_group(world_size).run(
+            fit, made, tmp_path / "parts", case("fp32", zero, 1), stop, timeout=TIMEOUT
+        )
+        assert [part.error for part in seen] == [None] * world_size
+        assert [part.finished for part in seen] == [(stop or STEPS, stop is not None)] * world_size
+        rows += rows_of_steps(seen)
+    assert rows == rows_of_steps(whole)
+    assert_close(lines(tmp_path / "parts"), lines(tmp_path / "whole"), loss=1e-5, grad_norm=1e-5)
+    for name, value in whole[0].state.items():
+        np.testing.assert_allclose(seen[0].state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def fit_and_leave(made: Path, out: Path) -> list[str]:
+    """Interrupt training while a checkpoint is being written; returns the checkpoints right after that."""
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(1.0)
+        write_tensors(*arguments)
+
+    def leave(metrics: StepMetrics) -> None:
+        if metrics.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "write_tensors", slowly)
+        with pytest.raises(KeyboardInterrupt):
+            Trainer(load_config(made / "run.toml"), out).fit(leave)
+    return [path.name for path in (out / "checkpoints").iterdir()]
+
+
+def test_training_again_finds_the_checkpoint_that_was_being_written(
+    made: Path, tmp_path: Path, process_group: ProcessGroups
+) -> None:
+    group, run = process_group(2), tmp_path / "run"
+    assert group.run(fit_and_leave, made, run, timeout=TIMEOUT) == [["step-2"]] * 2
+    for part in group.run(fit, made, run, (), timeout=TIMEOUT):
+        assert (part.error, part.steps) == (None, [3, 4, 5, 6])
+
+
+@pytest.mark.slow
+def test_workers_beside_ranks_change_nothing(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
+    """Any number of workers before and after a stop; rows that were read ahead are not lost."""
+    group = process_group(2)
+    whole = group.run(fit, made, tmp_path / "whole", (), timeout=TIMEOUT)
+    parts = [
+        group.run(fit, made, tmp_path / "parts", (f"data.workers={workers}",), stop, timeout=2 * TIMEOUT)
+        for workers, stop in ((2, 3), (1, None))
+    ]
+    assert [one.finished for part in parts for one in part] == [(3, True)] * 2 + [(STEPS, False)] * 2
+    for rank in range(2):
+        assert [rows for part in parts for rows in part[rank].rows] == whole[rank].rows
+    assert_same_state(parts[-1][0].state, whole[0].state)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
