@@ -10,17 +10,15 @@ the runs seen last; a run that it has forgotten costs time only, because rows ar
 
 Two documents of earlier runs (bit 63 of the rank clear) are no pair: neither can be removed.
 
-As many bands are read at a time as memory allows. Threads have bands of their own, because reading, picking and sorting
-release the GIL. The result is a sorted set, so neither memory nor threads change it. 20 million documents with 21 bands
-take about 30 s of CPU.
+Each thread has a band of its own, because reading, picking and sorting release the GIL. The result is a sorted set, so
+neither memory nor threads change it. 20 million documents with 21 bands take about 30 s of CPU.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +30,7 @@ from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import UInt64, mixed
-from pilekit.dedup.sketch.sketch_format import ROWS_PER_GROUP, key_column
+from pilekit.dedup.sketch.sketch_format import key_column
 from pilekit.engine import Advance, usable_cpus
 from pilekit.kernels import compiled
 
@@ -46,10 +44,6 @@ LONGEST_RUN = 1 << 18
 _OWN = np.uint64(1 << 63)
 _LEAST_MEMORY = 64 << 20
 """With less for each thread, more threads would only merge more."""
-_READ_PER_BAND = 3 * 8 * ROWS_PER_GROUP
-"""Bytes that reading a band's keys takes."""
-_SORTED_PER_DOCUMENT = 6
-"""Several bands are read at once if each then has this many bytes for each document to sort."""
 
 
 class Candidates:
@@ -91,21 +85,39 @@ def find_candidates(
     jobs       number of threads; None: the usable CPUs
     advance    receives the number of further keys read, of 2 * documents * bands in all
     """
-    # Three eighths for pairs and members, a half for bands, an eighth for the runs seen last and tables in flight.
+    # Three eighths for the rows found, a half for bands, an eighth for the runs seen last and tables in flight.
     half = memory // 2
     threads = max(1, min(usable_cpus() if jobs is None else jobs, bands.bands, half // _LEAST_MEMORY))
-    share = half // threads
     candidates = Candidates(population.documents, folder, 3 * memory // 8)
-    search = _Search(population, copies, folder, memory // 16, candidates, advance)
+    runs = max(1, min(population.documents, memory // 128))
+    seen: UInt64 = np.zeros(1 << (runs.bit_length() - 1), dtype=np.uint64)
+    lock, stopped = threading.Lock(), threading.Event()
+
+    def find(band: int) -> None:
+        rows = _sorted_keys(chunks, key_column(band), population.documents, folder, half // threads)
+        for keys, ranks in _whole_runs(rows):
+            found = _candidates_in(keys, ranks, seen)
+            with lock:
+                candidates.add(*found)
+
+    def chunks(column: str) -> Iterator[tuple[Ranks, UInt64]]:
+        """Ranks and keys of all documents but exact copies."""
+        for ranks, values in population.chunks([column]):
+            if stopped.is_set():
+                raise _Stopped
+            own = ~copies[ids_of(ranks)]
+            yield ranks[own], values[column][own]
+            if advance is not None:
+                advance(len(own))
+
     try:
         with ThreadPoolExecutor(threads) as pool:
-            groups = _groups(bands.bands, population.documents, threads, share)
             try:
-                for done in as_completed([pool.submit(search.find, group, share) for group in groups]):
+                for done in as_completed([pool.submit(find, band) for band in range(bands.bands)]):
                     done.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                search.stopped.set()
+                stopped.set()
                 raise
     except BaseException:
         candidates.rows.close()
@@ -113,74 +125,24 @@ def find_candidates(
     return candidates
 
 
-def _groups(bands: int, documents: int, threads: int, share: int) -> list[list[int]]:
-    """The bands in groups that a thread reads at once, in `share` bytes for each thread."""
-    most = max(1, share // (repeated_bytes(documents) + _SORTED_PER_DOCUMENT * documents + _READ_PER_BAND))
-    turns = -(-bands // (min(most, bands) * threads))
-    return [group.tolist() for group in np.array_split(np.arange(bands), min(bands, turns * threads))]
-
-
 class _Stopped(Exception):
     """Another thread has failed, or the run is interrupted."""
 
 
-class _Search:
-    """What the threads share."""
-
-    def __init__(
-        self,
-        population: Population,
-        copies: Flags,
-        folder: Path,
-        memory: int,
-        candidates: Candidates,
-        advance: Advance | None,
-    ):
-        self.population, self.copies, self.folder, self.advance = population, copies, folder, advance
-        self.candidates, self.lock, self.stopped = candidates, threading.Lock(), threading.Event()
-        runs = max(1, min(population.documents, memory // 8))
-        self.seen: UInt64 = np.zeros(1 << (runs.bit_length() - 1), dtype=np.uint64)
-
-    def find(self, bands: Sequence[int], memory: int) -> None:
-        """Find all candidates in these bands."""
-        with ExitStack() as stack:
-            for rows in self._sorts(bands, memory // len(bands) - _READ_PER_BAND, stack):
-                for keys, ranks in _whole_runs(rows.chunks()):
-                    self._check()
-                    found = _candidates_in(keys, ranks, self.seen)
-                    with self.lock:
-                        self.candidates.add(*found)
-                rows.close()
-
-    def _sorts(self, bands: Sequence[int], memory: int, stack: ExitStack) -> list[RowSort]:
-        """For each band the (key, rank) rows of all documents that may share their key."""
-        columns = [key_column(band) for band in bands]
-        size = min(repeated_bytes(self.population.documents), memory // 3)
-        tables = [repeated_table(size) for _ in bands]
-        for _, values in self._chunks(columns):
-            for column, table in zip(columns, tables, strict=True):
-                note_values(table, values[column])
-        sorts = [stack.enter_context(RowSort(self.folder, 2, memory - size)) for _ in bands]
-        for ranks, values in self._chunks(columns):
-            for column, table, rows in zip(columns, tables, sorts, strict=True):
-                some = may_be_repeated(table, values[column])
-                rows.add(np.stack([values[column][some], ranks[some]]))
-        return sorts
-
-    def _chunks(self, columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
-        """The population without exact copies."""
-        for ranks, values in self.population.chunks(columns):
-            self._check()
-            own = ~self.copies[ids_of(ranks)]
-            if not own.all():
-                ranks, values = ranks[own], {name: column[own] for name, column in values.items()}
-            yield ranks, values
-            if self.advance is not None:
-                self.advance(len(own) * len(columns))
-
-    def _check(self) -> None:
-        if self.stopped.is_set():
-            raise _Stopped
+def _sorted_keys(
+    chunks: Callable[[str], Iterator[tuple[Ranks, UInt64]]], column: str, documents: int, folder: Path, memory: int
+) -> Iterator[Table]:
+    """(key, rank) of all documents that may share their key with another one, ascending."""
+    size = min(repeated_bytes(documents), memory // 3)
+    table = repeated_table(size)
+    for _, keys in chunks(column):
+        note_values(table, keys)
+    with RowSort(folder, 2, memory - size) as rows:
+        for ranks, keys in chunks(column):
+            some = may_be_repeated(table, keys)
+            rows.add(np.stack([keys[some], ranks[some]]))
+        del table
+        yield from rows.chunks()
 
 
 def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:

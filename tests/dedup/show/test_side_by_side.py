@@ -99,10 +99,6 @@ def test_other_words_do() -> None:
         assert "No word differs." not in shown(one, other)
 
 
-def test_scripts_without_spaces_are_compared_by_character() -> None:
-    assert sizes("日本語のテキスト", "日本語テキスト") == [(True, 3, 3), (False, 1, 0), (True, 4, 4)]
-
-
 def test_endless_repetition_is_compared_at_once() -> None:
     for unit in ("a ", "a", "日", ". "):
         one, other = unit * 40_000, unit * 20_000 + "!" + unit * 20_000
@@ -133,14 +129,6 @@ def test_differences_are_marked_where_there_is_no_colour() -> None:
     assert line.strip().endswith("the [-small-] brown [-dog-]")
 
 
-def test_differences_are_coloured_where_there_is_colour() -> None:
-    out = shown("the big fox", "the small fox", colour=True)
-    assert "\x1b[1;32mbig" in out
-    assert "\x1b[1;31msmall" in out
-    assert "{+" not in out
-    assert "[-" not in out
-
-
 @pytest.mark.parametrize("colour", [False, True])
 def test_hostile_text_is_made_visible(colour: bool) -> None:
     hostile = "\x1b]0;title\x07 [bold]no markup[/bold] \x1b[2J\u202e \x9b31m"
@@ -148,23 +136,6 @@ def test_hostile_text_is_made_visible(colour: bool) -> None:
     ours = re.sub(r"\x1b\[[0-9;]*m", "", out)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", ours)
     assert "\\x1b]0;title\\x07 [bold]no markup[/bold] \\x1b[2J\\u202e" in ours
-
-
-@pytest.mark.parametrize("width", [30, 80, 200])
-def test_it_fits_and_is_short_whatever_the_texts(width: int) -> None:
-    drawn = random.Random(1)
-    words = [f"w{drawn.randrange(500)}" for _ in range(20_000)]
-    other = [drawn.choice(["x" * 500, "日本語" * 30, word, word + "\n" * 50, word]) for word in words]
-    out = shown(" ".join(words), " ".join(other), width=width).splitlines()
-    assert max(map(cells, out)) <= width
-    assert len(out) < 40_000 / width
-    assert width < 80 or re.search(r"⋯ and [\d,]+ more differences", "\n".join(out))
-
-
-def cells(line: str) -> int:
-    from rich.cells import cell_len
-
-    return cell_len(line)
 
 
 def test_what_is_alike_is_cut_short() -> None:
@@ -176,10 +147,3 @@ def test_what_is_alike_is_cut_short() -> None:
     assert "w487" not in out
     assert "w511" in out
     assert "w512" not in out
-
-
-def test_texts_without_a_difference_say_so() -> None:
-    for text in ("", "some words", "word " * 10_000):
-        out = shown(text, text)
-        assert "No word differs." in out
-        assert len(out.splitlines()) < 20

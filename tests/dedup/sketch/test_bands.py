@@ -10,21 +10,16 @@ import pytest
 from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.errors import PilekitError
-from tests.dedup.planted import EDITS, planted
 
 
-@pytest.mark.parametrize(
-    ("threshold", "num_perm", "expected"),
-    [
-        (0.8, 128, Bands(21, 6)),
-        (0.7, 128, Bands(26, 5)),
-        (1, 128, Bands(1, 128)),
-        (1, 1, Bands(1, 1)),
-        (0.1, 128, Bands(128, 1)),
-    ],
-)
-def test_known_choices(threshold: float, num_perm: int, expected: Bands) -> None:
-    assert choose_bands(threshold, num_perm) == expected
+def test_known_choices() -> None:
+    assert choose_bands(0.8, 128) == Bands(21, 6)
+    assert choose_bands(0.7, 128) == Bands(26, 5)
+    assert choose_bands(1, 128) == Bands(1, 128)
+    assert choose_bands(0.1, 128) == Bands(128, 1)
+    for threshold, num_perm in ((0, 128), (1.01, 128), (math.nan, 128), (0.8, 0)):
+        with pytest.raises(PilekitError):
+            choose_bands(threshold, num_perm)
 
 
 @pytest.mark.parametrize("num_perm", [1, 16, 100, 128, 256])
@@ -48,12 +43,6 @@ def test_the_most_rows_with_which_the_threshold_s_pairs_are_found(num_perm: int,
         assert num_perm - bands.rows < bands.num_perm < num_perm + bands.rows
 
 
-@pytest.mark.parametrize(("threshold", "num_perm"), [(0, 128), (-0.1, 128), (1.01, 128), (math.nan, 128), (0.8, 0)])
-def test_impossible_arguments_are_refused(threshold: float, num_perm: int) -> None:
-    with pytest.raises(PilekitError):
-        choose_bands(threshold, num_perm)
-
-
 def test_the_curve_is_one_line_that_tells_the_choice_and_what_it_finds() -> None:
     curve = Bands(21, 6).curve()
     assert curve.startswith("21 bands × 6 rows")
@@ -61,8 +50,8 @@ def test_the_curve_is_one_line_that_tells_the_choice_and_what_it_finds() -> None
     assert "\n" not in curve
 
 
-@pytest.mark.parametrize("bands", [choose_bands(0.8, 128), choose_bands(0.7, 128), Bands(4, 2)])
-@pytest.mark.parametrize("tenths", [3, 5, 6, 7, 8, 9])
+@pytest.mark.parametrize("bands", [choose_bands(0.8, 128), Bands(4, 2)])
+@pytest.mark.parametrize("tenths", [5, 7, 8])
 def test_pairs_are_found_as_often_as_promised(bands: Bands, tenths: int) -> None:
     """2,000 pairs of documents with just this similarity, their signatures and keys."""
     pairs, size = 2000, 40
@@ -78,13 +67,3 @@ def test_pairs_are_found_as_often_as_promised(bands: Bands, tenths: int) -> None
     expected = bands.probability(similarity)
     # One set of permutations for all pairs: their errors are correlated, so more than the binomial deviation.
     assert abs(found - expected) < 0.02 + 6 * math.sqrt(expected * (1 - expected) / pairs)
-
-
-def test_planted_similarities_spread_over_the_whole_range_for_every_edit() -> None:
-    documents = planted(600, alone=50)
-    assert len(documents.texts) == len(set(documents.texts)) == 1250
-    for edit in EDITS:
-        similarities = [pair.similarity for pair in documents.pairs if pair.edit == edit]
-        assert len(similarities) == 100
-        for least in (0.5, 0.6, 0.7, 0.8, 0.9):
-            assert sum(least <= similarity < least + 0.1 for similarity in similarities) >= 8

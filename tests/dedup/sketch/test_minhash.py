@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import numpy.typing as npt
-import pytest
 from datasketch import MinHash
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,15 +25,6 @@ def datasketch_signature(text: str, ngram: int, num_perm: int, seed: int) -> lis
     return sketch.hashvalues.tolist()
 
 
-@pytest.mark.parametrize(("num_perm", "seed"), [(1, 0), (2, 1), (126, 1), (128, 1), (130, 7), (300, 2**32 - 1)])
-def test_permutations_are_datasketch_s(num_perm: int, seed: int) -> None:
-    expected = MinHash(num_perm, seed, scheme="affine32").permutations
-    found = permutations(num_perm, seed)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.dtype == theirs.dtype == np.uint32
-        assert (ours == theirs).all()
-
-
 @given(
     st.lists(st.one_of(st.text(max_size=50), st.text("ab \u00e9", max_size=200)), min_size=1, max_size=6),
     st.integers(1, 8),
@@ -49,17 +37,12 @@ def test_signatures_equal_datasketch_s(texts: list[str], ngram: int, num_perm: i
     assert found.tolist() == [datasketch_signature(text, ngram, num_perm, seed) for text in texts]
 
 
-@pytest.mark.parametrize("shingles", [0, -1, 1, SHINGLES_AT_A_TIME, SHINGLES_AT_A_TIME + 3])
-def test_a_document_may_have_more_shingles_than_are_taken_at_a_time(shingles: int) -> None:
-    count = SHINGLES_AT_A_TIME + shingles
-    texts = ["before", " ".join(map(str, range(count + 4))), "behind it"]
-    assert len(reference.shingles(texts[1])) == count
-    found = signatures(*joined(texts), 5, *permutations(16))
-    assert found.tolist() == [datasketch_signature(text, 5, 16, 1) for text in texts]
-
-
-def test_signatures_of_no_documents() -> None:
-    assert signatures(*joined([]), 5, *permutations(128)).shape == (0, 128)
+def test_a_document_may_have_more_shingles_than_are_taken_at_a_time() -> None:
+    for count in (SHINGLES_AT_A_TIME - 1, SHINGLES_AT_A_TIME, SHINGLES_AT_A_TIME + 1, 2 * SHINGLES_AT_A_TIME):
+        texts = ["before", " ".join(map(str, range(count + 4))), "behind it"]
+        assert len(reference.shingles(texts[1])) == count
+        found = signatures(*joined(texts), 5, *permutations(16))
+        assert found.tolist() == [datasketch_signature(text, 5, 16, 1) for text in texts]
 
 
 @given(
@@ -96,15 +79,3 @@ def test_keys_of_many_random_bands_differ() -> None:
     parts = np.unique(band_keys(values, 1, 4)[0] >> np.uint64(60), return_counts=True)[1]
     assert len(parts) == 16
     assert 11_500 < parts.min() < parts.max() < 13_500
-
-
-def test_signatures_agree_as_often_as_the_documents_are_similar() -> None:
-    """Over 100 pairs and 128 permutations the standard deviation of the mean agreement is below 0.005."""
-    for shared, similarity in ((90, 90 / 110), (50, 50 / 150)):
-        texts = []
-        for pair in range(100):
-            common = [f"c{pair}x{i}" for i in range(shared)]
-            texts += [" ".join(common + [f"{side}{pair}x{i}" for i in range(100 - shared)]) for side in "ab"]
-        found = signatures(*joined(texts), 1, *permutations(128))
-        agreement = np.mean([(one == other).mean() for one, other in list(pairwise(found))[::2]])
-        assert abs(agreement - similarity) < 0.025
