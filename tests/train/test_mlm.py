@@ -1,14 +1,13 @@
-"""Masked language modelling: its loss against plain calls of models, and the trainer against a plain loop."""
+"""Masked language modelling: its models, and the trainer against a plain loop."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -22,22 +21,21 @@ from transformers import (
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, keeps_documents_apart
+from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.stream import PileStream
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import ModelConfig, load_config
-from pilekit.train.estimate import activation_bytes, estimate, head_bytes
+from pilekit.train.estimate import activation_bytes, head_bytes
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.model.build import build_model, model_shape
-from pilekit.train.step.losses import count_targets, mlm_loss, subset_sums
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_corpus, tiny_tokenizer
-from tests.tiny_masked import FAMILIES, PAD, called, config_of, made_of, tiny
+from tests.tiny_masked import FAMILIES, PAD, called, config_of, made_of
 from tests.tokenize.making import byte_level_bpe
 from tests.train.runs import interrupt_at, lines
-from tests.train.test_objectives import packed
+from tests.train.step.test_mlm_loss import masked, plain_nll
 from tests.train.test_trainer import OUTPUTS
 
 SEQ_LEN = 24
@@ -68,141 +66,38 @@ every = 2
 """
 
 
-def masked(lengths: Sequence[int], *, share: float = 0.3) -> Batch:
-    """Packed documents of which a share of the tokens is chosen."""
-    batch = packed(lengths)
-    draw = torch.Generator().manual_seed(1)
-    chosen = (torch.rand(batch["input_ids"].shape, generator=draw) < share) & (batch["doc_ids"] >= 0)
-    labels = batch["input_ids"].where(chosen, -100)
-    return {**batch, "labels": labels, "input_ids": batch["input_ids"].masked_fill(chosen, 2)}
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus, a tokenizer with a mask token, configs without and with dropout, and run.toml."""
+    folder = tmp_path_factory.mktemp("made")
+    tiny_corpus(folder / "corpus", shards=2, documents=60)
+    (folder / "tokenizer").mkdir()
+    byte_level_bpe(300, added=("<mask>",)).save(str(folder / "tokenizer" / "tokenizer.json"))
+    for family in FAMILIES:
+        config_of(family).save_pretrained(folder / family)
+    config_of("bert", dropout=0.1).save_pretrained(folder / "dropout")
+    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
+    return folder
 
 
-def plain_nll(lm: MaskedLM, batch: Batch, attention: Attention) -> Tensor:
-    """Of each chosen token, from a call of the model with nothing but what it may see."""
-    nll = torch.zeros(batch["labels"].shape, dtype=torch.float64)
-    for row, documents in enumerate(batch["doc_ids"].tolist()):
-        for document in sorted({number for number in documents if number >= 0}) if attention == "document" else [None]:
-            where = [i for i, number in enumerate(documents) if number >= 0 and document in (None, number)]
-            logits = called(lm.model, batch["input_ids"][row, where].unsqueeze(0))[0]
-            for place, log_shares in zip(where, logits.double().log_softmax(-1), strict=True):
-                if (label := int(batch["labels"][row, place])) != -100:
-                    nll[row, place] = -log_shares[label]
-    return nll
+def trainer(made: Path, out: Path, *changes: str) -> Trainer:
+    return Trainer(load_config(made / "run.toml", changes), out)
 
 
-def gradients(lm: MaskedLM) -> dict[str, Tensor]:
-    found = {name: cast("Tensor", parameter.grad) for name, parameter in lm.model.named_parameters()}
-    lm.model.zero_grad()
-    return found
-
-
-# The loss
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("attention", ["document", "row"])
-def test_loss_and_gradients_are_those_of_each_document_alone(family: str, attention: Attention) -> None:
-    lm = tiny(family)
-    assert lm.head_by_place
-    batch = masked([5, 3, 20, 0, 7, 1, 11])
-    assert (batch["doc_ids"] < 0).any()
-    right = plain_nll(lm, batch, attention)
-
-    loss, nll = mlm_loss(lm, batch, attention=attention, scale=0.25)
-    loss.backward()  # type: ignore[no-untyped-call]
-    found = gradients(lm)
-    whole_loss, whole_nll = mlm_loss(replace(lm, head_by_place=False), batch, attention=attention, scale=0.25)
-    whole_loss.backward()  # type: ignore[no-untyped-call]
-
-    assert nll.shape == batch["labels"].shape
-    assert count_targets(batch, "mlm") == int((right > 0).sum()) > 10
-    torch.testing.assert_close(nll, right, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(whole_nll, right, rtol=1e-9, atol=1e-9)
-    assert loss.item() == pytest.approx(0.25 * float(right.sum()), rel=1e-9)
-    for name, gradient in gradients(lm).items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-8, atol=1e-9, msg=name)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_documents_do_not_leak(family: str) -> None:
-    lm = tiny(family, dtype=torch.float32)
-    assert keeps_documents_apart(lm, 40)
-    batch = masked([6, 5, 9], share=0.9)
-    second = batch["doc_ids"] == 1
-    assert second[0].any()
-    other = batch["input_ids"].where(batch["doc_ids"] != 0, batch["input_ids"] ^ 1 | 4)
-    changed = {**batch, "input_ids": other}
-    assert (other != batch["input_ids"])[0].any()
-
-    def nll(of: Batch, attention: Attention) -> Tensor:
-        return mlm_loss(lm, of, attention=attention, scale=1.0)[1][0][second[0]]
-
-    assert torch.equal(nll(batch, "document"), nll(changed, "document"))
-    assert float((nll(batch, "row") - nll(changed, "row")).abs().max()) > 1e-3
-
-
-def test_padding_is_not_seen() -> None:
-    lm = tiny("bert")
-    batch = masked([5], share=0.5)
-    assert (batch["doc_ids"] < 0).any()
-    other = {**batch, "input_ids": batch["input_ids"].masked_fill(batch["doc_ids"] < 0, 77)}
-    for attention in ("document", "row"):
-        ours, theirs = (mlm_loss(lm, of, attention=attention, scale=1.0)[1] for of in (batch, other))
-        assert torch.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("attention", ["document", "row"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_batch_without_a_target_and_with_a_row_of_padding(family: str, attention: Attention) -> None:
-    lm = tiny(family, dtype=torch.float32)
-    batch = masked([5, 3, 20])
-    nothing = {"input_ids": PAD, "labels": -100, "position_ids": 0, "doc_ids": -1}
-    for name, value in nothing.items():
-        batch[name][-1] = value
-    batch["labels"][:] = -100
-
-    loss, nll = mlm_loss(lm, batch, attention=attention, scale=1.0)
-    loss.backward()  # type: ignore[no-untyped-call]
-
-    assert loss.item() == 0
-    assert torch.equal(nll, torch.zeros(batch["labels"].shape))
-    assert all(torch.equal(grad, torch.zeros_like(grad)) for grad in gradients(lm).values())
-
-
-def test_losses_by_subset_are_not_shifted() -> None:
-    batch = masked([5, 3, 20, 7, 11])
-    nll = torch.rand(batch["labels"].shape, generator=torch.Generator().manual_seed(0))
-    right: dict[int, list[float]] = defaultdict(list)
-    for row, labels in enumerate(batch["labels"].tolist()):
-        for place, label in enumerate(labels):
-            if label != -100:
-                right[int(batch["subset_ids"][row, place])].append(float(nll[row, place]))
-
-    sums, counts = subset_sums(nll, batch, 3)
-
-    assert counts.tolist() == [len(right[subset]) for subset in range(3)]
-    assert sums.tolist() == pytest.approx([sum(right[subset]) for subset in range(3)])
-
-
-# Models
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_positions_and_shapes(family: str, made: Path) -> None:
+def test_positions_and_shapes(made: Path) -> None:
     tokenizer = load_tokenizer(made / "tokenizer")
-    given = ModelConfig(config=str(made / family))
-    lm = build_model(given, tokenizer, seq_len=40, seed=3, objective="mlm")
-    assert isinstance(lm, MaskedLM)
-    assert (lm.max_length, lm.head_by_place, lm.model.training) == (40, True, True)
-    assert type(lm.model).__name__.lower() == f"{family}formaskedlm"
-    again = build_model(given, tokenizer, seq_len=40, seed=3, objective="mlm").model.state_dict()
-    assert all(torch.equal(again[name], value) for name, value in lm.model.state_dict().items())
-    with pytest.raises(PilekitError, match=r"has 40 positions and data.seq_len is 41; set data.seq_len to 40 or less$"):
-        model_shape(given, tokenizer, 41, "mlm")
+    for family in FAMILIES:
+        given = ModelConfig(config=str(made / family))
+        lm = build_model(given, tokenizer, seq_len=40, seed=3, objective="mlm")
+        assert isinstance(lm, MaskedLM)
+        assert (lm.max_length, lm.head_by_place, lm.model.training) == (40, True, True)
+        assert type(lm.model).__name__.lower() == f"{family}formaskedlm"
+        with pytest.raises(PilekitError, match=r"has 40 positions and data.seq_len is 41; set data.seq_len to 40 or"):
+            model_shape(given, tokenizer, 41, "mlm")
 
 
-def test_what_does_not_keep_documents_apart_is_refused(made: Path, tmp_path: Path) -> None:
-    """Its attention adds a mask to its own numbers."""
+def test_a_model_that_mixes_documents_is_refused(made: Path, tmp_path: Path) -> None:
+    """Megatron-BERT's attention adds the mask to its numbers."""
     config_of("megatron").save_pretrained(tmp_path / "megatron")
     change = f"model.config={tmp_path / 'megatron'}"
     with pytest.raises(
@@ -238,27 +133,6 @@ def test_a_model_that_needs_padding_and_a_tokenizer_without(made: Path, tmp_path
         build_model(ModelConfig(config=str(made / "roberta")), tokenizer, seq_len=16, seed=0, objective="mlm")
 
 
-# The trainer
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus, a tokenizer with a mask token, configs without and with dropout, and run.toml."""
-    folder = tmp_path_factory.mktemp("made")
-    tiny_corpus(folder / "corpus", shards=2, documents=60)
-    (folder / "tokenizer").mkdir()
-    byte_level_bpe(300, added=("<mask>",)).save(str(folder / "tokenizer" / "tokenizer.json"))
-    for family in FAMILIES:
-        config_of(family).save_pretrained(folder / family)
-    config_of("bert", dropout=0.1).save_pretrained(folder / "dropout")
-    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
-    return folder
-
-
-def trainer(made: Path, out: Path, *changes: str) -> Trainer:
-    return Trainer(load_config(made / "run.toml", changes), out)
-
-
 def steps_of(made: Path, count: int) -> list[Batch]:
     stream = PileStream(
         Corpus(made / "corpus"),
@@ -272,7 +146,7 @@ def steps_of(made: Path, count: int) -> list[Batch]:
 
 
 def plain_losses(model: Any, steps: Sequence[Batch], attention: Attention) -> list[float]:
-    """Of each step before its update; `model` is trained in place, with transformers' own loss and whole batches."""
+    """The loss of each step; `model` is trained in place, with transformers' own loss and whole batches."""
     named = list(model.named_parameters())
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     decayed = [p for _, p in named if p.ndim > 1 and id(p) not in embeddings]
@@ -351,7 +225,7 @@ def test_a_model_dir_is_trained_further(made: Path, tmp_path: Path) -> None:
     assert ours.fit().step == 1
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(made: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_continues_bit_for_bit(made: Path, tmp_path: Path) -> None:
     change = f"model.config={made / 'dropout'}"
     trainer(made, tmp_path / "whole", change).fit()
     for stop in (1, 3):
@@ -361,20 +235,6 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(made: Path, tmp_pa
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
     whole, parts = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("whole", "parts"))
     assert all(torch.equal(parts[name], value) for name, value in whole.items())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["data.attention=causal"], r'data.attention = "causal": with train.objective = "mlm" it must be .* or "row"'),
-        (["train.objective=clm", "data.attention=row"], r'with train.objective = "clm" it must be .* or "causal"'),
-        (["train.eval_every=2"], r"train.eval_every = 2: bits per byte need a causal model; .* it must be 0"),
-        (["model.preset=pythia-14m"], r'model.preset = "pythia-14m": presets predict the next token; .*model.config'),
-    ],
-)
-def test_what_cannot_be_together(made: Path, changes: list[str], message: str) -> None:
-    with pytest.raises(PilekitError, match=message):
-        load_config(made / "run.toml", changes)
 
 
 def test_a_tokenizer_without_a_mask_token(made: Path, tmp_path: Path) -> None:
@@ -400,43 +260,34 @@ def test_the_command_that_shows_a_step_begins_from_the_beginning(made: Path, tmp
     assert "--state" not in inspect_step_command(ours.config, ours.stream, 5, Path("checkpoints/step-4"))
 
 
-@pytest.mark.parametrize("attention", ["document", "row"])
-def test_the_estimate_counts_what_is_kept(made: Path, attention: Attention) -> None:
+def test_the_estimate_counts_the_kept_activations(made: Path) -> None:
     model = made_of(config_of("bert")).train()
-    total, seen = 0, {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        nonlocal total
-        if (storage := tensor.untyped_storage())._cdata not in seen:
-            seen.add(storage._cdata)
-            total += storage.nbytes()
+        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
         return tensor
 
     batch = masked([5, 3, 20, 4, 9])
     rows, seq_len = batch["input_ids"].shape
-    seen_by = torch.ones((rows, 1, seq_len, seq_len), dtype=torch.bool)
-    seen_by[:, :, 0, 1] = False
-    mask = seen_by if attention == "document" else (batch["doc_ids"] >= 0)
+    mask = torch.ones((rows, 1, seq_len, seq_len), dtype=torch.bool).tril()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
-        model.base_model(input_ids=batch["input_ids"], attention_mask=mask, position_ids=batch["position_ids"])
-    config = load_config(made / "run.toml", [f"data.attention={attention}"])
-    shape = model_shape(config.model, load_tokenizer(made / "tokenizer"), SEQ_LEN, "mlm")
-
-    settings: Any = {"rows": rows, "seq_len": seq_len, "attention": attention, "dtype": torch.float32}
-    kept = activation_bytes(shape, objective="mlm", recomputed="none", **settings)
-
-    kept -= head_bytes(shape, round(CHOSEN * rows * seq_len), torch.float32)
-    assert kept == pytest.approx(total + rows * seq_len**2, rel=0.05)
-    found = estimate(config, 2)
-    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert found.stages[0].activations > 0
+        result = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, position_ids=batch["position_ids"])
+    del result
+    total = sum(size for key, size in kept.items() if key not in own)
+    shape = model_shape(ModelConfig(config=str(made / "bert")), load_tokenizer(made / "tokenizer"), SEQ_LEN, "mlm")
+    settings: Any = {"rows": rows, "seq_len": seq_len, "attention": "document", "dtype": torch.float32}
+    found = activation_bytes(shape, objective="mlm", recomputed="none", **settings)
+    found -= head_bytes(shape, round(CHOSEN * rows * seq_len), torch.float32)
+    assert found == pytest.approx(total + rows * seq_len**2, rel=0.05)
 
 
 # In each rank
 
 
 def losses_of_stages(made: Path, out: Path, dtype: str) -> list[list[float]]:
-    """Of the steps under each stage; the third of stage 3 goes on from a checkpoint."""
+    """The losses of the steps under each stage; the third step of stage 3 continues from a checkpoint."""
     found = []
     for zero in range(4):
         run = out / f"zero-{zero}"
@@ -470,18 +321,19 @@ def test_two_ranks_under_every_stage_are_the_plain_loop(
 
 
 def losses_of(made: Path, out: Path, changes: Sequence[str]) -> list[float]:
-    """Of three steps, the third after a stop."""
+    """The losses of three steps, the third after a stop."""
     for steps in (2, 3):
         trainer(made, out, *changes, f"train.steps={steps}").fit()
     return [record["loss"] for record in lines(out)]
 
 
 @pytest.mark.timeout(1200)  # a busy machine compiles for minutes
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True])
 def test_recomputing_offloading_and_compiling_change_no_loss(
     made: Path, tmp_path: Path, process_group: ProcessGroups, compiled: bool
 ) -> None:
-    """Together, with dropout; but compiled blocks draw theirs in another way."""
+    """All settings together, with dropout, except that compiled blocks draw it in another way."""
     group = process_group(2)
     config_of("bert", dropout=0.0 if compiled else 0.1).save_pretrained(tmp_path / "shape")
     shape = f"model.config={tmp_path}/shape/config.json"
