@@ -1,11 +1,10 @@
-"""A corpus as a list: what reading gives, by position, from any process."""
+"""A corpus as a list: the documents that reading gives, by position, from any process."""
 
 from __future__ import annotations
 
 import math
 import multiprocessing
 import pickle
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -133,24 +132,19 @@ def test_data_makes_a_corpus(corpus: Path) -> None:
         PileDocuments("-")
 
 
-@pytest.mark.parametrize("starts", [["fork"], pytest.param(["spawn"], marks=pytest.mark.slow)])
-def test_a_stock_data_loader(corpus: Path, starts: list[str]) -> None:
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_stock_data_loader(corpus: Path, start: str) -> None:
     documents, every = PileDocuments(corpus), slow_corpus(corpus)
     documents[17]  # A file is open, and a frame is held, when the workers start.
-    for start in starts:
-        loader = DataLoader(documents, batch_size=8, num_workers=2, multiprocessing_context=start)
-        batches = list(loader)
-        assert isinstance(batches[0], StoredDocument)
-        assert batches[0].meta == {"pile_set_name": [LABELS[i % 3] for i in range(8)]}
-        assert batches[0].number.tolist() == list(range(8))  # type: ignore[attr-defined]
-        found = [
-            (shard, int(number), text, subset)
-            for batch in batches
-            for shard, number, text, subset in zip(batch.shard, batch.number, batch.text, batch.subset, strict=True)  # type: ignore[call-overload]
-        ]
-        assert found == every
-    shuffled = DataLoader(documents, batch_size=None, shuffle=True, num_workers=2, multiprocessing_context="fork")
-    assert Counter(identities(list(shuffled))) == Counter(row[:2] for row in every)
+    batches = list(DataLoader(documents, batch_size=8, num_workers=2, multiprocessing_context=start))
+    assert isinstance(batches[0], StoredDocument)
+    assert batches[0].meta == {"pile_set_name": [LABELS[i % 3] for i in range(8)]}
+    found = [
+        (shard, int(number), text, subset)
+        for batch in batches
+        for shard, number, text, subset in zip(batch.shard, batch.number, batch.text, batch.subset, strict=True)  # type: ignore[call-overload]
+    ]
+    assert found == every
 
 
 def test_a_distributed_sampler_with_three_replicas(corpus: Path) -> None:

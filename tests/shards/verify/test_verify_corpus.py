@@ -60,43 +60,20 @@ def test_a_wrong_sum(shard: Path) -> None:
     assert verify(shard).ok
 
 
-def test_what_a_sums_file_leaves_out_is_told(shard: Path) -> None:
-    write(shard.parent / "train" / "01.jsonl.zst", [record("text")])
-    sums(shard)
-    found = verify(shard.parent)
-    assert found.ok
-    assert f"train/01.jsonl: no sum in {shard.parent}/SHA256SUMS" in found.notes
-
-
-def test_a_listed_file_that_is_missing(shard: Path) -> None:
+def test_unlisted_and_missing_files(shard: Path) -> None:
+    write(shard.parent / "train" / "02.jsonl.zst", [record("text")])
+    place = sums(shard)
+    with place.open("a") as file:
+        file.writelines(f"{'0' * 64}  {name}\n" for name in ("train/01.jsonl.zst", "README", "LICENSE"))
     (shard.parent / "README").write_text("text")
-    (shard.parent / "SHA256SUMS").write_text(
-        "".join(
-            f"{hashlib.sha256(content).hexdigest()}  {name}\n"
-            for name, content in [
-                ("00.jsonl.zst", shard.read_bytes()),
-                ("train/01.jsonl.zst", b""),
-                ("README", b""),
-                ("LICENSE", b""),
-            ]
-        )
-    )
-    found = findings(shard.parent)
-    assert [finding.shard for finding in found] == ["LICENSE", "train/01.jsonl.zst"]
-    assert all("is not there" in finding.problem for finding in found)
-    assert verify(shard).ok  # nobody asked for the others
+    found = verify(shard.parent)
+    assert [finding.shard for finding in found.findings] == ["LICENSE", "train/01.jsonl.zst"]
+    assert all("is not there" in finding.problem for finding in found.findings)
+    assert f"train/02.jsonl: no sum in {place}" in found.notes
+    assert "2 listed files are no shards and were not checked; sha256sum -c checks them" in found.notes
+    assert verify(shard).ok, "nobody asked for the others"
     assert verify(str(shard.parent / "*.zst")).ok
     assert verify_corpus(Corpus(str(shard.parent)), jobs=1).ok
-
-
-def test_listed_files_that_are_no_shards_are_told(shard: Path) -> None:
-    index(shard)
-    place = sums(shard)
-    assert not note(shard, "no shards")
-    with place.open("a") as file:
-        file.writelines(f"{'0' * 64}  {name}\n" for name in ("README.txt", f"{shard.name}.index.parquet"))
-        file.write(f"{'0' * 64}  train/99.jsonl.zst\n")
-    assert "2 listed files are no shards and were not checked; sha256sum -c checks them" in verify(shard).notes
 
 
 def test_sums_of_nothing_here_are_an_error(shard: Path) -> None:
