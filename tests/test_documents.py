@@ -59,3 +59,10 @@ def test_control_characters_become_visible() -> None:
     assert visible("[bold]naïve “label”[/bold]") == "[bold]naïve “label”[/bold]"
     assert visible("abcdef", 3) == "abc…"
     assert visible("\udcff") == r"\udcff"
+
+
+def test_an_edited_document_keeps_the_rest_of_its_record() -> None:
+    lines = [b'{"id": 7, "text": "old", "meta": {"pile_set_name": "ArXiv", "x": 1}}', b'{"text":  "same"}']
+    edited = batch(["old", "same"], lines=lines).with_texts(["new", "same"])
+    assert edited.raw_lines() == [b'{"id":7,"text":"new","meta":{"pile_set_name":"ArXiv","x":1}}', lines[1]]
+    assert edited.take([0]).raw_lines() == edited.raw_lines()[:1]

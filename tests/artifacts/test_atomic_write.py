@@ -11,6 +11,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.corpus.shard import looks_like_shard
 from pilekit.errors import PilekitError, visible
+from tests.small_disk import files_limited_to
 
 
 def test_two_writers_of_one_path_do_not_mix(tmp_path: Path) -> None:
@@ -68,6 +69,16 @@ def test_the_target_of_a_link_is_replaced_if_the_user_named_the_link(tmp_path: P
         assert link.is_symlink()
         assert target.read_bytes() == content
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
+    with (
+        files_limited_to(1000),
+        pytest.raises(PilekitError, match="a: cannot be written: File too large"),
+        write_atomically(tmp_path / "a") as file,
+    ):
+        file.write(bytes(100_000))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:

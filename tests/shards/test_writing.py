@@ -75,21 +75,6 @@ def test_batches_that_were_not_read_from_a_shard(
     assert found == some
 
 
-def test_edited_documents_keep_the_rest_of_their_record(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path / "a.jsonl") as writer:
-        writer.write_lines(
-            [b'{"id": 7, "text": "old", "meta": {"pile_set_name": "ArXiv", "x": 1}}', b'{"text":  "same"}']
-        )
-    (batch,) = read(tmp_path / "a.jsonl")
-    edited = batch.with_texts(["new", "same"])
-    assert [bytes(line) for line in edited.raw_lines()] == [
-        b'{"id":7,"text":"new","meta":{"pile_set_name":"ArXiv","x":1}}',
-        b'{"text":  "same"}',
-    ]
-    assert [bytes(line) for line in edited.take([1]).raw_lines()] == [b'{"text":  "same"}']
-    assert edited.take([0]).raw_lines() == edited.raw_lines()[:1]
-
-
 def test_nothing_is_left_when_writing_fails(tmp_path: Path) -> None:
     for name in ("a.jsonl.zst", "a.jsonl", "a.jsonl.gz"):
         (tmp_path / name).write_bytes(b"from before")
