@@ -1,14 +1,13 @@
 """Intervals of figures that are ratios of sums over documents, by resampling documents.
 
 The documents that were scored are a sample. Drawing as many from it, with replacement, and computing the figure again
-gives what another sample might have given; of 1,000 such figures the middle 95 % are the interval (the percentile
-bootstrap). Documents, not tokens, are drawn: tokens of one document are not independent. Numerator and denominator of
-a ratio come from the same draws, and so do two models' sums where they are compared: columns of one call.
+gives a figure that another sample might have given; the middle 95 % of 1,000 such figures are the interval (the
+percentile bootstrap). Documents are drawn, not tokens, because tokens of one document are not independent. Numerator
+and denominator of a ratio come from the same draws, and so do two models' sums where they are compared.
 
-Draws come from a counter (SplitMix64: draw i of replicate r is a hash of seed, r and i), not from a generator with a
-state, and sums are taken in the order of the documents. So an interval is the same to the last bit on every machine,
-whatever runs beside it. First how often each document was drawn is counted, in a block of a megabyte at most that the
-cache holds, then the columns are read once in order: a draw takes about the time of one cache access.
+Draws come from a counter (SplitMix64: draw i of replicate r is a hash of seed, r and i), and sums are taken in the
+order of the documents. So an interval is the same to the last bit on every machine. The kernel first counts how often
+each document was drawn, in a block that the cache holds, and then reads the columns once in order.
 """
 
 from __future__ import annotations
@@ -25,14 +24,8 @@ LEVEL = 0.95
 Float64 = npt.NDArray[np.float64]
 
 
-def method() -> dict[str, object]:
-    """How intervals are made, as JSON types, for the protocol."""
-    return {
-        "method": "percentile bootstrap over documents",
-        "level": LEVEL,
-        "replicates": REPLICATES,
-        "seed": SEED,
-    }
+METHOD = {"method": "percentile bootstrap over documents", "level": LEVEL, "replicates": REPLICATES, "seed": SEED}
+"""How intervals are made, for the protocol."""
 
 
 def resampled_sums(columns: Float64, *, seed: int = SEED, replicates: int = REPLICATES) -> Float64:
@@ -53,9 +46,9 @@ def resampled_sums(columns: Float64, *, seed: int = SEED, replicates: int = REPL
 
 
 def interval(values: Float64, level: float = LEVEL) -> tuple[float, float] | None:
-    """The middle `level` of resampled figures; those that are not finite (of a sample without a byte) do not count.
+    """The middle `level` of the resampled figures that are finite (a sample without a byte has none).
 
-    None if there is none, or fewer than half are finite: then there is no saying.
+    None if fewer than half are finite.
     """
     finite = values[np.isfinite(values)]
     if 2 * len(finite) < len(values) or not len(finite):

@@ -1,24 +1,20 @@
 """The paper's variant of bits per byte: tokens stand for bytes by a fixed constant per subset.
 
 The paper does not count bytes. Its figure of a subset is L_T / L_B * nll / tokens / ln 2, where L_T / L_B, the tokens
-per byte of the GPT-2 tokenizer, is a constant of Table 7: the same as dividing by tokens / constant bytes. So it means
-something only for models of that tokenizer. Table 2 of the paper is Table 7 times log2 of Table 8, in all 176 cells to
-0.0003. Its overall figures are 0.29335, the whole Pile's constant, times log2 of the overall perplexity per token, in
-all 8 cells to 0.0001; so pooled figures here are the same formula over the tokens read.
+per byte of the GPT-2 tokenizer, is a constant of Table 7. That is nll / ln 2 divided by tokens / constant bytes, and it
+is meaningful only for models of that tokenizer. Table 2 of the paper is Table 7 times log2 of Table 8, in all 176 cells
+to 0.0003. Its overall figures are 0.29335, the whole Pile's constant, times log2 of the overall perplexity per token,
+in all 8 cells to 0.0001; so pooled figures here are the same formula over the tokens read.
 
-How the paper's overall perplexities came from those of the subsets cannot be told from what it prints: of all weights
-that it publishes, none gives them for all models. Nearest is the mean of the subsets' bits per byte weighted by the
-mixture, the other overall figure here: within 0.004 of the paper's for the GPT-2 models, 0.021 to 0.026 below it for
-GPT-3.
+The paper does not say how its overall perplexities follow from those of the subsets, and none of the weights that it
+publishes gives them for all models. The nearest is the mean of the subsets' bits per byte weighted by the mixture, the
+other overall figure here: within 0.004 of the paper's for the GPT-2 models, 0.021 to 0.026 below it for GPT-3.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from pilekit.corpus import Manifest
 from pilekit.evaluate.results.records import Records
@@ -30,40 +26,35 @@ FAR = 0.1
 def bytes_of_tokens(tokens: int, subset: str, manifest: Manifest) -> float:
     """The bytes that a subset's tokens stand for; 0.0 if no constant is published for it."""
     known = manifest.subset(subset)
-    return _bytes(tokens, None if known is None else known.tokens_per_byte)
+    constant = None if known is None else known.tokens_per_byte
+    return tokens / constant if constant else 0.0
 
 
 def bytes_of_all_tokens(tokens: int, subsets: Iterable[str], manifest: Manifest) -> float:
-    """The same for documents of all `subsets`; 0.0 unless these are all of the manifest, which the constant is of."""
+    """The same for documents of all `subsets`; 0.0 unless these are all of the manifest, as the constant needs."""
     whole = set(subsets) == {subset.name for subset in manifest.subsets}
-    return _bytes(tokens, manifest.totals.tokens_per_byte if whole else None)
+    constant = manifest.totals.tokens_per_byte if whole else None
+    return tokens / constant if constant else 0.0
 
 
 def another_tokenizer(records: Records, protocol: dict[str, Any], manifest: Manifest) -> str | None:
-    """What to say if there are over 10 % more or fewer tokens than by the constants of the subsets; else None.
+    """A warning if there are over 10 % more or fewer tokens than by the constants of the subsets; else None.
 
-    Without a prefix first tokens are not predicted, but they are there.
+    Without a prefix, first tokens are not predicted, but they count here.
     """
-    sizes = np.bincount(records.subset, weights=records.bytes, minlength=len(records.subsets))
-    tokens = records.tokens.astype(np.float64)
-    if protocol.get("prefix", {}).get("id", 0) is None:
-        tokens = tokens + (records.bytes > 0)
-    counts = np.bincount(records.subset, weights=tokens, minlength=len(records.subsets))
-    known = [
-        (of.tokens_per_byte, sizes[code], counts[code])
-        for code, name in enumerate(records.subsets)
-        if (of := manifest.subset(name)) is not None and of.tokens_per_byte is not None
-    ]
-    expected, found = (math.fsum(column) for column in ((c * size for c, size, _ in known), (n for *_, n in known)))
+    tokens = records.tokens + (protocol["prefix"]["id"] is None) * (records.bytes > 0)
+    size = expected = found = 0.0
+    for code, name in enumerate(records.subsets):
+        known = manifest.subset(name)
+        if known is not None and known.tokens_per_byte is not None:
+            of = records.subset == code
+            size += float(records.bytes[of].sum())
+            expected += known.tokens_per_byte * float(records.bytes[of].sum())
+            found += float(tokens[of].sum())
     if not expected or abs(found / expected - 1) <= FAR:
         return None
-    size = math.fsum(size for _, size, _ in known)
     return (
         f"the paper's constants are those of the GPT-2 tokenizer, by which this text has {expected / size:.3f} tokens "
         f"per byte, and here it has {found / size:.3f}: with another tokenizer these figures mean nothing; leave out "
         "--paper"
     )
-
-
-def _bytes(tokens: int, tokens_per_byte: float | None) -> float:
-    return tokens / tokens_per_byte if tokens_per_byte else 0.0

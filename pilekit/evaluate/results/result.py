@@ -1,8 +1,8 @@
-"""The figures of an evaluation, and the protocol without which they mean nothing.
+"""The figures of an evaluation, and the protocol that they depend on.
 
-A figure is sums: documents, bytes, tokens and nats add up over documents, and bits per byte is what follows from them:
-nll / (ln 2 * bytes). It weighs every byte alike, whatever document it is in. With every figure stands its interval:
-documents are a sample of what a model may be asked to predict, and another sample would have given another figure.
+Documents, bytes, tokens and nats are summed over documents, and bits per byte is nll / (ln 2 * bytes): every byte
+counts alike, whatever document it is in. Every figure has an interval: documents are a sample of the text that a model
+may be asked to predict, and another sample would have given another figure.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ APPROXIMATE_BELOW = 100
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What was scored, and how well it was predicted.
+    """The sums over some documents, and the figures that follow from them.
 
     documents     documents, empty ones counted
     bytes         UTF-8 bytes of their raw text
     tokens        tokens predicted; without a prefix, a document's first token is not
     nll           sum of their negative log-likelihoods in nats
     interval      95 % interval of `bpb`; None with fewer than two documents, or no byte
-    paper_bytes   the paper's variant: the bytes that `tokens` stand for by its fixed constant, to be divided by instead
-                  of `bytes`; 0.0 where no constant is published. None: bytes are counted
+    paper_bytes   the paper's variant: the bytes that `tokens` stand for by its fixed constant, which replace `bytes`;
+                  0.0 where no constant is published. None: bytes are counted
     """
 
     documents: int = 0
@@ -47,13 +47,13 @@ class Score:
 
     @property
     def bpb(self) -> float | None:
-        """Bits per byte; None where there is no byte, and where no token was predicted, so that nothing is known."""
+        """Bits per byte; None where there is no byte, or no token was predicted."""
         divisor = self.bytes if self.paper_bytes is None else self.paper_bytes
         return self.nll / (math.log(2) * divisor) if divisor and self.tokens else None
 
     @property
     def byte_perplexity(self) -> float | None:
-        """2 ** bpb: as uncertain as a choice among so many equally likely bytes; None where there is no byte."""
+        """2 ** bpb; None where there is no such number."""
         return None if self.bpb is None or self.bpb >= 1024 else 2.0**self.bpb
 
     @property
@@ -120,17 +120,17 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class BitsPerByte:
-    """What `bits_per_byte` found.
+    """The result of `bits_per_byte`.
 
-    overall           all documents pooled: their sums, so that every byte that was read counts alike
+    overall           all documents pooled: every byte that was read counts alike
     subsets           by name, in the manifest's order, then other labels in the order of their first documents
-    protocol          all that the figures depend on, as JSON types; two results compare only where it agrees
+    protocol          all that the figures depend on, as JSON types; results compare only if it agrees
     weighted          all subsets weighted by the corpus's mixture; None where the manifest knows no weights
-    records           the documents that the figures were made of
+    records           the scored documents that the figures are made of
     published         published figures that may stand beside these, and what differs; None where none may
-    withheld          why none stands beside these, though the shards are named val or test; None where there is no why
-    warnings          what a reader must know of the data, a sentence each
-    training_copies   documents whose text the training shards hold too, where that was asked for
+    withheld          why no published figure is shown, though the shards are named val or test; else None
+    warnings          what a reader must know about the data, a sentence each
+    training_copies   documents whose text is in the training shards too, where that was asked for
     """
 
     overall: Score
@@ -150,7 +150,7 @@ class BitsPerByte:
 
     @property
     def key(self) -> str:
-        """What the figure is called in JSON: "bpb", or "pseudo_bpb" for a masked model."""
+        """The name of the figure in JSON: "bpb", or "pseudo_bpb" for a masked model."""
         return "pseudo_bpb" if self.is_masked else "bpb"
 
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
-"""The table of `pilekit bpb --compare`: a row per subset, all together last, and below it in words what it says.
+"""The table of `pilekit bpb --compare`: a row per subset, the total last, and below it a verdict in words.
 
-It fits into 80 columns. In fewer, documents are rounded and left out, then A's and B's own figures; the difference, its
-interval and its marks always stay. Of three models and more there is one table for each further model against the
-first.
+It fits into 80 columns. In fewer, documents are rounded and left out, then the models' own figures; the difference, its
+interval and its marks always stay. Each further model has a table against the first.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _Row = tuple[str, Difference]
 
 
 def comparison_table(comparison: Comparison, width: int) -> RenderableType:
-    """What `pilekit bpb --compare` prints; `width` in terminal cells."""
+    """The output of `pilekit bpb --compare`; `width` in terminal cells."""
     measure = "pseudo-BPB" if comparison.kind == "masked" else "BPB"
     parts: list[RenderableType] = []
     for letter, against in zip(LETTERS[1:], comparison.against, strict=False):

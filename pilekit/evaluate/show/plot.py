@@ -1,9 +1,9 @@
 """The figures of `pilekit bpb --plot`: bits per byte of every subset with its interval, or differences of models.
 
-A result is a bar for each subset, the hardest text at the top, its 95 % interval across its end, and a line where the
-overall figures are; where published figures may stand beside it, they are marks on the same rows. A comparison is a
-point with its interval for each subset and further model: left of 0 that model is better than the first. It is filled
-where the interval does not hold 0, hollow where it does, and a cross where there is none; pale of few documents.
+A result has a bar for each subset, the hardest text at the top, with its 95 % interval, and lines at the overall
+figures; published figures that may stand beside it are marks on the same rows. A comparison has a point with its
+interval for each subset and further model: left of 0 that model is better than the first. A point is filled if its
+interval does not hold 0, hollow if it does, a cross if there is no interval, and pale for few documents.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from pilekit.errors import visible
 from pilekit.evaluate.results.compare import LETTERS, Comparison, Difference
 from pilekit.evaluate.results.published import Published, PublishedColumn
-from pilekit.evaluate.results.result import BitsPerByte, Score
+from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, save_figure
 
 FEW = "#a9c1d3"
-"""Bars of so few documents that the interval is approximate."""
+"""Bars with few documents, whose interval is approximate."""
 UNCLEAR = "#7f7f7f"
 PALE = 0.5
-"""What of a colour is left where the interval is approximate, the rest being white."""
+"""The share of a colour where the interval is approximate; the rest is white."""
 SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 MARKS = "osD^"
 """A row has room for the marks of so many published models."""
@@ -39,20 +39,18 @@ def draw_result(result: BitsPerByte) -> Any:
     """The matplotlib `Figure`: 10 inches wide and as high as the subsets need."""
     from matplotlib.patches import Patch
 
-    scored = {name: score for name, score in result.subsets.items() if score.bpb is not None}
-    shown = sorted(scored, key=lambda name: -_figure(scored[name]))[:MOST_ROWS]
+    figures = {name: score.bpb for name, score in result.subsets.items() if score.bpb is not None}
+    shown = sorted(figures, key=lambda name: -figures[name])[:MOST_ROWS]
+    scores = [result.subsets[name] for name in shown]
     kind = "pseudo-bits per byte" if result.is_masked else "bits per byte"
     title = f"{_model(result.protocol['model']['path'])}: {kind}, {result.overall.documents:,} documents"
-    figure, axes = _axes(shown, title, len(scored))
-    values = np.array([_figure(scored[name]) for name in shown])
-    rows = np.arange(len(shown))
-    axes.barh(rows, values, 0.62, color=[FEW if scored[name].is_approximate else OBSERVED for name in shown])
-    with_interval = [row for row, name in enumerate(shown) if scored[name].interval is not None]
-    if with_interval:
-        spans = np.array([scored[shown[row]].interval for row in with_interval]).T
-        _errors(axes, values[with_interval], np.array(with_interval), spans, color=INK)
-    for row, text in enumerate([f"{value:.4f}" for value in values]):
-        axes.text(1.01, row, text, transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
+    figure, axes = _axes(shown, title, len(figures))
+    values = [figures[name] for name in shown]
+    axes.barh(range(len(shown)), values, 0.62, color=[FEW if of.is_approximate else OBSERVED for of in scores])
+    for row, (value, of) in enumerate(zip(values, scores, strict=True)):
+        axes.text(1.01, row, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
+        if of.interval is not None:
+            _error(axes, value, row, of.interval, INK)
     handles: list[Any] = []
     if result.overall.bpb is not None:
         label = f"overall, pooled {result.overall.bpb:.4f}"
@@ -62,7 +60,7 @@ def draw_result(result: BitsPerByte) -> Any:
     if result.weighted is not None:
         label = f"overall, weighted {result.weighted.bpb:.4f}"
         handles.append(axes.axvline(result.weighted.bpb, color=INK, linewidth=1.3, linestyle=":", label=label))
-    if any(scored[name].is_approximate for name in shown):
+    if any(of.is_approximate for of in scores):
         handles.append(Patch(color=FEW, label="under 100 documents"))
     marks = [] if result.published is None else _published(axes, shown, result.published)
     handles += marks
@@ -101,35 +99,27 @@ def draw_comparison(comparison: Comparison) -> Any:
 
 
 def _points(axes: Any, differences: Sequence[Difference], offset: float, colour: str) -> None:
-    """A point for each row."""
+    """A point for each row that has a difference."""
     for row, one in enumerate(differences):
-        if one.difference is None:
-            continue
-        look = _look(one, colour)
-        if one.interval is not None:
-            span = np.array([one.interval]).T
-            _errors(axes, np.array([one.difference]), np.array([row + offset]), span, color=look["color"])
-        axes.plot([one.difference], [row + offset], **look)
+        if one.difference is not None:
+            look = _look(one, colour)
+            if one.interval is not None:
+                _error(axes, one.difference, row + offset, one.interval, look["color"])
+            axes.plot([one.difference], [row + offset], **look)
 
 
 def _look(one: Difference, colour: str) -> dict[str, Any]:
-    """How a difference looks: whether its interval holds 0, or is not there, or is approximate."""
-    shade: str | tuple[float, ...] = colour if one.sign else UNCLEAR
+    """The marker of a difference: does its interval hold 0, does it have one, is it approximate?"""
+    shade: Any = colour if one.sign else UNCLEAR
     if one.interval is None:
         return {"marker": "x", "markersize": 6, "linestyle": "none", "color": shade}
-    if one.is_approximate:
-        shade = _pale(colour if one.sign else UNCLEAR)
-    return {
-        "marker": "o",
-        "markersize": 6,
-        "linestyle": "none",
-        "color": shade,
-        "markerfacecolor": shade if one.sign else "white",
-    }
+    shade = _pale(shade) if one.is_approximate else shade
+    face = shade if one.sign else "white"
+    return {"marker": "o", "markersize": 6, "linestyle": "none", "color": shade, "markerfacecolor": face}
 
 
 def _looks(axes: Any, drawn: Sequence[Difference]) -> list[Any]:
-    """What stands in the legend for the looks that there are, but for the plain one."""
+    """The legend of all markers but the plain one."""
     looks: list[tuple[str, dict[str, Any]]] = []
     if any(one.interval is not None and not one.sign for one in drawn):
         looks.append(("interval holds 0", {"marker": "o", "color": UNCLEAR, "markerfacecolor": "white"}))
@@ -147,9 +137,9 @@ def _pale(colour: str) -> tuple[float, ...]:
 
 
 def _published(axes: Any, shown: Sequence[str], published: Published) -> list[Any]:
-    """Marks on the rows for what is published of each model; returns what stands for them in the legend."""
+    """Draw marks on the rows for the published figures of each model; returns their legend."""
     handles = []
-    for column, mark in zip(_told_apart(published.columns), MARKS, strict=False):
+    for column, mark in zip(_evenly_chosen(published.columns), MARKS, strict=False):
         places = [(column.subsets[name], row) for row, name in enumerate(shown) if name in column.subsets]
         if not places:
             continue
@@ -160,7 +150,7 @@ def _published(axes: Any, shown: Sequence[str], published: Published) -> list[An
     return handles
 
 
-def _told_apart(columns: Sequence[PublishedColumn]) -> list[PublishedColumn]:
+def _evenly_chosen(columns: Sequence[PublishedColumn]) -> list[PublishedColumn]:
     """As many as there are marks for: from the highest overall figure to the lowest, in even steps."""
     if len(columns) <= len(MARKS):
         return list(columns)
@@ -193,18 +183,14 @@ def _legend(figure: Any, handles: list[Any], columns: int) -> None:
         text.set_parse_math(False)  # a path may hold anything
 
 
-def _errors(axes: Any, x: Any, y: Any, spans: Any, *, color: Any) -> None:
-    """Horizontal intervals; `spans` float64 [2, points]: low and high."""
-    # A percentile interval need not hold its own figure, and a bar's arms have no negative length.
-    arms = np.maximum([x - spans[0], spans[1] - x], 0)
-    axes.errorbar(x, y, xerr=arms, fmt="none", ecolor=color, elinewidth=1.3, capsize=2.5)
-
-
-def _figure(score: Score) -> float:
-    return score.bpb or 0.0
+def _error(axes: Any, x: float, y: float, interval: tuple[float, float], color: Any) -> None:
+    """A horizontal interval at a point."""
+    # A percentile interval need not hold its own figure, and an arm has no negative length.
+    arms = [[max(x - interval[0], 0)], [max(interval[1] - x, 0)]]
+    axes.errorbar([x], [y], xerr=arms, fmt="none", ecolor=color, elinewidth=1.3, capsize=2.5)
 
 
 def _model(path: str | None) -> str:
-    """The end of a model's path, which tells more than its beginning."""
+    """The end of a model's path, which is more telling than its beginning."""
     name = path or "a model"
     return visible(name if len(name) <= 50 else f"…{name[-49:]}")

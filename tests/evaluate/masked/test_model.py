@@ -1,14 +1,13 @@
-"""Masked models: loaded whole in the dtype asked for, and proven to be what they are; the rest refused in a line."""
+"""Masked models: loaded in the dtype asked for, and proven to predict from both sides; others refused in a line."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import BertModel, ModernBertConfig
 
 from pilekit.errors import PilekitError
@@ -36,8 +35,9 @@ def saved(folder: Path, family: str = "bert", **changes: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("bert", torch.float64), ("roberta", torch.float32), ("distilbert", torch.bfloat16)]
+)
 def test_a_loaded_model_is_the_saved_one(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     saved(tmp_path, family)
     lm = load_masked_lm(tmp_path, dtype=dtype, device="cpu")
@@ -105,32 +105,17 @@ def test_weak_context_is_context_in_any_precision(dtype: torch.dtype) -> None:
     assert isinstance(as_masked_lm(model), MaskedLM)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_decoder_is_refused_in_any_precision(family: str, dtype: torch.dtype) -> None:
-    config = config_of(family)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_decoder_is_refused_in_any_precision(dtype: torch.dtype) -> None:
+    config = config_of("roberta")
     config.is_decoder = True
     torch.manual_seed(0)
     with pytest.raises(PilekitError, match=r'is not a masked language model.*"is_decoder": true, set that to false$'):
         as_masked_lm(made_of(config).to(dtype).eval())
 
 
-def test_what_is_no_masked_model_is_refused(tmp_path: Path) -> None:
-    assert "there is no such model" in refused(tmp_path / "nowhere")
-    assert "gpt_neox model is not a masked language model; give one such as bert" in refused(
-        tiny_model_dir(tmp_path / "causal")
-    )
-    decoder = saved(tmp_path / "decoder", is_decoder=True)
-    assert '"is_decoder": true, set that to false' in refused(decoder)
+def test_a_folder_without_a_masked_model_is_refused(tmp_path: Path) -> None:
+    assert "gpt_neox model is not a masked language model" in refused(tiny_model_dir(tmp_path / "causal"))
+    assert '"is_decoder": true, set that to false' in refused(saved(tmp_path / "decoder", is_decoder=True))
     BertModel(config_of("bert")).save_pretrained(tmp_path / "base")
-    assert "has no language-model head" in refused(tmp_path / "base")
-    assert "save the model as AutoModelForMaskedLM" in refused(tmp_path / "base")
-
-    folder = saved(tmp_path / "part")
-    weights = load_file(folder / "model.safetensors")
-    name = "bert.encoder.layer.1.output.dense.weight"
-    save_file({k: v for k, v in weights.items() if k != name}, folder / "model.safetensors", {"format": "pt"})
-    assert f"lack 1 of the model's tensors, {name}" in refused(folder)
-    own = json.loads((folder / "config.json").read_text()) | {"model_type": "own", "auto_map": {"AutoModel": "a.B"}}
-    (folder / "config.json").write_text(json.dumps(own))
-    assert "needs code of its own" in refused(folder)
+    assert "saved as AutoModelForMaskedLM" in refused(tmp_path / "base")

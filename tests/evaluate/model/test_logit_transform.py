@@ -1,4 +1,4 @@
-"""What is done to logits after the head: its formula and gradient, and that numbers and not names tell which it is."""
+"""The transform of logits after the head: its formula, its gradient, and how it is recognised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig
@@ -31,22 +31,24 @@ def found(numbers: dict[str, Any], *logits: Tensor) -> LogitTransform | None:
     return logit_transform_of(config(**numbers), [(LOGITS.to(made.dtype), made) for made in logits])
 
 
+@settings(max_examples=20)
 @given(ANY_TRANSFORM)
-def test_it_is_the_formula(transform: LogitTransform) -> None:
+def test_a_transform_is_its_formula(transform: LogitTransform) -> None:
     logits = LOGITS.double()
     torch.testing.assert_close(transform(logits), transformed(transform, logits), rtol=1e-12, atol=1e-12)
     assert torch.equal(logits, LOGITS.double())
 
 
-def test_nothing_is_done_without_a_copy() -> None:
+def test_an_unchanged_transform_makes_no_copy() -> None:
     assert UNCHANGED(LOGITS) is LOGITS
     grad = torch.ones(3)
     assert UNCHANGED.backward_(grad, torch.zeros(3)) is grad
     assert grad.tolist() == [1, 1, 1]
 
 
+@settings(max_examples=20)
 @given(ANY_TRANSFORM)
-def test_its_gradient_is_autograds(transform: LogitTransform) -> None:
+def test_the_gradient_is_autograds(transform: LogitTransform) -> None:
     logits = LOGITS.double().requires_grad_()
     grad = torch.cos(LOGITS.double())
     (right,) = torch.autograd.grad(transformed(transform, logits), logits, grad)
@@ -57,7 +59,7 @@ def test_its_gradient_is_autograds(transform: LogitTransform) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_the_numbers_tell_what_is_done(dtype: torch.dtype) -> None:
+def test_numbers_and_not_names_tell_the_transform(dtype: torch.dtype) -> None:
     """The same name, and each time something else is done with it."""
     logits = LOGITS.to(dtype)
     named = {"logits_scaling": 7.0, "final_logit_softcapping": 11.0}
@@ -73,7 +75,7 @@ def test_the_numbers_tell_what_is_done(dtype: torch.dtype) -> None:
     assert found({}, capped) is None
 
 
-def test_all_that_was_seen_must_be_explained() -> None:
+def test_a_transform_must_explain_every_number() -> None:
     named = {"logit_scale": 0.5}
     assert found(named, LOGITS * 0.5, LOGITS * 0.5) == LogitTransform(times=0.5)
     assert found(named, LOGITS * 0.5, LOGITS) is None
@@ -83,8 +85,8 @@ def test_all_that_was_seen_must_be_explained() -> None:
     assert found(named, LOGITS[:-1] * 0.5) is None
 
 
-@pytest.mark.parametrize("value", [0, 0.0, None, math.nan, math.inf, "30", [30.0], {}])
-def test_what_is_no_number_to_divide_by_is_no_candidate(value: Any) -> None:
-    named = {"logit_scale": value, "logits_scaling": value, "final_logit_softcapping": value}
-    assert found(named, LOGITS) == UNCHANGED
-    assert found(named, LOGITS * 0.5) is None
+def test_a_value_that_cannot_divide_is_no_candidate() -> None:
+    for value in (0, 0.0, None, math.nan, math.inf, "30", [30.0], {}):
+        named = {"logit_scale": value, "logits_scaling": value, "final_logit_softcapping": value}
+        assert found(named, LOGITS) == UNCHANGED
+        assert found(named, LOGITS * 0.5) is None

@@ -1,10 +1,10 @@
+"""Published figures stand only beside figures that compare with them; and the warnings about a result's data."""
+
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from typing import Any
-
-import pytest
 
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.evaluate.results.published import published_beside, warnings_on, why_withheld
@@ -12,7 +12,16 @@ from pilekit.evaluate.results.records import Records, ScoredDocument
 
 PILE, SEVENTEEN = load_manifest(), load_manifest("pile-uncopyrighted")
 NAMES = [subset.name for subset in PILE.subsets]
-PROTOCOL: dict[str, Any] = {"kind": "causal", "context_len": 1, "subsets": None, "max_length": 512}
+PROTOCOL: dict[str, Any] = {
+    "kind": "causal",
+    "context_len": 1,
+    "subsets": None,
+    "max_length": 512,
+    "limit": None,
+    "paper": False,
+    "prefix": {"id": 0},
+    "labels": NAMES,
+}
 
 
 def records_of(labels: Sequence[str] = NAMES, shards: Sequence[str] = ("val.jsonl",)) -> Records:
@@ -20,63 +29,52 @@ def records_of(labels: Sequence[str] = NAMES, shards: Sequence[str] = ("val.json
     return Records.of(documents, shards, PILE)
 
 
-@pytest.mark.parametrize(
-    ("shards", "split"),
-    [
+def test_the_pile_is_known_by_its_shards_names() -> None:
+    cases: list[tuple[list[str], str | None]] = [
         (["val.jsonl"], "val"),
-        (["test.jsonl"], "test"),
         (["test/00.jsonl", "test/01.jsonl"], "test"),
         (["val.jsonl", "test.jsonl"], "val and test"),
         (["train/00.jsonl"], None),
         (["val.jsonl", "train/00.jsonl"], None),
-        (["00.jsonl"], None),
         (["minipile-00.jsonl"], None),
-    ],
-)
-def test_the_pile_is_known_by_its_shards_names(shards: list[str], split: str | None) -> None:
-    records = records_of(shards=shards)
-    published = published_beside(records, PROTOCOL, PILE)
-    assert (published is None) == (split is None)
-    assert published is None or f"Here: 22 documents of {split}, " in published.differs
-    assert why_withheld(records, PROTOCOL, PILE) is None
+    ]
+    for shards, split in cases:
+        published = published_beside(records_of(shards=shards), PROTOCOL, PILE)
+        assert (published is None) == (split is None)
+        assert published is None or f"Here: 22 documents of {split}, " in published.differs
+        assert why_withheld(records_of(shards=shards), PROTOCOL, PILE) is None
 
 
-@pytest.mark.parametrize(
-    ("labels", "why"),
-    [
+def test_the_pile_is_known_by_all_labels_that_were_met() -> None:
+    """Whichever of them are scored."""
+    cases: list[tuple[list[str], str | None]] = [
         (NAMES, None),
         (NAMES[1:], "only 21 of the Pile's 22 labels were met in these shards"),
         ([*NAMES, "Mine"], "these shards have a label that is none of the Pile's: Mine"),
         (["ArXiv", "Mine", "\x1b[31m"], "these shards have a label that is none of the Pile's: \\x1b[31m and 1 more"),
-        (["ArXiv"], "only 1 of the Pile's 22 labels were met in these shards"),
-        ([*NAMES, "(none)"], "these shards have a label that is none of the Pile's: (none)"),
-    ],
-)
-def test_the_pile_is_known_by_all_labels_that_were_met(labels: list[str], why: str | None) -> None:
-    """Whichever of them are scored."""
-    for scored, protocol in (
-        (labels, PROTOCOL),
-        (labels, {**PROTOCOL, "labels": labels}),
-        (["ArXiv"], {**PROTOCOL, "labels": labels, "subsets": ["ArXiv"]}),
-    ):
-        records = records_of(scored)
-        assert why_withheld(records, protocol, PILE) == why
-        assert (published_beside(records, protocol, PILE) is None) == (why is not None)
+    ]
+    for labels, why in cases:
+        for records in (records_of(labels), records_of(["ArXiv"])):
+            protocol = {**PROTOCOL, "labels": labels}
+            assert why_withheld(records, protocol, PILE) == why
+            assert (published_beside(records, protocol, PILE) is None) == (why is not None)
 
 
 def test_why_there_is_no_column() -> None:
-    chosen = {**PROTOCOL, "subsets": ["ArXiv"]}
     records = records_of(["ArXiv"])
-    assert why_withheld(records, chosen, PILE) == "it is not known which labels these shards have"
-    assert published_beside(records, chosen, PILE) is None
-    early = {**chosen, "labels": ["ArXiv", "Github"], "limit": 1}
-    assert why_withheld(records, early, PILE) == (
+    assert why_withheld(records, {**PROTOCOL, "labels": ["ArXiv", "Github"], "limit": 1}, PILE) == (
         "only 2 of the Pile's 22 labels were met in these shards; --limit may have ended the reading before the others"
     )
     overlapping = why_withheld(records_of(), {**PROTOCOL, "context_len": 2}, PILE)
     assert overlapping == "these windows overlap, and those of the published figures do not"
     for protocol, manifest in (({**PROTOCOL, "kind": "masked"}, PILE), (PROTOCOL, Manifest(name="own"))):
         assert why_withheld(records_of(), protocol, manifest) is None
+    masked: list[dict[str, Any]] = [{"context_len": 2}, {"kind": "masked"}]
+    for changed in masked:
+        assert published_beside(records_of(), PROTOCOL | changed, PILE) is None
+    for manifest in (load_manifest("demo"), Manifest(name="own"), SEVENTEEN):
+        labels = [subset.name for subset in manifest.subsets] or ["A"]
+        assert published_beside(records_of(labels), {**PROTOCOL, "labels": labels}, manifest) is None
 
 
 def in_tokens(factor: float, short: int = 0) -> Records:
@@ -89,62 +87,41 @@ def in_tokens(factor: float, short: int = 0) -> Records:
     return Records.of(documents, ["test.jsonl"], PILE)
 
 
-@pytest.mark.parametrize(("factor", "fits"), [(1, True), (0.91, True), (1.09, True), (0.89, False), (1.11, False)])
-def test_the_papers_constants_are_of_one_tokenizer(factor: float, fits: bool) -> None:
-    records, protocol = in_tokens(factor), {**PROTOCOL, "paper": True}
-    warnings = warnings_on(records, protocol, PILE)
-    assert (warnings == ()) == fits
-    assert (published_beside(records, protocol, PILE) is not None) == fits
-    why = why_withheld(records, protocol, PILE)
-    assert why == (None if fits else "the paper's constants are not those of this tokenizer")
-    if not fits:
-        [warning] = warnings
-        size = sum(subset.tokens_per_byte or 0 for subset in PILE.subsets) / 22
-        assert f"by which this text has {size:.3f} tokens per byte, and here it has {size * factor:.3f}" in warning
-        assert warnings_on(records, PROTOCOL, PILE) == ()
-        assert published_beside(records, PROTOCOL, PILE) is not None
+def test_the_papers_constants_fit_one_tokenizer() -> None:
+    protocol = {**PROTOCOL, "paper": True}
+    for factor, fits in ((0.91, True), (1.09, True), (0.89, False), (1.11, False)):
+        records = in_tokens(factor)
+        warnings = warnings_on(records, protocol, PILE)
+        assert (warnings == ()) == fits
+        assert (published_beside(records, protocol, PILE) is not None) == fits
+        why = why_withheld(records, protocol, PILE)
+        assert why == (None if fits else "the paper's constants are not those of this tokenizer")
+        if not fits:
+            size = sum(subset.tokens_per_byte or 0 for subset in PILE.subsets) / 22
+            said = f"by which this text has {size:.3f} tokens per byte, and here it has {size * factor:.3f}"
+            assert said in warnings[0]
+            assert warnings_on(records, PROTOCOL, PILE) == ()
+    # Without a prefix, first tokens are not predicted, but they are there.
+    assert warnings_on(in_tokens(0.9, short=1), {**protocol, "prefix": {"id": None}}, PILE) == ()
+    assert len(warnings_on(in_tokens(0.9, short=1), protocol, PILE)) == 1
+    assert warnings_on(records_of(["Mine"]), protocol, PILE) == ()
 
 
-def test_first_tokens_that_are_not_predicted_are_there() -> None:
-    records = in_tokens(0.9, short=1)
-    counted = {**PROTOCOL, "paper": True, "prefix": {"id": None}}
-    assert warnings_on(records, counted, PILE) == ()
-    assert len(warnings_on(records, {**PROTOCOL, "paper": True}, PILE)) == 1
-
-
-def test_constants_of_no_subset_say_nothing() -> None:
-    assert warnings_on(records_of(["Mine"]), {**PROTOCOL, "paper": True}, PILE) == ()
-
-
-def test_nothing_scored_is_warned_of() -> None:
+def test_a_result_without_figures_has_a_warning() -> None:
     empty = [ScoredDocument("x.jsonl", n, n, "ArXiv", 0, 0, 0.0) for n in range(1200)]
     no_token = [*empty[1:], ScoredDocument("x.jsonl", 0, 0, "ArXiv", 3, 0, 0.0)]
+    without = "no token was predicted, so there is no figure"
     for documents, prefix, said in (
         (empty, 0, "no byte was scored, so there is no figure: no text in 1,200 documents"),
         (empty[:1], None, "no byte was scored, so there is no figure: no text in 1 document"),
-        (no_token, 0, "no token was predicted, so there is no figure"),
-        (
-            no_token,
-            None,
-            "no token was predicted, so there is no figure: the first of a document is not, without a prefix",
-        ),
+        (no_token, 0, without),
+        (no_token, None, f"{without}: the first of a document is not, without a prefix"),
     ):
         protocol = {**PROTOCOL, "prefix": {"id": prefix}}
         assert warnings_on(Records.of(documents, ["x.jsonl"], PILE), protocol, PILE) == (said,)
 
 
-@pytest.mark.parametrize("changed", [{"context_len": 2}, {"context_len": 512}, {"kind": "masked"}])
-def test_nothing_stands_beside_figures_of_another_kind(changed: dict[str, Any]) -> None:
-    assert published_beside(records_of(), PROTOCOL | changed, PILE) is None
-
-
-@pytest.mark.parametrize("manifest", [load_manifest("demo"), Manifest(name="own"), SEVENTEEN])
-def test_nothing_stands_beside_figures_of_another_corpus(manifest: Manifest) -> None:
-    labels = [subset.name for subset in manifest.subsets] or ["A"]
-    assert published_beside(records_of(labels), PROTOCOL, manifest) is None
-
-
-def test_columns_and_what_differs_on_val() -> None:
+def test_columns_and_differences() -> None:
     published = published_beside(records_of(), PROTOCOL, PILE)
     assert published is not None
     models = [column.model for column in published.columns]
@@ -160,45 +137,27 @@ def test_columns_and_what_differs_on_val() -> None:
         assert part in published.differs
     assert published.differs.endswith("windows of 512 tokens, bytes counted.")
     json.dumps(published.to_dict(), allow_nan=False)
-
-
-def test_what_differs_on_test() -> None:
-    protocol = {**PROTOCOL, "paper": True, "prefix": {"id": None}}
-    published = published_beside(in_tokens(1), protocol, PILE)
-    assert published is not None
-    assert published.differs.endswith(
+    on_test = published_beside(in_tokens(1), {**PROTOCOL, "paper": True, "prefix": {"id": None}}, PILE)
+    assert on_test is not None
+    assert on_test.differs.endswith(
         "Here: 440 documents of test, windows of 512 tokens, the paper's constants, first tokens not predicted."
     )
-    assert {column.split for column in published.overall} == {"test"}
-    assert "DeepSeek-V2" in [column.model for column in published.overall]
-    assert not any("GPT-Neo" in column.model or "Pythia" in column.model for column in published.overall)
-
-
-def test_seventeen_subsets_are_warned_of() -> None:
-    seventeen = [subset.name for subset in SEVENTEEN.subsets]
-    assert len(seventeen) == 17
-    for labels, protocol, manifest in (
-        (seventeen, PROTOCOL, PILE),
-        (seventeen, PROTOCOL, SEVENTEEN),
-        (["ArXiv"], {**PROTOCOL, "subsets": ["ArXiv"]}, SEVENTEEN),
-        (["ArXiv"], {**PROTOCOL, "subsets": ["ArXiv"], "labels": seventeen}, PILE),
-    ):
-        records = records_of(labels)
-        [warning] = warnings_on(records, protocol, manifest)
-        assert "17 of the Pile's 22 subsets" in warning
-        missing = set(NAMES) - set(seventeen)
-        assert all(name in warning for name in missing)
-    assert published_beside(records_of(seventeen), PROTOCOL, PILE) is None
-    assert warnings_on(records_of(), PROTOCOL, PILE) == ()
-    assert warnings_on(records_of(seventeen), {**PROTOCOL, "subsets": seventeen}, PILE) == ()
+    assert {column.split for column in on_test.overall} == {"test"}
+    assert "DeepSeek-V2" in [column.model for column in on_test.overall]
 
 
 def test_overall_figures_stand_beside_all_subsets_only() -> None:
-    some = published_beside(records_of(NAMES[:3]), {**PROTOCOL, "subsets": NAMES[:3], "labels": NAMES}, PILE)
+    some = published_beside(records_of(NAMES[:3]), PROTOCOL, PILE)
     assert some is not None
     assert {column.overall for column in some.columns} == {None}
     assert some.columns[0].subsets[NAMES[0]] == 1.0878
     assert some.overall == ()
-    every = published_beside(records_of(), {**PROTOCOL, "subsets": NAMES, "labels": NAMES}, PILE)
-    assert every is not None
-    assert every.columns[0].overall == 1.2253
+
+
+def test_seventeen_subsets_have_a_warning() -> None:
+    seventeen = [subset.name for subset in SEVENTEEN.subsets]
+    for labels, manifest in ((seventeen, PILE), (["ArXiv"], SEVENTEEN)):
+        [warning] = warnings_on(records_of(["ArXiv"]), {**PROTOCOL, "labels": labels}, manifest)
+        assert "17 of the Pile's 22 subsets" in warning
+        assert all(name in warning for name in set(NAMES) - set(seventeen))
+    assert warnings_on(records_of(seventeen), PROTOCOL, PILE) == ()

@@ -1,3 +1,5 @@
+"""Figures against a reference in fractions."""
+
 from __future__ import annotations
 
 import json
@@ -11,13 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit.corpus import Manifest, Subset, Totals, load_manifest
+from pilekit.corpus import Manifest, Subset, Totals
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, result_text
 from pilekit.evaluate.results.tabulate import tabulate
 
-PILE = load_manifest()
-PROTOCOL: dict[str, Any] = {"kind": "causal", "paper": False, "context_len": 1, "subsets": None, "manifest": "small"}
+PROTOCOL: dict[str, Any] = {
+    "kind": "causal",
+    "paper": False,
+    "context_len": 1,
+    "subsets": None,
+    "labels": [],
+    "manifest": "small",
+    "prefix": {"id": 0},
+}
 SMALL = Manifest(
     name="small",
     subsets=(
@@ -87,7 +96,7 @@ def scored_documents(draw: st.DrawFn) -> list[ScoredDocument]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(scored_documents(), st.booleans())
 def test_figures_are_those_of_the_reference(documents: list[ScoredDocument], paper: bool) -> None:
     result = tabulated(documents, paper=paper)
@@ -111,7 +120,7 @@ def test_figures_are_those_of_the_reference(documents: list[ScoredDocument], pap
             assert score.interval[0] <= score.interval[1]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(scored_documents(), st.randoms(use_true_random=False))
 def test_the_order_in_which_documents_were_scored_changes_no_bit(
     documents: list[ScoredDocument], order: random.Random
@@ -119,11 +128,6 @@ def test_the_order_in_which_documents_were_scored_changes_no_bit(
     again = list(documents)
     order.shuffle(again)
     assert result_text(tabulated(documents)) == result_text(tabulated(again))
-
-
-def test_subsets_are_in_the_manifests_order_with_others_behind() -> None:
-    documents = [ScoredDocument("x.jsonl", n, n, name, 10, 3, 5.0) for n, name in enumerate("ZBYAZ")]
-    assert list(tabulated(documents).subsets) == ["A", "B", "Z", "Y"]
 
 
 def test_a_document_without_bytes_breaks_nothing() -> None:
@@ -223,26 +227,7 @@ def test_json_has_every_figure_under_its_name() -> None:
     assert told["protocol"]["intervals"]["replicates"] == 1000
 
 
-def test_a_masked_models_figures_have_another_name() -> None:
-    documents = [ScoredDocument("x.jsonl", n, n, "A", 10, 3, 5.0 + n) for n in range(4)]
-    causal, masked = tabulated(documents).to_dict(), tabulated(documents, kind="masked").to_dict()
-
-    def keys(value: Any) -> set[str]:
-        if not isinstance(value, dict):
-            return set()
-        return set(value).union(*map(keys, value.values()))
-
-    assert "bpb" not in keys(masked)
-    assert "pseudo_bpb" not in keys(causal)
-    for one, other in [
-        *((causal[name], masked[name]) for name in ("overall", "weighted")),
-        (causal["subsets"]["A"], masked["subsets"]["A"]),
-    ]:
-        assert other["pseudo_bpb"] == one["bpb"]
-        assert other["interval"] == one["interval"]
-
-
-def test_a_model_that_knows_less_than_nothing() -> None:
+def test_a_huge_loss_has_no_byte_perplexity() -> None:
     documents = [ScoredDocument("x.jsonl", n, n, "A", 1, 3, 1e6) for n in range(3)]
     assert tabulated(documents).overall.byte_perplexity is None
     result_text(tabulated(documents))

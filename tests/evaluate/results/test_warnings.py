@@ -1,4 +1,4 @@
-"""What a reader must know of the data stands beside the figures, and a published column only where it may."""
+"""From a folder: warnings about the data, and published figures only where they may stand."""
 
 from __future__ import annotations
 
@@ -29,35 +29,25 @@ def test_a_shard_without_any_known_label_is_told(
 PILE_LABELS = [subset.name for subset in load_manifest().subsets]
 
 
-@pytest.mark.parametrize(
-    ("labels", "arguments", "why"),
-    [
+def test_published_figures_need_the_piles_labels(tmp_path: Path, model_dir: Path) -> None:
+    """Also where only one subset is asked for: labels that are passed over count, first read or recorded already."""
+    cases: list[tuple[list[str], dict[str, Any], str | None]] = [
         (PILE_LABELS, {}, None),
         (PILE_LABELS, {"limit": 2}, "only 1 of the Pile's 22 labels were met in these shards; --limit may have ended"),
         ([*PILE_LABELS, "Mine"], {}, "these shards have a label that is none of the Pile's: Mine"),
-        (["ArXiv", "Mine", "Other"], {}, "these shards have a label that is none of the Pile's: Mine and 1 more"),
-        (["ArXiv", "Github"], {}, "only 2 of the Pile's 22 labels were met in these shards"),
         (PILE_LABELS, {"context_len": 4}, "these windows overlap"),
-    ],
-)
-def test_published_figures_stand_beside_documents_of_the_pile_only(
-    labels: list[str], arguments: dict[str, Any], why: str | None, tmp_path: Path, model_dir: Path
-) -> None:
-    """Also where only one subset is asked for: labels that are passed over count, first read or recorded already."""
-    corpus = tmp_path / "corpus"
-    write(corpus / "val" / "0.jsonl", [("ArXiv", "a text"), ("ArXiv", "one more")])
-    write(corpus / "val" / "1.jsonl", [(label, "a text") for label in labels])
-    for _ in range(2):
-        result = bits_per_byte(model_dir, corpus, subsets=["arxiv"], out=tmp_path / "out", **arguments)
-        assert (result.published is None) == (why is not None)
-        assert (result.withheld or "").startswith(why or "")
-        assert list(result.subsets) == ["ArXiv"]
-        again = read_result(tmp_path / "out")
-        assert (again.published, again.withheld) == (result.published, result.withheld)
-    every = bits_per_byte(model_dir, corpus, **{name: v for name, v in arguments.items() if name != "limit"})
-    if "limit" not in arguments:
-        assert every.withheld == result.withheld
-        assert every.protocol["labels"] == result.protocol["labels"]
+    ]
+    for number, (labels, arguments, why) in enumerate(cases):
+        folder = tmp_path / str(number)
+        write(folder / "corpus" / "val" / "0.jsonl", [("ArXiv", "a text"), ("ArXiv", "one more")])
+        write(folder / "corpus" / "val" / "1.jsonl", [(label, "a text") for label in labels])
+        for _ in range(2):
+            result = bits_per_byte(model_dir, folder / "corpus", subsets=["arxiv"], out=folder / "out", **arguments)
+            assert (result.published is None) == (why is not None)
+            assert (result.withheld or "").startswith(why or "")
+            assert list(result.subsets) == ["ArXiv"]
+            again = read_result(folder / "out")
+            assert (again.published, again.withheld) == (result.published, result.withheld)
 
 
 def test_few_foreign_labels_are_told(tmp_path: Path, model_dir: Path) -> None:
@@ -68,24 +58,6 @@ def test_few_foreign_labels_are_told(tmp_path: Path, model_dir: Path) -> None:
     assert labels[:3] == [*(name for name in PILE_LABELS if name in ("ArXiv", "Github")), "label 0"]
     assert len(labels) == 32
     assert result.overall.documents == 1
-
-
-def test_where_there_is_no_figure_a_warning_says_so(
-    tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    empty = write(tmp_path / "empty.jsonl", [("ArXiv", ""), ("Github", "")])
-    single = write(tmp_path / "single.jsonl", [("ArXiv", "x")])
-    for shard, prefix, said in (
-        (empty, "auto", "no byte was scored, so there is no figure: no text in 2 documents"),
-        (single, "none", "no token was predicted, so there is no figure: the first of a document is not, without"),
-    ):
-        caplog.clear()
-        result = bits_per_byte(model_dir, shard, prefix=prefix)
-        assert result.overall.bpb is None
-        [warning] = result.warnings
-        assert warning.startswith(said)
-        assert caplog.messages == [warning]
-        assert result.to_dict()["warnings"] == [warning]
 
 
 def test_constants_of_another_tokenizer_are_warned_of(

@@ -57,6 +57,9 @@ def result(
         "dtype": "float32",
         "prefix": {"id": 0},
         "subsets": None,
+        "labels": names,
+        "limit": None,
+        "paper": False,
         **changes,
     }
     return tabulate(records, protocol, load_manifest())
