@@ -1,8 +1,8 @@
-"""The progress line: how much is done, rate and time left, on stderr, silent when stderr is not a terminal.
+"""The progress line on stderr: the part that is done, the rate and the time left. It is silent without a terminal.
 
-It appears only after two seconds, so that quick commands stay quiet, and vanishes when the work ends, so that nothing
-of it is left between messages. Readers report from their decoding thread, which may still run for a moment after the
-work was given up: what it reports then must not bring the line back.
+It appears after two seconds, so that quick commands stay quiet, and vanishes at the end. Readers report from their
+decoding thread, which may run for a moment after the work was given up. Reports after the end do not bring the line
+back.
 """
 
 from __future__ import annotations
@@ -12,96 +12,82 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 QUIET_SECONDS = 2.0
 
 Advance = Callable[[int], None]
-"""Called with the number of further bytes (as stored, compressed) that have been dealt with; from any thread."""
+"""Called with each further number of (stored, compressed) bytes that are done, from any thread."""
 
 Reached = Callable[[int, int], None]
-"""Called with how many are done, and how many are to be done in all."""
+"""Called with the number that is done and the number of all."""
 
 
 @contextmanager
 def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
-    """Show how far `what` has come through `total` bytes; yields the function to call with each further amount.
+    """Show how many of `total` bytes are done. Yields the function to call with each further number of bytes.
 
-    With `total` None (a pipe, a server that does not say) there are bytes, rate and the time it has taken so far.
+    If `total` is None (a pipe, a server that does not say), the line shows bytes, rate and the time so far.
     """
     if not sys.stderr.isatty():
         yield lambda amount: None
         return
-    from rich.console import Console  # here, as most processes that could show a line show none
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn, TimeElapsedColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    time_column: ProgressColumn = TimeElapsedColumn() if total is None else TimeRemainingColumn()
-    progress = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        time_column,
-        console=Console(stderr=True),
-        transient=True,
-        expand=True,
-    )
-    task = progress.add_task(visible(what), total=total)
-    started = time.monotonic()
-    lock = threading.Lock()
-    shown = ended = False
-
-    def advance(amount: int) -> None:
-        nonlocal shown
-        progress.update(task, advance=amount)
-        with lock:
-            if not shown and not ended and time.monotonic() - started >= QUIET_SECONDS:
-                progress.start()
-                shown = True
-
-    try:
-        yield advance
-    finally:
-        with lock:
-            ended = True
-        if shown:
-            progress.stop()
+    clock = TimeElapsedColumn() if total is None else TimeRemainingColumn()
+    with _line(what, total, DownloadColumn(), TransferSpeedColumn(), clock) as update:
+        yield lambda amount: update(advance=amount)
 
 
 @contextmanager
 def count_progress(what: str) -> Iterator[Reached]:
-    """Show how many of how many are done; yields the function to call with both numbers, as often as one likes."""
+    """Show how many of all are done. Yields the function to call with both numbers, as often as you like."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=None), MofNCompleteColumn())
-    progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-    task = progress.add_task(visible(what), total=None)
-    told = started = time.monotonic()
+    shown = time.monotonic()
 
     def reached(done: int, total: int) -> None:
-        nonlocal told
-        # Ten times a second: telling rich of each small step would take longer than making it.
-        if (now := time.monotonic()) >= told + 0.1:
-            told = now
-            progress.update(task, completed=done, total=total)
-            if now >= started + QUIET_SECONDS:
+        nonlocal shown
+        # Ten times a second: an update of rich takes longer than many small steps.
+        if (now := time.monotonic()) >= shown + 0.1:
+            shown = now
+            update(completed=done, total=total)
+
+    with _line(what, None, MofNCompleteColumn(), TimeRemainingColumn()) as update:
+        yield reached
+
+
+@contextmanager
+def _line(what: str, total: int | None, *columns: ProgressColumn) -> Iterator[Callable[..., None]]:
+    """A line of rich. Yields its update function."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    text = TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True)
+    progress = Progress(text, BarColumn(bar_width=None), *columns, console=console, transient=True, expand=True)
+    task = progress.add_task(visible(what), total=total)
+    started = time.monotonic()
+    lock = threading.Lock()
+    ended = False
+
+    def update(**changes: Any) -> None:
+        progress.update(task, **changes)
+        with lock:
+            if not ended and time.monotonic() - started >= QUIET_SECONDS:
                 progress.start()
 
     try:
-        yield reached
+        yield update
     finally:
+        with lock:
+            ended = True
         progress.stop()

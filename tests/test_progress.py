@@ -1,4 +1,4 @@
-"""The progress line: late, true, gone at the end, and nothing of it where no terminal is."""
+"""The progress line: late, right, gone at the end, and silent without a terminal."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ def test_progress_appears_late_and_never_after_the_end(total: int | None, monkey
     assert len(terminal.getvalue()) == shown
 
 
-def test_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
-    with progress.byte_progress("counting", 10) as advance:
+    with progress.byte_progress("counting", 10) as advance, progress.count_progress("looking") as reached:
         advance(5)
+        reached(5, 10)
     assert stderr.getvalue() == ""
 
 
 def terminal_with_haste(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard error from here on: a terminal; and three seconds pass whenever someone looks at the clock."""
+    """Make standard error a terminal, and let three seconds pass between two looks at the clock."""
     found = Terminal()
     monkeypatch.setattr(sys, "stderr", found)
     monkeypatch.setenv("TERM", "xterm")
@@ -76,15 +77,6 @@ def test_counted_progress_appears_late_and_vanishes(monkeypatch: pytest.MonkeyPa
     assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the line is erased"
 
 
-def test_counted_progress_is_silent_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
-    with progress.count_progress("looking") as reached:
-        reached(5, 10)
-    assert stderr.getvalue() == ""
-
-
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
     path = tmp_path / "corpus" / "a.jsonl"
@@ -97,7 +89,7 @@ def shard(tmp_path: Path) -> Path:
 def test_indexes_that_a_stream_makes(
     shard: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a terminal a line; of further ranks none, as all wait for the same; in the log how many there are."""
+    """Rank 0 shows a line on a terminal and logs the number; other ranks show nothing."""
     tokenizer, terminal = tiny_tokenizer(tmp_path), terminal_with_haste(monkeypatch)
     with caplog.at_level(logging.INFO):
         PileStream(shard, tokenizer=tokenizer, batch_size=1)
