@@ -505,8 +505,8 @@ class PileStream(IterableDataset[Batch]):
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
         """The same, as one batch of the whole step, whose rows are in no rank's order; costs as much."""
-        whole = Share(self.grid, 0, 1, 1)
-        return self._builder.batch(whole, step, self._rows_of_step(step, reached), *(np.zeros((0, 3), np.int64),) * 2)
+        whole, rows = Share(self.grid, 0, 1, 1), self._rows_of_step(step, reached)
+        return self._builder.batch(whole, step, rows, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
 
     def _rows_of_step(self, step: int, reached: Reached | None) -> list[RowRange]:
         check_number("step", step, 0)
