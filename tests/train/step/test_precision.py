@@ -1,0 +1,159 @@
+"""Precision: the types a step computes in, and steps whose gradient overflows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pilekit.engine.ranks import join
+from pilekit.errors import PilekitError
+from pilekit.evaluate.model.causal import as_causal_lm
+from pilekit.train.config import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
+from pilekit.train.model.blocks import blocks_of
+from pilekit.train.step.engine import Engine
+from pilekit.train.step.sharding import own_part
+from tests.process_groups import ProcessGroups
+from tests.tiny import tiny_model
+from tests.train.plain_loop import cut, plain_loop, random_rows, targets
+from tests.train.step.test_engine import (
+    CLIP,
+    EPS,
+    LR,
+    SOME_STAGES,
+    batches,
+    engine_of,
+    model_of,
+    settings,
+    step,
+    train,
+    weights,
+)
+
+
+def types_in_a_step(dtype: Any) -> dict[str, set[str]]:
+    """The types of tensors that a block, the head and the optimizer see."""
+    lm = as_causal_lm(tiny_model())
+    precision = PrecisionConfig(dtype=dtype, loss_scale=16.0)
+    config = TrainConfig(train=TrainSection(steps=1), parallel=ParallelConfig(zero=2), precision=precision)
+    engine = Engine(lm, config, join())
+    seen: dict[str, set[str]] = {"block": set(), "head": set()}
+
+    def note(block: Any, given: tuple[Any, ...], made: Any) -> None:
+        hidden = made[0] if isinstance(made, tuple) else made
+        used = (given[0], hidden, *block.parameters())
+        seen["block"] |= {str(tensor.dtype) for tensor in used}
+        seen["head"].add(str(lm.head.weight.dtype))
+
+    for block in blocks_of(lm.model):
+        block.register_forward_hook(note)
+    nll = engine.forward_backward(random_rows(0, 2, 5), scale=1.0, last=False)
+    engine.forward_backward(random_rows(1, 2, 5), scale=1.0, last=True)
+    parameters = list(lm.model.parameters())
+    seen["loss"] = {str(nll.dtype)}
+    seen["masters"] = {str(own_part(parameter).dtype) for parameter in parameters}
+    seen["gradients"] = {str(own_part(parameter.grad).dtype) for parameter in parameters if parameter.grad is not None}
+    assert not engine.update(1e-3).skipped
+    seen["optimizer"] = {str(own_part(state[key]).dtype) for state in engine.optimizer.state.values() for key in state}
+    return seen
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_only_blocks_and_head_leave_float32(process_group: ProcessGroups, dtype: str, world_size: int) -> None:
+    computed = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    for seen in process_group(world_size).run(types_in_a_step, dtype):
+        assert seen.pop("block") == {str(computed)}
+        assert seen.pop("head") == {str(computed)}
+        assert seen == {key: {"torch.float32"} for key in ("loss", "masters", "gradients", "optimizer")}
+
+
+def scale_of(engine: Engine) -> float | None:
+    return None if engine.loss_scale is None else engine.loss_scale.value
+
+
+def figures_with_a_broken_rank(zero: int, dtype: str) -> dict[str, Any]:
+    """The second of three steps overflows on the last rank alone."""
+    ranks = join()
+    config = settings(zero, dtype, loss_scale=64.0, loss_scale_hysteresis=1)
+    engine = engine_of("gpt_neox", config, ranks)
+    seen: dict[str, Any] = {"skipped": [], "scales": [], "moved": [], "norms": []}
+    for number, batch in enumerate(batches(config)[:3]):
+        before = weights(engine)
+        count = targets(batch)
+        pieces = cut(cut(batch, ranks.world_size)[ranks.rank], 2)
+        for micro_batch, rows in enumerate(pieces):
+            broken = number == 1 and micro_batch == 0 and ranks.rank == ranks.world_size - 1
+            scale = float("inf") if broken else ranks.world_size / count
+            engine.forward_backward(rows, scale=scale, last=micro_batch == 1)
+        update = engine.update(LR)
+        after = weights(engine)
+        seen["skipped"].append(update.skipped)
+        seen["norms"].append(update.grad_norm)
+        seen["scales"].append(scale_of(engine))
+        seen["moved"].append(any(not np.array_equal(before[name], after[name]) for name in before))
+        seen["steps"] = {float(own_part(state["step"])) for state in engine.optimizer.state.values()}
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [pytest.param("bf16", marks=pytest.mark.slow), "fp16"])
+@pytest.mark.parametrize("zero", SOME_STAGES)
+def test_an_overflow_on_one_rank_skips_the_step_on_all(process_group: ProcessGroups, zero: int, dtype: str) -> None:
+    results = process_group(2).run(figures_with_a_broken_rank, zero, dtype)
+    for seen in results:
+        assert seen["skipped"] == [False, True, False]
+        assert [math.isfinite(norm) for norm in seen["norms"]] == [True, False, True]
+        assert seen["scales"] == ([64.0, 32.0, 32.0] if dtype == "fp16" else [None] * 3)
+        assert seen["steps"] == {2.0}
+    assert results[0]["moved"] == [True, False, True]
+
+
+def train_in_fp16(zero: int, rounds: int) -> tuple[list[float], list[bool], list[float]]:
+    ranks = join()
+    config = settings(zero, "fp16", loss_scale=2.0**30, loss_scale_hysteresis=1, loss_scale_window=6)
+    engine = engine_of("gpt_neox", config, ranks)
+    losses, skipped, scales = [], [], []
+    for _ in range(rounds):
+        for batch in batches(config):
+            loss, update = step(engine, ranks, batch, 2, lr=1e-2)
+            losses.append(loss)
+            skipped.append(update.skipped)
+            scales.append(scale_of(engine) or 0)
+    return losses, skipped, scales
+
+
+@pytest.mark.parametrize("zero", SOME_STAGES)
+def test_fp16_finds_its_scale_and_learns(process_group: ProcessGroups, zero: int) -> None:
+    results = process_group(2).run(train_in_fp16, zero, 8)
+    assert results[0] == results[1]
+    losses, skipped, scales = results[0]
+    assert skipped[0]
+    assert not skipped[-1]
+    assert sum(skipped) < 20
+    assert min(scales) < 2.0**30
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_fp16_is_close_to_fp32(process_group: ProcessGroups) -> None:
+    config = settings(3, "fp16", loss_scale=1024.0)
+    figures, _ = process_group(2).run(train, "llama", 2, config)[0]
+    expected = plain_loop(model_of("llama").train(), batches(config), lr=LR, clip_norm=CLIP, eps=EPS)
+    np.testing.assert_allclose(figures, expected, rtol=5e-3)
+
+
+def overflow_at_the_floor() -> str:
+    ranks = join()
+    engine = engine_of("gpt_neox", settings(0, "fp16", loss_scale=1.0, loss_scale_hysteresis=1), ranks)
+    engine.forward_backward(batches(settings())[0], scale=float("inf") if ranks.is_first else 1.0, last=True)
+    with pytest.raises(PilekitError) as error:
+        engine.update(LR)
+    return str(error.value)
+
+
+def test_all_ranks_raise_the_same_error_at_the_lowest_scale(process_group: ProcessGroups) -> None:
+    first, second = process_group(2).run(overflow_at_the_floor)
+    assert first == second
+    assert "even at the lowest loss scale (1)" in first
