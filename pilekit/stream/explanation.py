@@ -24,7 +24,7 @@ class Explanation(dict[str, Any]):
     accumulations                {world size: valid grad_accum}
     worker_counts                how many workers can be active on this rank; none named: any number
     lanes_per_rank, memory_per_rank   lanes of a rank, and bytes of their windows, estimated; shared by its workers
-    restore_documents            that a rank reads and tokenizes at most when it goes on from a state
+    restore_documents            that a rank reads and tokenizes at most when it resumes from a state
     """
 
     def __str__(self) -> str:
@@ -32,26 +32,23 @@ class Explanation(dict[str, Any]):
 
     def lines(self) -> list[tuple[str, str]]:
         """The same by line: (title, text)."""
-        listed = {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
-        accumulations = "; ".join(
-            f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items()
-        )
+        told = dict(self)
+        told |= {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
+        grad_accums = (f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items())
         parts = [] if self["documents"] is None else [f"{self['documents']:,} documents in units of {self['unit']}"]
         parts += [] if self["window"] is None else [f"windows of {self['window']} documents"]
-        listed["worker_counts"] = listed["worker_counts"] or "any number"
-        lanes = f"{self['rows']} rows x {self['columns']} columns = {self['lanes']}"
-        sizes = f"batch_size {self['batch_size']} x grad_accum {self['grad_accum']} x world_size {self['world_size']}"
         held, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
-        memory = f"about {self['memory_per_rank'] / 2**20:,.0f} MiB of {held} on each rank, among its workers"
+        memory = f"{self['memory_per_rank'] / 2**20:,.0f} MiB"
+        sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
         return [
-            ("plan", f"{self['plan']}: {self['reason']}"),
+            ("plan", "{plan}: {reason}".format_map(told)),
             ("sequence", "; ".join(parts) or "documents as they stand in their shards"),
-            ("lanes", lanes),
-            ("step", f"{self['global_batch_size']} samples: {sizes}"),
-            ("world sizes", listed["world_sizes"]),
-            ("accumulations", accumulations),
-            ("workers", listed["worker_counts"]),
-            ("memory", memory),
+            ("lanes", "{rows} rows x {columns} columns = {lanes}".format_map(told)),
+            ("step", ("{global_batch_size} samples: " + sizes).format_map(told)),
+            ("world sizes", told["world_sizes"]),
+            ("accumulations", "; ".join(grad_accums)),
+            ("workers", told["worker_counts"] or "any number"),
+            ("memory", f"about {memory} of {held} on each rank, among its workers"),
             ("restoring", f"at most {self['restore_documents']:,} documents are {done} again on each rank"),
         ]
 

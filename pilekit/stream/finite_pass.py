@@ -22,7 +22,7 @@ from itertools import groupby
 
 import numpy as np
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.stream.batch.build_batches import BatchBuilder, Item
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.lane import rows_between, rows_in
@@ -152,16 +152,3 @@ def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> li
         found += given
         count, row = count - rows_in(given), 0
     return found
-
-
-def check_epochs(epochs: object, lanes: object) -> None:
-    """PilekitError for an `epochs` that is no whole number, and for `lanes` beside it."""
-    if epochs is None:
-        return
-    if type(epochs) is not int or epochs < 1:
-        raise PilekitError(f"epochs is a whole number from 1 on, or None, not {visible(repr(epochs), 80)}")
-    if lanes != "auto":
-        raise PilekitError(
-            f"epochs={epochs} and lanes={visible(repr(lanes), 80)} exclude each other: a pass that ends has no lanes; "
-            "leave out one of them"
-        )

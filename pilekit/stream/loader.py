@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from pilekit.errors import PilekitError, visible
+from pilekit.stream.arguments import check_number, check_one_of
 from pilekit.stream.batch.batch import Batch
 from pilekit.stream.batch.build_batches import Item
 
@@ -53,16 +54,11 @@ class StreamLoader:
         pin_memory: bool = False,
         multiprocessing_context: Any = None,
     ) -> None:
-        if type(num_workers) is not int or num_workers < 0:
-            raise PilekitError(f"num_workers is a whole number from 0 on, not {visible(repr(num_workers), 80)}")
-        if prefetch_factor is not None and (type(prefetch_factor) is not int or prefetch_factor < 1):
-            raise PilekitError(f"prefetch_factor is a whole number from 1 on, not {visible(repr(prefetch_factor), 80)}")
-        methods = multiprocessing.get_all_start_methods()
-        if isinstance(multiprocessing_context, str) and multiprocessing_context not in methods:
-            raise PilekitError(
-                f"multiprocessing_context is one of {', '.join(methods)}, not "
-                f"{visible(repr(multiprocessing_context), 80)}"
-            )
+        check_number("num_workers", num_workers, 0)
+        if prefetch_factor is not None:
+            check_number("prefetch_factor", prefetch_factor)
+        if isinstance(multiprocessing_context, str):
+            check_one_of("multiprocessing_context", multiprocessing_context, multiprocessing.get_all_start_methods())
         self.stream = stream
         self.num_workers = num_workers
         self._options: dict[str, Any] = {"pin_memory": pin_memory and not stream.is_raw}

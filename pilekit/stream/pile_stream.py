@@ -43,12 +43,12 @@ from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, chec
 from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches
 from pilekit.stream.batch.peek import rows_of_step
 from pilekit.stream.explanation import Explanation, explain
-from pilekit.stream.finite_pass import Passes, check_epochs, pass_part
+from pilekit.stream.finite_pass import Passes, pass_part
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.shuffle import Int64
-from pilekit.stream.order.topology import rank_of_world, refuse_differing_backends
+from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pack.tokenized import Encoding
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange
 from pilekit.stream.read.document_selection import OTHER, DocumentSelection, checked_filters
@@ -158,8 +158,11 @@ class PileStream(IterableDataset[Batch]):
         check_number("seed", seed, None)
         check_number("cache_bytes", cache_bytes)
         outputs = checked_outputs(outputs)
-        check_epochs(epochs, lanes)
         self._given_lanes = given_lanes(lanes)
+        if epochs is not None:
+            check_number("epochs", epochs)
+            if self._given_lanes is not None:
+                raise PilekitError(f"epochs={epochs} and lanes= exclude each other: a pass that ends has no lanes")
         if tokenizer is None:
             if objective == "mlm":
                 raise PilekitError('objective="mlm" masks tokens, tokenizer=None asks for documents; give a tokenizer')
@@ -213,8 +216,6 @@ class PileStream(IterableDataset[Batch]):
         assert tokenizer.eos_id is not None
         pad_id = tokenizer.eos_id if tokenizer.pad_id is None else tokenizer.pad_id
         backend = f"{tokenizer.backend} {importlib.metadata.version(tokenizer.backend)}"
-        if self.world_size > 1:
-            refuse_differing_backends(tokenizer, backend, self.rank)
         special = {"treated_as": tokenizer.special_tokens, "eos_id": tokenizer.eos_id, "pad_id": pad_id}
         self._fingerprint |= {
             "tokenizer": tokenizer.fingerprint,

@@ -78,7 +78,7 @@ class Grid:
         return divisors(self.per_visit if self.plan == "sequential" else self.rows // world_size)
 
     def share(self, rank: int, world_size: int, grad_accum: int) -> Share:
-        """The part of one rank; PilekitError names the valid world sizes and accumulations, and a grid that fits."""
+        """The part of one rank; PilekitError names the valid world sizes and accumulations."""
         if self.finite and self.global_batch_size % (world_size * grad_accum):
             raise PilekitError(
                 f"{world_size} ranks with grad_accum={grad_accum} cannot share global_batch_size="
@@ -88,30 +88,16 @@ class Grid:
         if world_size not in self.world_sizes():
             raise PilekitError(
                 f"{world_size} ranks cannot share {self.rows} rows of lanes; valid world sizes are "
-                f"{_listed(self.world_sizes())}{self._instead(world_size, grad_accum)}"
+                f"{_listed(self.world_sizes())}; lanes= gives a new run another grid"
             )
         if grad_accum not in self.accumulations(world_size):
             sizes = [self.global_batch_size // (world_size * a) for a in self.accumulations(world_size)]
             raise PilekitError(
                 f"grad_accum={grad_accum} does not fit {world_size} rank{'s' * (world_size > 1)} and {self.rows} rows "
                 f"of lanes; valid are {_listed(self.accumulations(world_size))}, which are batch_size "
-                f"{_listed(sizes)}{self._instead(world_size, grad_accum)}"
+                f"{_listed(sizes)}; lanes= gives a new run another grid"
             )
         return Share(self, rank, world_size, grad_accum)
-
-    def _instead(self, world_size: int, grad_accum: int) -> str:
-        """Which rows would have made it valid."""
-        parts, whole = world_size * grad_accum, self.global_batch_size
-        if whole % parts:
-            return (
-                f"; global_batch_size={whole} is no multiple of {parts}, so no other grid would do: change one of them"
-            )
-        if self.plan == "sequential":  # Each lane needs a shard: no more lanes than there are, if that can be.
-            columns, needs = max(1, self.lanes // world_size), f", given {world_size} shards"
-            return f"; a new run could have it with lanes=({world_size}, {columns}){needs * (world_size > self.lanes)}"
-        fitting = [rows for rows in divisors(whole) if rows % parts == 0]
-        most = max([rows for rows in fitting if rows <= most_rows(world_size)], default=fitting[0])
-        return f"; a new run could have it with lanes=({most}, {self.columns})"
 
 
 @dataclass(frozen=True)
@@ -168,12 +154,8 @@ class Share:
 
 def default_rows(global_batch_size: int, world_size: int) -> int:
     """R where the caller names none: the largest divisor of the global batch up to max(32, 4 x world size)."""
-    return max(rows for rows in divisors(global_batch_size) if rows <= most_rows(world_size))
-
-
-def most_rows(world_size: int) -> int:
-    """What the default R does not go beyond: a lane costs memory, and time to restore."""
-    return max(32, 4 * world_size)
+    # A lane costs memory, and time to restore.
+    return max(rows for rows in divisors(global_batch_size) if rows <= max(32, 4 * world_size))
 
 
 def given_lanes(lanes: object) -> tuple[int, int] | None:

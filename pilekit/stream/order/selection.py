@@ -88,7 +88,7 @@ class Selection:
         dropped: Collection[str] = (),
         dedup: str | Path | None = None,
     ) -> Selection:
-        """Select; arguments as in the class.
+    """Select; arguments as in the class.
 
         `PilekitError` if nothing is selected, for damage in an index, and if the dedup is not finished or not of these
         shards, which the first texts of each must show.
@@ -96,14 +96,13 @@ class Selection:
         chosen, without = None if subsets is None else frozenset(subsets), frozenset(dropped)
         folder = None if dedup is None else Path(dedup)
         masks = None if folder is None else Deduplicated(folder)
-        every = chosen is None and not without
 
         def wanted(label: str) -> bool:
             return (chosen is None or label in chosen) and label not in without
 
         lines = []
         for shard, index in zip(corpus.shards, indexes, strict=True):
-            some = lines_of_subsets(index, None if every else wanted)
+            some = lines_of_subsets(index, None if chosen is None and not without else wanted)
             if masks is not None:
                 mask = masks.mask(shard.name)
                 if mask.header.lines != some.lines:
@@ -113,11 +112,15 @@ class Selection:
                     )
                 some = some.and_bits(mask.bits)
             lines.append(some)
-        selection = cls(
-            corpus, indexes, lines, chosen, without, folder, np.cumsum([len(some) for some in lines], dtype=np.int64)
-        )
+        ends = np.cumsum([len(some) for some in lines], dtype=np.int64)
+        selection = cls(corpus, indexes, lines, chosen, without, folder, ends)
         if not len(selection):
-            raise PilekitError(f"{visible(repr(corpus))}: {selection._nothing()}")
+            asked = {"subsets": sorted(chosen or ()), "repeats of 0": sorted(without), "dedup": folder and str(folder)}
+            given = ", ".join(f"{name}={visible(repr(value), 200)}" for name, value in asked.items() if value)
+            raise PilekitError(
+                f"{visible(repr(corpus))}: no document is selected{f' by {given}' if given else ''}; `pilekit stats` "
+                "tells what the shards hold"
+            )
         if masks is not None:
             # Another shard of the same name and length would lose the wrong documents: some texts are compared.
             deque(masks(selection._some_of_each()), maxlen=0)
@@ -166,12 +169,3 @@ class Selection:
             if len(lines):
                 yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
         readers.close()
-
-    def _nothing(self) -> str:
-        """Why nothing is selected, and what to do."""
-        if self.subsets is None and not self.dropped and self.dedup is None:
-            return "holds no documents; name a folder with shards"
-        asked = [f"subsets={visible(repr(sorted(self.subsets)), 200)}"] if self.subsets is not None else []
-        asked += [f"repeats of 0 for {visible(repr(sorted(self.dropped)), 200)}"] if self.dropped else []
-        asked += [f"dedup={visible(repr(str(self.dedup)), 200)}"] if self.dedup is not None else []
-        return f"no document is selected by {', '.join(asked)}; `pilekit stats` tells what the shards hold"

@@ -1,4 +1,4 @@
-"""Which rank of how many this process is, and whether another one differs from it."""
+"""Which rank of how many this process is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import torch
 
 from pilekit.errors import PilekitError, visible
-from pilekit.tokenize import Tokenizer
 
 
 def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
@@ -45,30 +44,6 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
             f"{visible(repr(rank), 80)}; give rank= and world_size= that fit each other"
         )
     return rank, world_size
-
-
-def refuse_differing_backends(tokenizer: Tokenizer, backend: str, rank: int) -> None:
-    """PilekitError if another rank of this process group encodes with the tokenizer by something else than `backend`.
-
-    Each rank settles for itself on what encodes, and a difference would show only when states are merged. The first to
-    come leaves its own in the group's store, and those that come later compare. Nobody waits for anybody, as it is no
-    error that only some ranks make a stream; so it is the later ranks that raise.
-    """
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    key = f"pilekit/tokenizer/{tokenizer.fingerprint}/{tokenizer.special_tokens}"
-    try:
-        first = _get_default_store().compare_set(key, "", backend).decode()
-    except RuntimeError:  # a group whose store cannot do that
-        return
-    if first != backend:
-        raise PilekitError(
-            f"rank {rank} encodes with {backend} and another rank with {visible(first, 80)}, but one run needs the "
-            "same on all of them: install the same versions, or give every rank "
-            'tokenizer=load_tokenizer(path, backend="tokenizers")'
-        )
 
 
 def _environment(name: str, missing: int | None) -> int:

@@ -1,4 +1,4 @@
-"""`DocumentSelection`: what a stream reads, settled before it is settled how many lanes read it.
+"""`DocumentSelection`: what a stream reads, whatever the number of lanes that read it.
 
 It makes the `LaneSource` of either plan for a grid, and knows what a grid's defaults and a state's places depend on.
 """
@@ -148,7 +148,7 @@ class DocumentSelection:
         return places
 
     def moved(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
-        """`places`, int64 [L, 3], for changed subsets or repeats: the same part of the epoch, windows begun anew."""
+        """`places`, int64 [L, 3], for changed subsets or repeats: the same part of the epoch, at the beginning of a window."""
         new = self.per_epoch(unit)
         moved = places.copy()
         moved[:, 2] = 0
@@ -179,21 +179,17 @@ class DocumentSelection:
     def fingerprint(self) -> dict[str, object]:
         """Which documents these are, as far as it is not for `plan` to say; JSON types."""
         manifest = self.corpus.manifest
-        shards: object
+        content: object = [[shard.name, shard.size] for shard in self.corpus.shards]
         if self.selection is not None:
-            shards = {"count": len(self.corpus.shards), "content": self.selection.fingerprint}
-        else:
-            sizes = [[shard.name, shard.size] for shard in self.corpus.shards]
-            shards = {"count": len(sizes), "xxh3": xxhash.xxh3_128_hexdigest(msgspec.json.encode(sizes))}
-        names = [subset.name for subset in manifest.subsets]
+            content = self.selection.fingerprint
         dedup = None
         if self.dedup is not None:
             header = read_header(self.dedup, KIND)
-            dedup = xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
+            dedup = _hash([header.parameters, header.inputs])
         return {
-            "shards": shards,
+            "shards": {"count": len(self.corpus.shards), "content": _hash(content)},
             "record": {"text_field": manifest.text_field, "label_path": manifest.label_path},
-            "subset_names": xxhash.xxh3_128_hexdigest(msgspec.json.encode(names)),
+            "subset_names": _hash([subset.name for subset in manifest.subsets]),
             "filters": [_without_address(repr(stage)) for stage in self.filters],
             "dedup": dedup,
             "seed": self.seed,
@@ -212,6 +208,10 @@ def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
             "stream's documents are read by many processes; run `pilekit dedup` and give dedup=FOLDER"
         )
     return tuple(chain.stages)
+
+
+def _hash(value: object) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(value, order="sorted"))
 
 
 def _without_address(text: str) -> str:
