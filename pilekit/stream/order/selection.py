@@ -88,7 +88,7 @@ class Selection:
         dropped: Collection[str] = (),
         dedup: str | Path | None = None,
     ) -> Selection:
-    """Select; arguments as in the class.
+        """Select; arguments as in the class.
 
         `PilekitError` if nothing is selected, for damage in an index, and if the dedup is not finished or not of these
         shards, which the first texts of each must show.

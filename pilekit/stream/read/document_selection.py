@@ -148,7 +148,7 @@ class DocumentSelection:
         return places
 
     def moved(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
-        """`places`, int64 [L, 3], for changed subsets or repeats: the same part of the epoch, at the beginning of a window."""
+        """`places`, int64 [L, 3], for changed subsets or repeats: the same part of the epoch, where a window begins."""
         new = self.per_epoch(unit)
         moved = places.copy()
         moved[:, 2] = 0
