@@ -162,7 +162,9 @@ class PileStream(IterableDataset[Batch]):
         if epochs is not None:
             check_number("epochs", epochs)
             if self._given_lanes is not None:
-                raise PilekitError(f"epochs={epochs} and lanes= exclude each other: a pass that ends has no lanes")
+                raise PilekitError(
+                    f"epochs={epochs} and lanes={lanes} exclude each other: a pass that ends has no lanes"
+                )
         if tokenizer is None:
             if objective == "mlm":
                 raise PilekitError('objective="mlm" masks tokens, tokenizer=None asks for documents; give a tokenizer')

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError
-from pilekit.pipeline import Document, document_filter
 from pilekit.stream import PileStream
 from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
 from tests.stream import reference
 from tests.stream.collecting import ALL, STEP, run
-from tests.stream.conftest import PACKINGS, SETTINGS, Corpora, Settings
-from tests.stream.corpora import Made, made, record
+from tests.stream.conftest import SETTINGS, Corpora, Settings
+from tests.stream.corpora import Made, made
 from tests.stream.reference import (
     Encoder,
     Plan,
@@ -84,20 +82,6 @@ def in_order(ranks: Sequence[Sequence[STEP]], grad_accum: int) -> list[Row]:
     return [row for batches in parts for batch in batches for row in batch]
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_samples_go_to_ranks_by_index(corpora: Corpora, settings: Settings, encode: Encoder, packing: str) -> None:
-    corpus = corpora["mixed"]
-    expected = rows_of_pass(corpus, encode, packing=packing)
-    for world_size, grad_accum, workers in ((1, 4, 3), (2, 2, 0), (3, 1, 0)):
-        batch_size = 12 // (world_size * grad_accum)
-        given = finite(settings, packing=packing, batch_size=batch_size, grad_accum=grad_accum, world_size=world_size)
-        ranks = [run(corpus.folder, {**given, "rank": rank}, "loader", workers)[0] for rank in range(world_size)]
-        pads = -len(expected) % 12
-        assert in_order(ranks, grad_accum) == expected + [empty_row(encode)] * pads
-        dropped = [run(corpus.folder, {**given, "rank": rank, "drop_last": True})[0] for rank in range(world_size)]
-        assert in_order(dropped, grad_accum) == expected[: len(expected) - len(expected) % 12]
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_shards_in_turn(tmp_path: Path, settings: Settings, encode: Encoder, in_turn: None, shuffle: bool) -> None:
     corpus = made(tmp_path, [40, 0, 90, 1], form="single")
@@ -109,21 +93,6 @@ def test_shards_in_turn(tmp_path: Path, settings: Settings, encode: Encoder, in_
         stream.set_epoch(epoch)
         found = [row for batch in stream for row in batch.documents()]
         assert [tuple(row) for row in found if row] == [row.documents for row in expected]
-
-
-def test_several_passes_are_one_sequence(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
-    corpus = corpora["mixed"]
-    found, _ = run(corpus.folder, finite(settings, batch_size=4, epochs=3))
-    expected = rows_of_pass(corpus, encode, epochs=3)
-    pads = -len(expected) % 4
-    assert [row for batch in found for row in batch] == expected + [empty_row(encode)] * pads
-
-
-def test_in_the_order_of_the_corpus(corpora: Corpora, settings: Settings) -> None:
-    corpus = corpora["mixed"]
-    found, _ = run(corpus.folder, finite(settings, batch_size=4, packing="concat", shuffle=False))
-    order = [document for batch in found for row in batch for document in row.documents]
-    assert [key for key, _ in itertools.groupby(order)] == [(line.shard, line.number) for line in corpus.lines]
 
 
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
@@ -281,16 +250,6 @@ def test_what_cannot_be(corpora: Corpora, settings: Settings) -> None:
     for changes, field in zip(others, ("epochs", "drop_last", "epochs"), strict=True):
         with pytest.raises(PilekitError, match=f"its {field} is"):
             PileStream(folder, **{**finite(settings), **changes}).load_state_dict(state)
-
-
-def test_nothing_that_stays(tmp_path: Path, settings: Settings) -> None:
-    @document_filter
-    def none(document: Document) -> bool:
-        return False
-
-    (tmp_path / "00.jsonl.zst").write_bytes(zstandard.compress(record("x", "ArXiv") + b"\n"))
-    with pytest.raises(PilekitError, match="no document"):
-        next(iter(PileStream(tmp_path, **finite(settings, filters=[none]))))
 
 
 def test_fewer_documents_than_ranks(tmp_path: Path, settings: Settings) -> None:

@@ -73,17 +73,6 @@ def test_every_setting_is_the_references(
     assert steps_of(ranks, 2) == counted(wanted)
 
 
-@pytest.mark.parametrize("name", ["uneven", "few"])
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_uneven_shards_and_few_documents(
-    corpora: Corpora, settings: Settings, expected: Expected, name: str, packing: str
-) -> None:
-    """Over epoch borders, and with lanes that read the same few documents."""
-    steps = 60 if name == "uneven" else 15
-    found = run(corpora[name].folder, {**settings, "batch_size": 16, "packing": packing}, batches=steps)[0]
-    assert found == expected(corpora[name], steps, packing=packing)
-
-
 @pytest.mark.parametrize("form", ["plain", "single"])
 def test_the_form_of_the_shards_changes_nothing(
     tmp_path: Path, corpora: Corpora, settings: Settings, expected: Expected, form: Form
@@ -168,31 +157,6 @@ def test_one_lane_uses_each_document_once_per_epoch(
     assert len(set(map(tuple, orders))) == 3, "each epoch has an order of its own"
 
 
-def test_concat_loses_and_doubles_no_token(tmp_path: Path, settings: Settings, encode: Encoder) -> None:
-    """One lane: its rows joined are documents one after another, each once before any comes again."""
-    corpus = made(tmp_path, [100])
-    known = {(line.shard, line.number): encode(line.text) for line in corpus.lines}
-    changes = {**settings, "lanes": (1, 1), "packing": "concat", "batch_size": 1}
-    rows = list(itertools.chain.from_iterable(run(corpus.folder, changes, batches=600)[0]))
-    joined = list(itertools.chain.from_iterable(row.input_ids for row in rows))
-    uses: list[tuple[str, int]] = []
-    tokens = 0  # of `uses`
-    for number, row in enumerate(rows):
-        at = number * 64
-        for doc_id, document in enumerate(row.documents):
-            if at == tokens:
-                uses.append(document)
-                tokens += len(known[document])
-            assert uses[-1] == document
-            at += row.doc_ids.count(doc_id)
-    assert len(uses) > 200
-    epochs = [uses[first : first + 100] for first in (0, 100)]
-    assert all(sorted(epoch) == sorted(known) for epoch in epochs)
-    assert epochs[0] != epochs[1]
-    flat = list(itertools.chain.from_iterable(known[document] for document in uses))
-    assert joined == flat[: len(joined)]
-
-
 @pytest.mark.parametrize("packing", ["best_fit", "none"])
 def test_what_fits_is_not_cut(corpora: Corpora, settings: Settings, encode: Encoder, packing: str) -> None:
     length = {(line.shard, line.number): len(encode(line.text)) for line in corpora["mixed"].lines}
@@ -209,23 +173,6 @@ def test_what_fits_is_not_cut(corpora: Corpora, settings: Settings, encode: Enco
 
 
 # 5. Equal steps, or an error
-
-
-def test_what_cannot_be_planned_is_an_error(corpora: Corpora, settings: Settings) -> None:
-    folder = corpora["mixed"].folder
-    refused: list[tuple[Settings, str]] = [
-        ({"world_size": 3, "rank": 0, "global_batch_size": 24}, r"1, 2, 4"),
-        ({"world_size": 16, "rank": 0, "batch_size": 1}, r"1, 2, 4"),
-        ({"batch_size": 1, "grad_accum": 16}, r"1, 2, 4"),
-        ({"lanes": (5, 1)}, r"5"),
-        ({"rank": 2, "world_size": 2}, r"rank"),
-        ({"subsets": ["Enron Emails"]}, r"Enron Emails"),
-        ({"repeats": {"ArXiv": -1.0}}, r"ArXiv"),
-        ({"global_batch_size": 24}, r"global_batch_size"),
-    ]
-    for change, message in refused:
-        with pytest.raises(PilekitError, match=message):
-            run(folder, {**settings, "batch_size": 16, **change}, batches=1)
 
 
 # 8. Bad data

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from torch.utils.data import DistributedSampler
 
-from pilekit.errors import PilekitError
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream import PileStream
 from tests.process_groups import ProcessGroups
@@ -173,8 +172,3 @@ def test_repeats_are_exact_and_fractions_are_fair(tmp_path: Path, settings: Sett
             n = len(corpus.of(subset))
             assert abs(counts[math.floor(factor)] - (1 - more) * n) <= 4 * math.sqrt(n * more * (1 - more))
     assert passes[0] != passes[1], "which documents get the one more differs by epoch"
-
-
-def test_lanes_mean_nothing_in_a_finite_pass(corpora: Corpora, settings: Settings) -> None:
-    with pytest.raises(PilekitError, match="lanes"):
-        run(corpora["mixed"].folder, {**settings, "epochs": 1}, batches=1)

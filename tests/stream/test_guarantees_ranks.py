@@ -7,7 +7,6 @@ two; the matrix of packings, workers, accumulation and ways of loading is slow.
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,10 @@ import torch
 from tokenizers import AddedToken
 from torch import distributed as dist
 
-from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
-from pilekit.tokenize import load_tokenizer
-from pilekit.tokenize.tokenizer import Backend
 from tests.process_groups import ProcessGroups, RankFailed
 from tests.stream.collecting import ALL, SECONDS, STEP, Way, counted, in_group, no_brown_fox, rows_of, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
-from tests.tiny import tiny_tokenizer
 from tests.tokenize.making import byte_level_bpe
 
 
@@ -39,43 +34,6 @@ def test_two_ranks_make_the_references_steps(
     ranks, states = in_group(process_group, 2, folder, given, "loader", 2, 5, states)
     assert steps_of(ranks, 1) == wanted[5:10]
     assert steps_of([run(folder, {**settings, "batch_size": 16}, batches=5, state=states)[0]], 1) == wanted[10:]
-
-
-def made_with(data: str, settings: Settings, backends: list[Backend | None]) -> str:
-    """What making a stream with this rank's backend says; None: the rank makes no stream."""
-    backend = backends[dist.get_rank()]
-    said = "none"
-    if backend is not None:
-        tokenizer = load_tokenizer(settings["tokenizer"], backend=backend)
-        try:
-            PileStream(data, **{**settings, "tokenizer": tokenizer})
-            said = "made"
-        except PilekitError as error:
-            said = str(error)
-    dist.barrier()
-    return said
-
-
-def test_ranks_that_encode_differently_are_told_and_nobody_waits(
-    process_group: ProcessGroups, corpora: Corpora, settings: Settings, tmp_path: Path
-) -> None:
-    folder = str(corpora["few"].folder)
-
-    def said(size: int, *backends: Backend | None) -> list[str]:
-        """With a tokenizer of its own for each case, as a group remembers."""
-        (tmp_path / str(size)).mkdir(exist_ok=True)
-        given = {**settings, "batch_size": 8, "tokenizer": str(tiny_tokenizer(tmp_path / str(size), size))}
-        return process_group(2).run(made_with, folder, given, list(backends), timeout=SECONDS)
-
-    assert said(291, "tokenizers", "tokenizers") == ["made", "made"]
-    assert said(292, None, "fastokens") == ["none", "made"]
-    assert said(292, "fastokens", "fastokens") == ["made", "made"]
-    first, second = sorted(said(293, "fastokens", "tokenizers"), key=len)
-    assert first == "made"
-    assert re.match(r"rank [01] encodes with \w+ [\d.]+ and another rank with \w+ [\d.]+, but one run needs", second)
-    assert "fastokens" in second
-    assert "tokenizers " in second
-    assert "\n" not in second
 
 
 def rows_and_gradient(data: str, settings: Settings) -> tuple[list[STEP], float]:

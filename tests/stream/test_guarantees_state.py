@@ -73,20 +73,6 @@ def test_resume_with_workers_that_read_ahead(corpora: Corpora, settings: Setting
         assert run(corpora["mixed"].folder, changes, way, workers, 16 - done, state)[0] == whole[done:]
 
 
-def test_the_loader_carries_the_state(corpora: Corpora, settings: Settings) -> None:
-    changes = {**settings, "batch_size": 16, "outputs": ALL}
-    whole, _ = run(corpora["mixed"].folder, changes, batches=8)
-    stream = PileStream(corpora["mixed"].folder, **changes)
-    loader = stream.loader(num_workers=2)
-    first = [rows_of(batch, stream.subset_names) for batch in islice(loader, 3)]
-    state = json.loads(json.dumps(loader.state_dict()))
-    fresh = PileStream(corpora["mixed"].folder, **changes)
-    other = fresh.loader(num_workers=1)
-    other.load_state_dict(state)
-    rest = [rows_of(batch, fresh.subset_names) for batch in islice(other, 5)]
-    assert first + rest == whole
-
-
 def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> None:
     """No hang, and no shared memory of the stream's processes stays behind."""
     stream = PileStream(corpora["mixed"].folder, **settings, batch_size=16)
@@ -177,17 +163,6 @@ def test_changed_repeats_are_refused_unless_asked_for(corpora: Corpora, settings
         assert json.loads(saved)["step"] == 63
         rest = [rows_of(batch, stream.subset_names) for batch in islice(stream, 3)]
         assert run(corpora["mixed"].folder, {**given, **change}, batches=3, state=saved)[0] == rest
-
-
-def test_what_is_no_state_is_refused(corpora: Corpora, settings: Settings) -> None:
-    stream = PileStream(corpora["few"].folder, **settings, batch_size=16)
-    good = stream.state_dict()
-    bad: list[Any] = [{}, [], None, "state", {**good, "version": 99}, {**good, "lanes": "AAAA"}, {**good, "lanes": 5}]
-    bad += [{key: value for key, value in good.items() if key != left_out} for left_out in good if left_out != "strict"]
-    for state in bad:
-        with pytest.raises(PilekitError):
-            stream.load_state_dict(state)
-    stream.load_state_dict(good)
 
 
 def test_restoring_costs_at_most_a_window_a_lane(

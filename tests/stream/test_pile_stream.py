@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import pickle
-import re
 from collections import Counter
 from itertools import chain, islice, product
 from typing import Any
@@ -18,7 +17,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.stream import Batch, PileStream
@@ -99,21 +97,6 @@ def test_advance_takes_each_batch_once_and_in_order(stream: PileStream) -> None:
     assert stream.state_dict()["step"] == 2
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [5, None, "0", torch.zeros(()), torch.zeros(9), torch.zeros(3, dtype=torch.int64), [0, 0, 0, 0]],
-    ids=str,
-)
-def test_what_is_no_batchs_state_is_refused(stream: PileStream, wrong: Any) -> None:
-    batch = {"stream_state": wrong}
-    with pytest.raises(PilekitError, match=r"advance\(\) needs a batch as the loader gave it"):
-        stream.advance(batch)
-    assert batch == {"stream_state": wrong}
-    with pytest.raises(PilekitError, match=r"advance\(\) needs a batch as the loader gave it"):
-        stream.advance(wrong)
-    assert stream.state_dict()["step"] == 0
-
-
 def test_a_stream_can_be_pickled_where_it_stands(stream: PileStream) -> None:
     next(iter(stream))
     other = pickle.loads(pickle.dumps(stream))
@@ -134,26 +117,21 @@ def test_the_state_is_a_copy(stream: PileStream) -> None:
 # Sizes that follow from the state
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "sizes"),
-    [
-        ({"batch_size": 16}, {"batch_size": 8, "world_size": 2}, (8, 1)),
+def test_what_is_not_given_follows_from_the_states_batch(corpora: Corpora, settings: Settings) -> None:
+    small = {"batch_size": 4, "grad_accum": 4}
+    cases: list[tuple[Settings, Settings, tuple[int, int]]] = [
         ({"batch_size": 16}, {"batch_size": 4, "world_size": 2}, (4, 2)),
-        ({"batch_size": 4, "grad_accum": 4}, {"batch_size": 4, "grad_accum": 4, "world_size": 2}, (2, 4)),
-        ({"batch_size": 4, "grad_accum": 4}, {"grad_accum": 2, "world_size": 2}, (4, 2)),
-        ({"batch_size": 4, "grad_accum": 4}, {"world_size": 2}, (4, 2)),
-        ({"batch_size": 4, "grad_accum": 4}, {"world_size": 4}, (4, 1)),
+        (small, {**small, "world_size": 2}, (2, 4)),
+        (small, {"grad_accum": 2, "world_size": 2}, (4, 2)),
+        (small, {"world_size": 4}, (4, 1)),
         ({"batch_size": 16}, {"global_batch_size": 16, "world_size": 4}, (4, 1)),
-    ],
-)
-def test_what_is_not_given_follows_from_the_states_batch(
-    corpora: Corpora, settings: Settings, first: Settings, then: Settings, sizes: tuple[int, int]
-) -> None:
-    _, state = run(corpora["few"].folder, {**settings, **first}, batches=4)
-    stream = PileStream(corpora["few"].folder, **{**settings, "rank": 1, **then})
-    stream.load_state_dict(json.loads(state))
-    assert (stream.batch_size, stream.grad_accum, stream.global_batch_size) == (*sizes, 16)
-    assert len(next(iter(stream))["input_ids"]) == sizes[0]
+    ]
+    for first, then, sizes in cases:
+        _, state = run(corpora["few"].folder, {**settings, **first}, batches=4)
+        stream = PileStream(corpora["few"].folder, **{**settings, "rank": 1, **then})
+        stream.load_state_dict(json.loads(state))
+        assert (stream.batch_size, stream.grad_accum, stream.global_batch_size) == (*sizes, 16)
+        assert len(next(iter(stream))["input_ids"]) == sizes[0]
 
 
 def test_lanes_and_unit_come_from_the_state(corpora: Corpora, settings: Settings) -> None:
@@ -205,16 +183,6 @@ def test_peek_names_the_documents_of_each_step(corpora: Corpora, settings: Setti
         ranks[0].peek(-1)
 
 
-def test_an_epoch_of_peeked_steps_uses_each_document_once(corpora: Corpora, settings: Settings) -> None:
-    """With packing none and lanes in step, documents come again only after all others."""
-    given = {**settings, "lanes": (4, 1), "packing": "none", "seq_len": 4096, "batch_size": 4, "window": 1}
-    stream = PileStream(corpora["few"].folder, **given)
-    documents = [name for step in range(25) for row in stream.peek(step) for name in row]
-    whole = {(line.shard, line.number) for line in corpora["few"].lines}
-    assert len(whole) == 5
-    assert Counter(documents) == dict.fromkeys(whole, 20), "a hundred positions are twenty epochs of five units"
-
-
 def test_stats_count_what_was_handed_out(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
     given = {**settings, "batch_size": 8, "grad_accum": 2, "packing": "concat"}
     stream = PileStream(corpora["mixed"].folder, **given, outputs=ALL)
@@ -238,29 +206,6 @@ def test_stats_count_what_was_handed_out(corpora: Corpora, settings: Settings, e
     assert other.stats() == told
 
 
-def test_stats_of_all_ranks_add_up_over_another_world_size(corpora: Corpora, settings: Settings) -> None:
-    def parts(world_size: int, states: list[Any] | None) -> tuple[list[Any], list[dict[str, Any]]]:
-        streams = [
-            PileStream(
-                corpora["uneven"].folder, **settings, batch_size=16 // world_size, world_size=world_size, rank=rank
-            )
-            for rank in range(world_size)
-        ]
-        for stream in streams:
-            if states is not None:
-                stream.load_state_dict(states)
-            assert len(list(islice(stream, 3))) == 3
-        return [stream.state_dict() for stream in streams], [stream.stats() for stream in streams]
-
-    states, _ = parts(4, None)
-    states, _ = parts(2, states)
-    states, stats = parts(2, states)
-    alone = PileStream(corpora["uneven"].folder, **settings, batch_size=16)
-    assert len(list(islice(alone, 9))) == 9
-    for field in ("rows", "documents", "tokens"):
-        assert sum(one[field] for one in stats) == alone.stats()[field]
-
-
 def test_bad_lines_are_counted_and_told(corpora: Corpora, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     corpus = corpora["with_bad_lines"]
     with pytest.raises(PilekitError, match=r"00\.jsonl.*line"):
@@ -279,7 +224,7 @@ def test_explain_tells_what_fits(stream: PileStream, corpora: Corpora, settings:
     text = str(told)
     assert "world sizes    1, 2, 4, 8" in text
     assert "workers        1, 2" in text
-    for world_size, grad_accum in product(range(1, 10), range(1, 10)):
+    for world_size, grad_accum in product((1, 3, 4, 8), (1, 2, 3)):
         fits = grad_accum in told["accumulations"].get(world_size, [])
         given = {**settings, "global_batch_size": 16, "grad_accum": grad_accum, "world_size": world_size, "rank": 0}
         if fits:
@@ -290,49 +235,33 @@ def test_explain_tells_what_fits(stream: PileStream, corpora: Corpora, settings:
                 PileStream(corpora["mixed"].folder, **given)
 
 
-def test_explain_speaks_of_no_tokens_where_there_are_none(corpora: Corpora) -> None:
-    told = PileStream(corpora["mixed"].folder, tokenizer=None, batch_size=8).explain()
-    assert told["window"] is None
-    assert told["restore_documents"] == told["lanes"] * told["unit"]
-    assert not any(word in str(told) for word in ("window", "token", "None"))
-
-
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
+    wrong: list[tuple[Settings, str]] = [
         ({"packing": "first_fit"}, "packing is one of best_fit, concat, none, not 'first_fit'"),
         ({"objective": "mlm"}, 'no mask token, which objective="mlm" needs'),
-        ({"objective": "rlhf"}, "objective is one of clm, mlm"),
         ({"on_error": "ignore"}, "on_error is one of raise, skip"),
         ({"seq_len": 0}, "seq_len is a whole number from 1 to 16,777,216, not 0"),
-        ({"window": 2.5}, "window is a whole number from 1 on"),
         ({"seed": "x"}, "seed is a whole number"),
-        ({"seq_len": 1 << 40}, "seq_len is a whole number from 1 to 16,777,216"),
         ({"lanes": (8, 10**9)}, "are more than 1,048,576; give fewer rows or columns"),
+        ({"lanes": 8}, r'lanes is "auto" or \(rows, columns\)'),
         ({"shuffle": "no"}, "shuffle is one of True, False, not 'no'"),
-        ({"append_eod": None}, "append_eod is one of True, False, not None"),
         ({"tokenizer": 5}, "tokenizer is the path of a tokenizer.json or of its folder, .*, not 5"),
-        ({"cache_bytes": 0}, "cache_bytes is a whole number from 1 on, not 0"),
         ({"outputs": ["input_ids", "tokens"]}, "outputs names what a batch holds"),
         ({"subsets": []}, "subsets is empty"),
         ({"subsets": ["ArXif"]}, "unknown subset .*ArXiv"),
-        ({"repeats": {"ArXif": 2}}, "unknown subset .*ArXiv"),
         ({"repeats": {"ArXiv": math.nan}}, "nan is no factor"),
-        ({"lanes": 8}, r'lanes is "auto" or \(rows, columns\)'),
         ({"rank": 0, "world_size": 2, "num_replicas": 4}, "world_size=2 and num_replicas=4"),
-        ({"rank": -1, "world_size": 2}, "rank is a whole number from 0 to 1"),
         ({"filters": [no_brown_fox, 5]}, "is no stage"),
-        ({"epochs": 0, "lanes": "auto"}, "epochs"),
-    ],
-    ids=lambda value: re.sub(" at 0x[0-9a-f]+", "", str(value)),  # the same in every process
-)
-def test_wrong_arguments(corpora: Corpora, settings: Settings, change: Settings, message: str) -> None:
-    with pytest.raises(PilekitError, match=message) as raised:
-        PileStream(corpora["few"].folder, **{**settings, **change})
-    assert "\n" not in str(raised.value)
+        ({"filters": [_Remembering()]}, "run `pilekit dedup` and give dedup=FOLDER"),
+        ({"epochs": 0, "lanes": "auto"}, "epochs is a whole number from 1 on"),
+    ]
+    for change, message in wrong:
+        with pytest.raises(PilekitError, match=message) as raised:
+            PileStream(corpora["few"].folder, **{**settings, **change})
+        assert "\n" not in str(raised.value)
 
 
 class _Remembering(DocumentStage):
@@ -342,11 +271,6 @@ class _Remembering(DocumentStage):
 
     def __call__(self, batches: Any) -> Any:
         return batches
-
-
-def test_a_stage_that_remembers_is_refused(corpora: Corpora, settings: Settings) -> None:
-    with pytest.raises(PilekitError, match="run `pilekit dedup` and give dedup=FOLDER"):
-        PileStream(corpora["few"].folder, **settings, filters=[_Remembering()])
 
 
 def test_a_filter_that_leaves_nothing_is_an_error_and_no_hang(corpora: Corpora, settings: Settings) -> None:
@@ -381,14 +305,6 @@ def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "four")
     with pytest.raises(PilekitError, match=r"\$WORLD_SIZE is 'four'"):
         rank_of_world(None, None)
-
-
-def test_held_out_shards_of_a_corpus_are_told(
-    corpora: Corpora, settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        PileStream(Corpus(corpora["few"].folder), **settings)
-    assert caplog.text == ""
 
 
 # Any topology, any packing

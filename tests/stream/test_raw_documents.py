@@ -8,13 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
 from pilekit.errors import PilekitError
-from pilekit.pipeline import Document, document_map
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream import PileStream
 from pilekit.stream.read import plan
@@ -52,20 +49,6 @@ def test_documents_are_what_the_shards_say(tmp_path: Path) -> None:
         StoredDocument("three", {"title": "no meta"}, "(none)", 2, "00.jsonl"),
     ]
     assert all(isinstance(document, StoredDocument) for document in found)
-
-
-def test_text_is_that_of_the_filters_and_parquet_has_its_label(tmp_path: Path) -> None:
-    @document_map
-    def louder(document: Document) -> str:
-        return document.text.upper()
-
-    table = pa.table({"text": ["a", "b"], "meta": [{"pile_set_name": "ArXiv"}, {"pile_set_name": "Github"}]})
-    pq.write_table(table, tmp_path / "00.parquet")
-    found: list[Any] = list(PileStream(tmp_path, tokenizer=None, epochs=1, shuffle=False, filters=[louder]))
-    assert [tuple(document) for document in found] == [
-        ("A", {"pile_set_name": "ArXiv"}, "ArXiv", 0, "00.parquet"),
-        ("B", {"pile_set_name": "Github"}, "Github", 1, "00.parquet"),
-    ]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -115,17 +98,6 @@ def test_it_goes_on_after_any_document(corpora: Corpora, workers: int) -> None:
         loader = stream.loader(num_workers=workers)
         assert [identity(one) for one in itertools.islice(loader, 3)] == whole[number : number + 3]
         state = json.dumps(stream.state_dict())
-
-
-def test_fewer_documents_than_ranks(corpora: Corpora) -> None:
-    """As the sampler: the documents again and again, until all ranks have one."""
-    corpus = corpora["few"]
-    count = len(corpus.lines)
-    ranks = pass_of(corpus, 2 * count + 1)
-    assert [len(documents) for documents in ranks] == [1] * (2 * count + 1)
-    (order,) = pass_of(corpus, 1)
-    assert [documents[0] for documents in ranks] == [*order, *order, order[0]]
-    assert pass_of(corpus, 2 * count + 1, drop_last=True) == [[]] * (2 * count + 1)
 
 
 def test_workers_accumulation_and_stops_change_nothing_of_a_pass(corpora: Corpora) -> None:

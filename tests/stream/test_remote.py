@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
-import random
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -20,11 +18,9 @@ from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import load_index
 from pilekit.shards.read.open import open_file
-from pilekit.shards.read.reader import read
 from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.stream import PileStream
 from pilekit.stream.read import plan
-from tests.shards.making import record
 from tests.stream.collecting import ALL, rows_of, run
 from tests.stream.conftest import Settings
 from tests.stream.corpora import made
@@ -76,16 +72,6 @@ def test_the_same_batches_as_from_local_files(folder: Path, server: WebServer, c
         assert run(folder, changes, batches=7, state=state)[0] == whole[5:]
 
 
-def test_from_a_store_in_memory(folder: Path, changes: Settings) -> None:
-    store = fsspec.filesystem("memory")
-    for path in folder.iterdir():
-        store.pipe(f"/stream/{path.name}", path.read_bytes())
-    try:
-        assert run("memory://stream", changes, batches=8)[0] == run(folder, changes, batches=8)[0]
-    finally:
-        store.rm("/stream", recursive=True)
-
-
 def test_only_frames_that_hold_the_documents_are_fetched(tmp_path: Path, changes: Settings) -> None:
     """A few lanes of a larger corpus: what is sent is the frames of the batches' documents, and of a window's rest."""
     made(tmp_path / "lines", [6000] * 2, form="plain")
@@ -114,12 +100,6 @@ def test_only_frames_that_hold_the_documents_are_fetched(tmp_path: Path, changes
     )
     assert size <= sum(sent) < 3 * size < stored / 2
     assert len(sent) < len(needed)  # neighbours come with one request
-
-
-def test_a_corpus_is_opened_with_few_requests(server: WebServer, changes: Settings) -> None:
-    PileStream(server.url, **changes)
-    of_each = [sum(path.startswith(f"{shard:02d}.") for path, _ in server.requests) for shard in range(SHARDS)]
-    assert max(of_each) <= 16 + 4  # pieces of the fingerprint, and the index
 
 
 @pytest.mark.parametrize("failure", ["500", "cut", "short", "silent"])
@@ -163,19 +143,6 @@ def test_an_index_that_does_not_come_at_once_is_not_a_missing_one(
     assert not list(tmp_path.iterdir()), "an index was made"
 
 
-@pytest.mark.parametrize("failure", ["500", "cut", "short", "silent"])
-@pytest.mark.usefixtures("at_once")
-def test_a_shard_that_is_read_through_goes_on_where_it_failed(tmp_path: Path, failure: Failure) -> None:
-    lines = [record(random.Random(number).randbytes(3000).hex()) for number in range(3000)]
-    with ShardWriter(tmp_path / "a.jsonl.zst") as writer:
-        writer.write_lines(lines)
-    with serving(tmp_path) as server:
-        server.failures = [failure, failure, None, failure]
-        texts = [text for batch in read(f"{server.url}a.jsonl.zst") for text in batch.texts]
-        assert len(server.failures) <= 1  # half of a block is kept, so less is asked for then
-    assert texts == [json.loads(line)["text"] for line in lines]
-
-
 @pytest.mark.usefixtures("at_once")
 def test_a_server_that_is_not_there(folder: Path) -> None:
     with serving(folder) as server:
@@ -210,15 +177,6 @@ def test_a_second_pass_downloads_nothing(folder: Path, server: WebServer, change
     assert not server.requests
 
 
-def test_a_small_cache_stays_small(folder: Path, server: WebServer, changes: Settings, tmp_path: Path) -> None:
-    most = 30_000
-    stream = PileStream(server.url, **changes, outputs=ALL, cache=tmp_path, cache_bytes=most)
-    whole, _ = run(folder, changes, batches=20)
-    for batch, rows in zip(stream, whole, strict=False):
-        assert rows_of(batch, stream.subset_names) == rows
-        assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.frame")) <= most
-
-
 def _read(url: str, changes: dict[str, Any], results: Any) -> None:
     results.put(run(url, changes, batches=30)[0])
 
@@ -241,27 +199,6 @@ def test_processes_share_a_cache(folder: Path, server: WebServer, changes: Setti
             process.kill()
             process.join()
     assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.frame")) <= most
-
-
-def test_damaged_frames_in_the_cache_are_fetched_again(
-    folder: Path, server: WebServer, changes: Settings, tmp_path: Path
-) -> None:
-    whole, _ = run(folder, changes, batches=6)
-    changes = {**changes, "cache": tmp_path}
-    assert run(server.url, changes, batches=6)[0] == whole
-    for number, path in enumerate(sorted(tmp_path.glob("*.frame"))):
-        data = bytearray(path.read_bytes())
-        data[(len(data) * number) // 97 % len(data)] ^= 1 << number % 8
-        path.write_bytes(data[: len(data) // 2] if number % 3 == 0 else b"" if number % 3 == 1 else data)
-    stream = PileStream(server.url, **changes, outputs=ALL)
-    server.requests.clear()
-    assert [rows_of(batch, stream.subset_names) for batch in islice(stream, 6)] == whole
-    assert shards_sent(server)
-    server.requests.clear()
-    stream = PileStream(server.url, **changes, outputs=ALL)
-    server.requests.clear()
-    assert [rows_of(batch, stream.subset_names) for batch in islice(stream, 6)] == whole
-    assert not server.requests
 
 
 def test_a_replaced_shard_is_not_read_from_the_cache(tmp_path: Path, changes: Settings) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
@@ -103,19 +102,5 @@ def test_flex_attention_takes_it(column: str, causal: bool) -> None:
 def test_a_batch_without_documents_or_positions_is_refused() -> None:
     with pytest.raises(PilekitError, match=r"needs doc_ids or position_ids, and the batch has input_ids, labels"):
         document_mask({"input_ids": torch.zeros(1, 2), "labels": torch.zeros(1, 2)})
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (None, "takes a batch, which is a dict of tensors, not None"),
-        ([torch.zeros(1, 2)], "takes a batch, which is a dict of tensors"),
-        ({"doc_ids": 5}, r"needs doc_ids as a tensor \[batch, T\], as the stream gives it, not 5"),
-        ({"doc_ids": None, "position_ids": torch.zeros(1, 2)}, "needs doc_ids .* not None"),
-        ({"position_ids": torch.zeros(3)}, r"needs position_ids as a tensor .* not \[3\]"),
-    ],
-)
-def test_what_is_no_batch_is_refused(wrong: Any, message: str) -> None:
-    with pytest.raises(PilekitError, match=message) as raised:
-        document_mask(wrong)
-    assert "\n" not in str(raised.value)
+    with pytest.raises(PilekitError, match=r"needs position_ids as a tensor \[batch, T\], not \[3\]"):
+        document_mask({"position_ids": torch.zeros(3)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import pickle
 from collections.abc import Iterator, Sequence
@@ -139,15 +138,6 @@ def test_outputs_that_do_not_exist_are_refused(outputs: Sequence[str]) -> None:
     assert "\x1b" not in str(raised.value)
 
 
-def test_the_rest_of_a_long_document_has_no_label_behind_another_one() -> None:
-    window = window_of(documents_of([9, 4, 5], append_eod=False), "best_fit", 8, append_eod=False)
-    batch = written([RowRange(window, 0, len(window.rows))], 8, append_eod=False)
-    (row,) = [row for row in rows_of(batch) if 18 in row.input_ids]
-    at = row.input_ids.index(18)  # the one token that did not fit in the first row of the document of nine
-    assert at > 0
-    assert row.labels[at] == -100
-
-
 @given(lengths, st.integers(1, 20), st.sampled_from(["best_fit", "none", "concat"]), st.data())
 @example([9, 4, 5, 20, 6, 1], 8, "best_fit", None)  # rests of long documents behind other documents
 @example([8], 8, "best_fit", None)  # nothing but the EOD is left for another row
@@ -168,15 +158,6 @@ def test_what_began_in_another_row_is_known(
     assert pickle.loads(pickle.dumps(found)).continued() == expected
     if data is None:
         assert any(any(row) for row in expected)
-
-
-def test_batches_share_no_memory_and_columns_change_alone() -> None:
-    first, second = some_batch(state=torch.zeros(1)), some_batch(state=torch.zeros(1))
-    expected = rows_of(second)
-    for name, column in first.items():
-        column.fill_(5)
-        assert sum(other._version for other in first.values()) == 1 + list(first).index(name), "one changed column"
-    assert rows_of(second) == expected
 
 
 def test_a_batch_outlives_its_windows_and_keeps_no_memory_of_theirs() -> None:
@@ -213,13 +194,6 @@ def test_a_loader_that_would_batch_batches_is_refused() -> None:
         next(iter(DataLoader(_Stream())))
 
 
-def test_a_batch_survives_copying_and_pickling() -> None:
-    batch = some_batch(state=torch.ones(2, dtype=torch.int64))
-    for other in (copy.copy(batch), pickle.loads(pickle.dumps(batch)), copy.deepcopy(batch)):
-        assert rows_of(other) == rows_of(batch)
-        assert list(other) == list(batch)
-
-
 @pytest.mark.parametrize("outputs", [OUTPUTS, OUTPUTS[::-1], ("max_seqlen", "cu_seqlens", "doc_ids"), ("cu_seqlens",)])
 def test_what_is_pickled_is_the_same_and_ones_own(outputs: tuple[str, ...]) -> None:
     batch = some_batch(outputs, state=torch.arange(6).view(2, 3))
@@ -233,17 +207,6 @@ def test_what_is_pickled_is_the_same_and_ones_own(outputs: tuple[str, ...]) -> N
     assert all(batch[name].equal(before[name]) for name in before)
     assert all(again[name].equal(before[name] + 1) for name in before), "each tensor has its own bytes"
     assert again.documents() == batch.documents()
-
-
-def test_what_a_user_puts_into_a_batch_is_pickled_too() -> None:
-    batch = some_batch()
-    batch["mask"] = torch.ones(3, 5).t()[1:]  # not contiguous
-    batch["name"] = "any"  # type: ignore[assignment]
-    again = pickle.loads(pickle.dumps(batch))
-    assert again.pop("name") == batch.pop("name") == "any"
-    assert all(again[name].equal(batch[name]) for name in batch)
-    assert all(pickle.loads(pickle.dumps(batch))[name].equal(batch[name]) for name in batch)
-    assert len(pickle.loads(pickle.dumps(Batch({})))) == 0
 
 
 def test_a_batch_survives_pin_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,16 +229,6 @@ def test_a_batch_can_be_made_anew_from_moved_tensors() -> None:
     for ask in (moved.documents, moved.continued):
         with pytest.raises(PilekitError, match="moving it to a device"):
             ask()
-
-
-def test_only_names_of_shards_in_the_batch_are_sent() -> None:
-    small, large = (pickle.dumps(some_batch(("doc_ids",)).__dict__) for _ in range(2))
-    window = window_of(documents_of([3, 3]), "none", 6)
-    names = [*SHARDS, *(f"{number}" * 50 for number in range(10_000))]
-    rows = [RowRange(window, 0, 2)]
-    many = BatchWriter(6, OUTPUTS, PAD, EOS).batch(rows, pieces_of(rows), names)
-    assert len(pickle.dumps(many.__dict__)) < 2 * len(small)
-    assert len(small) == len(large) < 2000
 
 
 def test_columns_not_asked_for_are_needed_by_masking_but_not_given() -> None:

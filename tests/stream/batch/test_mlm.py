@@ -94,15 +94,6 @@ def test_a_row_is_masked_the_same_among_any_others() -> None:
     assert not np.array_equal(applied(tokens, mix(10, np.arange(6)), [50] * 6, masking)[1], together[1])
 
 
-def test_padding_and_special_tokens_are_never_chosen() -> None:
-    tokens = np.tile(np.array([5, 0, 3, 7]), (400, 8))
-    input_ids, labels = applied(tokens, mix(2, np.arange(400)), [20] * 400, Masking(3, 10, (0,)))
-    assert np.array_equal(input_ids[:, 20:], tokens[:, 20:])
-    assert (labels[:, 20:] == -100).all()
-    assert set(labels.flatten().tolist()) == {-100, 5, 7}
-    assert set(input_ids[labels != -100].tolist()) == set(range(1, 10))
-
-
 def test_a_vocabulary_of_special_tokens_alone_is_refused() -> None:
     Masking(0, 3, (1, 7))
     with pytest.raises(PilekitError, match=r"a vocabulary of 3 tokens, all of them special.*objective=\"mlm\""):

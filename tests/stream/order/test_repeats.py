@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
-from pilekit.stream.order.repeats import copies, exact_repeats, stays
+from pilekit.stream.order.repeats import exact_repeats, stays
 from pilekit.stream.order.shuffle import mix
 
 PILE = load_manifest("pile")
@@ -46,23 +46,6 @@ def test_each_document_is_used_floor_or_ceil_times(factor: float) -> None:
         assert abs(uses.sum() / len(numbers) - factor) <= 4 * (more * (1 - more) / len(numbers)) ** 0.5
         chosen.append(uses)
     assert (factor % 1 == 0) == np.array_equal(chosen[0], chosen[1]), "epochs choose anew"
-
-
-@pytest.mark.parametrize(
-    ("repeats", "subsets", "wanted"),
-    [
-        ({}, None, 1),
-        ({"ArXiv": 0.5}, None, 1),
-        ({"ArXiv": 2.5}, None, 3),
-        ({"ArXiv": 0.5}, ["ArXiv"], 1),
-        ({"ArXiv": 3.0}, ["ArXiv", "Github"], 3),
-        ({"ArXiv": 0.0}, ["ArXiv", "Github"], 1),
-    ],
-)
-def test_copies_are_the_largest_factor_rounded_up(
-    repeats: dict[str, float], subsets: list[str] | None, wanted: int
-) -> None:
-    assert copies(repeats, subsets) == wanted
 
 
 def test_names_are_made_exact_and_ones_dropped() -> None:

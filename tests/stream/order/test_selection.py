@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,13 +96,6 @@ def test_all_documents_are_arithmetic(tmp_path: Path) -> None:
     assert located(selection, 29, 31) == identities(list(corpus.lines))[29:31]
 
 
-def test_nothing_to_select(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b"\n\n")
-    with pytest.raises(PilekitError, match="holds no documents; name a folder with shards") as raised:
-        select(tmp_path)
-    assert str(tmp_path) in str(raised.value)
-
-
 def test_bad_lines_raise_whoever_made_the_index(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([record("a", None), b"{\x1b", record("b", None)]))
     corpus = Corpus(tmp_path)
@@ -141,13 +133,6 @@ def test_recompressing_changes_nothing(tmp_path: Path) -> None:
         for name, content in files.items():
             (tmp_path / folder / name).write_bytes(content)
         assert select(tmp_path / folder).fingerprint not in fingerprints
-
-
-def test_a_copy_for_another_process(corpora: list[Made]) -> None:
-    selection = select(corpora[0].folder, subsets=["ArXiv"])
-    copy = pickle.loads(pickle.dumps(selection))
-    assert located(copy, 0, len(copy)) == located(selection, 0, len(selection))
-    assert copy.fingerprint == selection.fingerprint
 
 
 def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,11 +65,3 @@ def test_without_shuffling_units_come_copy_after_copy() -> None:
         (1, 0, 0, 0, 3),
     ]
     assert sequence.order(sequence.at(1)).tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("copies", [1, 3])
-def test_units_of_one_lane_are_spread_over_the_corpus(copies: int) -> None:
-    """A lane's first hundred units: their mean place is that of a sample at random, within 4 standard errors."""
-    sequence = Sequence(documents=100_000, unit=1, copies=copies, seed=0, lanes=50)
-    places = [sequence.at(50 * turn).begin for turn in range(100)]
-    assert abs(sum(places) / 100 - 50_000) < 4 * 100_000 / (12 * 100) ** 0.5

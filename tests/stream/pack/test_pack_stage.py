@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -93,26 +92,6 @@ def test_masks_are_those_of_the_reference(lengths: list[int], packing: str, seed
     assert all_rows(batches) == expected
 
 
-def test_a_window_closes_at_its_most_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pilekit.stream.pack.window", "tests.stream.reference"):
-        monkeypatch.setattr(f"{module}.MOST_TOKENS", 30)
-    documents = documents_of([9, 9, 9, 2, 100, 3, 14, 14, 14, 29, 1, 0, 0], sizes=(4, 1, 7))
-    rows = reference.lane_rows(iter(documents), plan(16, window=1000))
-    found = all_rows(list(pack(16, window=1000)(token_batches(documents))))
-    assert found == [reference.columns(row, 16, PAD) for row in rows]
-
-
-def test_the_order_of_rows_is_the_seed_s() -> None:
-    documents = documents_of([14] * 20)
-
-    def rows(seed: int) -> list[Row]:
-        return all_rows(list(pack(16, seed=seed)(token_batches(documents))))
-
-    assert rows(0) == rows(0) != rows(1)
-    assert sorted(rows(0)) == sorted(rows(1))
-    assert [row.documents for row in rows(0)] != sorted(row.documents for row in rows(0))
-
-
 def test_an_empty_document_is_its_eod_alone() -> None:
     (batch,) = Pack(4, EOS, packing="concat", outputs=("input_ids", "labels", "doc_ids"))(
         token_batches(documents_of([1, 0, 0]))
@@ -128,14 +107,6 @@ def test_no_documents_give_no_batches(packing: str) -> None:
     assert list(pack(4, packing)(iter([]))) == []
     assert list(pack(4, packing)(iter([empty]))) == []
     assert list(pack(4, packing, append_eod=False)(token_batches(documents_of([0, 0], append_eod=False), False))) == []
-
-
-def test_pads_are_eod_where_there_is_no_pad_token() -> None:
-    (batch,) = Pack(4, EOS)(token_batches(documents_of([1])))
-    assert list(batch) == ["input_ids", "labels", "position_ids"]
-    assert batch["input_ids"].tolist() == [[10, EOS, EOS, EOS]]
-    assert batch["labels"].tolist() == [[-100, EOS, -100, -100]]
-    assert batch["position_ids"].tolist() == [[0, 1, 0, 0]]
 
 
 def test_labels_unknown_to_the_names_get_the_next_ids() -> None:
@@ -204,20 +175,3 @@ def test_a_batch_is_handed_on_once_it_is_full(packing: str) -> None:
     # Four rows need two windows of three documents; running rows need four documents.
     next(pack(16, packing, batch_size=4, window=3)(source()))
     assert len(asked) == (4 if packing == "concat" else 6)
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_rows_of_real_text_are_those_of_the_reference(real_corpus: Path, packing: str) -> None:
-    tokenizer = load_tokenizer(real_corpus / "20B_tokenizer.json")
-    with read(real_corpus / "val.jsonl.zst") as batches:
-        texts = next(batches).texts[:300]
-    ids, offsets = tokenizer.encode_batch(texts)
-    numbers = np.arange(len(texts))
-    tokens = TokenBatch(ids, offsets, "val.jsonl", numbers, [NAMES[n % 3] for n in numbers])
-    documents = [
-        Document(0, 0, n, reference.Line("val.jsonl", n, NAMES[n % 3], ""), [*ids[begin:end].tolist(), EOS])
-        for n, (begin, end) in enumerate(itertools.pairwise(offsets))
-    ]
-    rows = reference.lane_rows(iter(documents), plan(2048, packing, window=100))
-    found = all_rows(list(pack(2048, packing, window=100)(iter([tokens]))))
-    assert found == [reference.columns(row, 2048, PAD) for row in rows]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import multiprocessing
-import pickle
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,13 +26,10 @@ from pilekit.pipeline import Document as Read
 from pilekit.pipeline import Stage, document_filter, document_map
 from pilekit.shards.keep_mask import read_mask
 from pilekit.shards.random_access import lines_by_number, open_readers
-from pilekit.shards.random_access.open_readers import OPEN_SHARDS
-from pilekit.shards.read.zstd_frames import decompress_frame_at, decompress_whole
+from pilekit.shards.read.zstd_frames import decompress_whole
 from pilekit.stream.order import repeats
 from pilekit.stream.order.selection import Selection, indexes_of
 from pilekit.stream.order.unit_sequence import Sequence as Units
-from pilekit.stream.read import random_access
-from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.read.random_access import RandomAccess
 from tests.stream.corpora import (
     SUBSETS,
@@ -220,25 +214,6 @@ def test_an_unshuffled_lane_that_would_never_get_a_document_says_so(tmp_path: Pa
     source.close()
 
 
-@pytest.mark.parametrize("lanes", [1, 4, 7])
-def test_an_epoch_is_every_document_as_often_as_repeats_say(corpora: list[Made], lanes: int) -> None:
-    factors = {"ArXiv": 3.0, "Github": 0.0, "Pile-CC": 1.5}
-    source = Asked(lanes, unit=10, repeats=factors).source(corpora[0].folder)
-    end = 2 * source.sequence.per_epoch
-    used: dict[tuple[str, int], list[int]] = {(line.shard, line.number): [0, 0] for line in corpora[0].lines}
-    for lane in range(lanes):
-        for document in read(source, lane):
-            if document.position >= end:
-                break
-            used[document.shard, document.number][document.position // source.sequence.per_epoch] += 1
-    for line in corpora[0].lines:
-        times = used[line.shard, line.number]
-        factor = factors.get(line.subset, 1.0)
-        assert all(time in (int(factor), -int(-factor // 1)) for time in times)
-    halves = [used[line.shard, line.number] for line in corpora[0].lines if line.subset == "Pile-CC"]
-    assert {tuple(each) for each in halves} == {(1, 1), (1, 2), (2, 1), (2, 2)}, "another half in each epoch"
-
-
 @document_filter
 def short(document: Read) -> bool:
     return len(document.text) < 40
@@ -247,11 +222,6 @@ def short(document: Read) -> bool:
 @document_map
 def loud(document: Read) -> str:
     return document.text.upper() + document.subset
-
-
-def first_of_each_batch(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-    for batch in batches:
-        yield batch.take([0])
 
 
 def in_two_parts(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
@@ -273,14 +243,6 @@ def test_filters(corpora: list[Made]) -> None:
     for place in (3, len(expected) // 2):
         last = expected[place - 1]
         assert list(islice(read(source, 1, last.position, last.order + 1), 40)) == expected[place : place + 40]
-
-
-def test_filters_see_the_same_batches_from_wherever_a_lane_begins(corpora: list[Made]) -> None:
-    source = Asked(2, unit=30).source(corpora[0].folder, [first_of_each_batch])
-    every = list(islice(read(source, 0), 60))
-    for place in range(1, 20):
-        last = every[place - 1]
-        assert list(islice(read(source, 0, last.position, last.order + 1), 20)) == every[place : place + 20]
 
 
 def twice(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
@@ -305,29 +267,10 @@ def none(document: Read) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class Only:
-    """Only this document stays."""
-
-    text: str
-
-    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        for batch in batches:
-            yield batch.where([text == self.text for text in batch.texts])
-
-
 def test_filters_that_leave_nothing_raise(corpora: list[Made]) -> None:
     source = Asked(8).source(corpora[2].folder, [none])
     with pytest.raises(PilekitError, match=r"no document stays in lane 0: .* drop all of [\d,]+ in a row"):
         list(source.documents(0, 0, 0))
-
-
-@pytest.mark.parametrize("lanes", [1, 16])
-def test_one_document_that_stays_is_enough(tmp_path: Path, lanes: int) -> None:
-    corpus = made(tmp_path, [40, 40], text_of=lambda rng: f"{rng.random()} {text(rng, 3)}")
-    source = Asked(lanes).source(tmp_path, [Only(corpus.lines[17].text)])
-    for lane in range(lanes):
-        assert {each.text for each in islice(read(source, lane), 3)} == {corpus.lines[17].text}
 
 
 @pytest.mark.parametrize("end", [0, 1, 40])
@@ -343,18 +286,6 @@ def test_a_finite_pass_ends_there_and_may_be_empty(corpora: list[Made], end: int
             place = expected[-3]
             assert list(read(finite, lane, place.position, place.order)) == expected[-3:]
         assert list(read(nothing, lane)) == []
-
-
-def test_in_a_large_corpus_so_many_documents_in_a_row_are_none(
-    corpora: list[Made], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(random_access, "_MOST_DROPPED", 200)
-    source = Asked(4).source(corpora[0].folder, [none])
-    pieces = 0
-    with pytest.raises(PilekitError, match="no document stays in lane 0"):
-        for _ in source.documents(0, 0, 0):
-            pieces += 1
-    assert pieces * source.sequence.unit <= 200
 
 
 def store(folder: Path, form: str, documents: Sequence[tuple[str, str]]) -> None:
@@ -391,35 +322,6 @@ def test_however_it_is_stored_and_wherever(tmp_path: Path) -> None:
     ]
 
 
-def test_a_unit_decodes_each_frame_it_needs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path, [400], subsets=["ArXiv", "Github"])
-    source = Asked(1, unit=50).source(tmp_path)
-    (index,) = source.selection.indexes
-    decoded = 0
-
-    def counting(data: memoryview, size: int) -> bytes | None:
-        nonlocal decoded
-        decoded += 1
-        return decompress_whole(data, size)
-
-    def counting_too(file: BinaryIO, offset: int, *, number: int) -> Iterator[bytes]:
-        nonlocal decoded
-        decoded += 1
-        return decompress_frame_at(file, offset, number=number)
-
-    monkeypatch.setattr(lines_by_number, "decompress_whole", counting)
-    monkeypatch.setattr(lines_by_number, "decompress_frame_at", counting_too)
-    for unit in range(source.sequence.units):
-        source.close()  # nothing is held
-        decoded = 0
-        piece = next(source.documents(0, unit, 0))
-        lines = (piece.numbers.min(), piece.numbers.max(), piece.numbers.max() + 1)
-        first, last, behind = (int(np.searchsorted(index.frames.line, line, "right")) for line in lines)
-        # Frames were cut without regard for lines: the last one may run on.
-        assert last - first + 1 <= decoded <= behind - first + 1
-    assert len(index.frames) > 16
-
-
 def test_a_small_corpus_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path, [400, 100], subsets=["ArXiv", "Github"])
     decoded = 0
@@ -449,20 +351,6 @@ def deduplicated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     made(folder / "corpus", [80, 80], text_of=lambda rng: rng.choice(repeated) if rng.random() < 0.3 else text(rng, 60))
     deduplicate(Corpus(folder / "corpus"), out=folder / "dedup", write=False)
     return folder / "corpus", folder / "dedup"
-
-
-def test_only_what_a_dedup_kept(deduplicated: tuple[Path, Path]) -> None:
-    corpus, dedup = deduplicated
-    source = Asked(2, unit=7).source(corpus, dedup=dedup)
-    every = [each for lane in range(2) for each in read_epoch(source, lane)]
-    kept = {
-        (path.name.removesuffix(".mask"), number)
-        for path in (dedup / "masks").iterdir()
-        for number in np.flatnonzero(read_mask(path).unpacked()).tolist()
-    }
-    assert len(every) == len({(each.shard, each.number) for each in every}) == len(kept) < 160
-    assert {(each.shard, each.number) for each in every} == kept
-    assert len({each.text for each in every}) == len(every)
 
 
 def read_epoch(source: RandomAccess, lane: int) -> list[Found]:
@@ -508,58 +396,3 @@ def test_what_was_changed_meanwhile_is_told(tmp_path: Path) -> None:
         with pytest.raises(PilekitError, match=why) as raised:
             read_epoch(which, 0)
         assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_lanes_in_processes(corpora: list[Made], start: str) -> None:
-    source = Asked(2, unit=5, subsets=("ArXiv", "Github"), repeats={"ArXiv": 2.0}).source(corpora[0].folder, [short])
-    next(source.documents(0, 0, 0))  # Files are open and frames held when they start.
-    others = multiprocessing.active_children()
-    with ProcessPoolExecutor(2, multiprocessing.get_context(start)) as processes:
-        try:
-            found = [processes.submit(read_epoch, source, lane) for lane in range(2)]
-            own = [read_epoch(source, lane) for lane in range(2)]
-            assert [each.result(timeout=240) for each in found] == own
-        except BaseException:
-            for process in set(multiprocessing.active_children()).difference(others):
-                process.kill()
-            raise
-    assert all(own)
-
-
-def test_what_is_pickled_holds_no_text(corpora: list[Made]) -> None:
-    source = Asked(1).source(corpora[0].folder)
-    unused = len(pickle.dumps(source))
-    expected = list(islice(read(source, 0), 300))
-    copy = pickle.loads(pickle.dumps(source))
-    assert len(pickle.dumps(source)) - unused < 8 * source.sequence.per_epoch + 1000, "the order of an epoch, no text"
-    assert list(islice(read(copy, 0), 300)) == expected
-
-
-def open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def test_few_files_are_open_however_many_lanes_read(tmp_path: Path) -> None:
-    made(tmp_path, [6] * 40)
-    source: LaneSource = Asked(20, unit=2).source(tmp_path)
-    before = open_files()
-    lanes = [source.documents(lane, lane, 0) for lane in range(20)]
-    for _ in range(10):
-        for lane in lanes:
-            next(lane)
-            assert open_files() <= before + OPEN_SHARDS
-    assert isinstance(source, RandomAccess)
-    source.close()
-    assert open_files() == before
-
-
-def test_real_text(real_corpus: Path) -> None:
-    corpus = Corpus([real_corpus / f"minipile-0{number}.jsonl.zst" for number in range(2)])
-    source = Asked(4).source(corpus)
-    seen: dict[tuple[str, int], int] = {}
-    for lane in range(4):
-        for each in read_epoch(source, lane):
-            seen[each.shard, each.number] = len(each.text.encode())
-    assert len(seen) == len(source.selection)
-    assert sum(seen.values()) == sum(index.header.text_bytes for index in source.selection.indexes)

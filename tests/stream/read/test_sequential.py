@@ -19,8 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Corpus
-from pilekit.dedup.deduplicated import Deduplicated
-from pilekit.dedup.run import deduplicate
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.pipeline import Document, document_filter, document_map
@@ -118,15 +116,6 @@ def test_an_epoch_of_all_lanes_is_every_document(mixed: Made) -> None:
         assert read_lines == Counter({line: count for line, count in times.items() if count})
 
 
-def test_epochs_have_other_orders_and_other_seeds_too(mixed: Made) -> None:
-    source = Sequential(Corpus(mixed.folder), lanes=1, seed=0)
-    orders = [tuple(source.at(0, epoch * 7 + place)[1] for place in range(7)) for epoch in range(20)]
-    assert all(sorted(order) == list(range(7)) for order in orders)
-    assert len(set(orders)) > 15
-    other = replace(source, seed=1)
-    assert [other.at(0, place) for place in range(50)] != [source.at(0, place) for place in range(50)]
-
-
 def test_filters_and_maps(mixed: Made) -> None:
     @document_filter
     def short(document: Document) -> bool:
@@ -150,27 +139,6 @@ def test_a_stage_that_reorders_is_refused(mixed: Made) -> None:
 
     with pytest.raises(PilekitError, match=r"06\.jsonl: a stage of filters= gives its documents in another order"):
         list(uses(Sequential(Corpus(mixed.folder / "06.jsonl.zst"), 1, 0, stages=(twice,), end=1), 0))
-
-
-def test_what_dedup_removed_is_not_read(tmp_path: Path) -> None:
-    made = corpora.made(
-        tmp_path / "data", [30, 30], form="single", blank=0, text_of=lambda rng: rng.choice("abcdefgh") * 30
-    )
-    deduplicate(made.folder, out=tmp_path / "dedup", write=False)
-    source = Sequential(Corpus(made.folder), 1, 0, stages=(Deduplicated(tmp_path / "dedup"),), end=2)
-    texts = [use.line.text for use in uses(source, 0)]
-    assert sorted(texts) == sorted({line.text for line in made.lines})
-    assert 1 < len(texts) <= 8
-
-
-def test_uneven_shards(tmp_path: Path) -> None:
-    """One document and ten thousand: the lane of the one reads it again and again."""
-    made = corpora.made(tmp_path, [1, 10_000], form="single", text_of=lambda rng: "x" * rng.randrange(500))
-    source = Sequential(Corpus(tmp_path), lanes=2, seed=0)
-    assert [use.position for use in islice(uses(source, 0), 50)] == list(range(50))
-    assert list(islice(uses(source, 1), 10_050)) == list(islice(expected(made, source, 1), 10_050))
-    late = [use for use in islice(expected(made, source, 1), 40_000) if (use.position, use.order) >= (3, 9_998)]
-    assert list(islice(uses(source, 1, 3, 9_998), 5)) == late[:5]
 
 
 @pytest.fixture(scope="module")

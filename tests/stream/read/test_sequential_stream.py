@@ -14,7 +14,7 @@ from pilekit.stream.read import plan
 from pilekit.tokenize import load_tokenizer
 from tests.stream import reference
 from tests.stream.collecting import counted, run, steps_of
-from tests.stream.corpora import Made, made, text
+from tests.stream.corpora import Made, made
 from tests.stream.reference import Encoder
 
 STEPS = 20
@@ -97,26 +97,3 @@ def test_a_state_of_the_other_plan_is_refused(
     assert other.explain()["plan"] == "random"
     with pytest.raises(PilekitError, match="state does not fit"):
         other.load_state_dict(state)
-
-
-def test_one_document_and_ten_thousand(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Lanes of so different lengths give equally many rows at every step, and no rank waits for another."""
-    made(tmp_path, [1, 10_000], form="single", blank=0, text_of=lambda rng: text(rng, 5))
-    given = {**settings, "lanes": (2, 1), "batch_size": 4, "world_size": 2}
-    ranks = [run(tmp_path, {**given, "rank": rank}, batches=200)[0] for rank in range(2)]
-    assert [len(batches) for batches in ranks] == [200, 200]
-    assert {shard for batch in ranks[0] for row in batch for shard, _ in row.documents} == {"00.jsonl"}
-    numbers = [number for batch in ranks[1] for row in batch for shard, number in row.documents]
-    assert set(numbers) >= set(range(900))
-    assert max(numbers) < len(set(numbers)) + 2 * given["window"]
-
-
-def test_fewer_documents_than_lanes_and_ranks(tmp_path: Path, settings: dict[str, Any]) -> None:
-    made(tmp_path, [1, 1, 1], form="single", text_of=lambda rng: "abc")
-    found, _ = run(tmp_path, {**settings, "lanes": (1, 3), "batch_size": 4}, batches=6)
-    assert [{shard for row in batch for shard, _ in row.documents} for batch in found] == [
-        {f"0{step % 3}.jsonl"} for step in range(6)
-    ]
-    given = {**settings, "lanes": (3, 1), "world_size": 3}
-    ranks = [run(tmp_path, {**given, "rank": rank}, batches=5)[0] for rank in range(3)]
-    assert [len(batches) for batches in ranks] == [5, 5, 5]
