@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -160,36 +159,6 @@ def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> No
     with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
         deduplicate(tmp_path / "data", out=tmp_path / "out")
     assert tree(tmp_path / "out") == before
-
-
-def test_every_way_to_store_a_shard(tmp_path: Path) -> None:
-    import gzip
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    text = planted(5, 3, words=(50, 90)).texts
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.jsonl").write_bytes(b"\n".join(lines_of(text)))  # no last newline
-    (tmp_path / "data" / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(line + b"\n" for line in lines_of(text))))
-    meta = [{"pile_set_name": "ArXiv"}] * (len(text) + 1)
-    pq.write_table(pa.table({"text": [*text, "quite another one"], "meta": meta}), tmp_path / "data" / "c.parquet")
-    write_corpus(tmp_path / "data", {"d": [], "e": [b"", b" "]})
-    result = deduplicate(tmp_path / "data", out=tmp_path / "out", jobs=1)
-    kept = {path.name: making.unzstd(path) for path in (tmp_path / "out" / "clean").glob("*.zst")}
-    assert sorted(kept) == ["a.jsonl.zst", "c.jsonl.zst"]
-    assert json.loads(kept["c.jsonl.zst"])["text"] == "quite another one"
-    assert kept["a.jsonl.zst"].endswith(b"\n")
-    assert kept["a.jsonl.zst"].count(b"\n") == result.summary["kept"] - 1
-    assert result.summary["read"] == 3 * len(text) + 1
-    assert result.summary["exact"] + result.summary["near"] == result.summary["removed"] > 2 * len(text)
-
-
-def test_a_corpus_without_documents(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "data", {"00": [b""], "01": [b" ", b""]})
-    result = deduplicate(tmp_path / "data", out=tmp_path / "out", jobs=1)
-    assert (result.summary["read"], result.removed.num_rows) == (0, 0)
-    assert check(tmp_path / "out", {}) == set()
 
 
 def test_shards_in_memory(corpus: Path, tmp_path: Path) -> None:

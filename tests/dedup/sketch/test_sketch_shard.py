@@ -122,20 +122,6 @@ def test_storage_and_threads_change_nothing_but_the_fingerprint(
         assert getattr(other.header, name) == getattr(made.header, name)
 
 
-def test_chunks_are_row_groups_of_the_columns_asked_for(made: ShardSketch) -> None:
-    chunks = list(made.chunks(["key_001", "number"]))
-    assert [len(chunk["number"]) for chunk in chunks] == [65_536, 65_536, 140_300 - 2 * 65_536]
-    assert all(list(chunk) == ["key_001", "number"] for chunk in chunks)
-    assert np.concatenate([chunk["number"] for chunk in chunks]).tolist() == list(range(140_300))
-    types = {name: column.dtype for name, column in next(made.chunks(COLUMNS)).items()}
-    assert types == {
-        "number": np.uint32,
-        "text_bytes": np.uint32,
-        "subset": np.int32,
-        **dict.fromkeys(["hash_high", "hash_low", *KEYS], np.uint64),
-    }
-
-
 def test_bad_lines_are_an_error_or_counted(tmp_path: Path) -> None:
     path = tmp_path / "00.jsonl"
     path.write_bytes(b"\n".join([record("one"), b"{", b"", record("two"), b'{"text": 1}']))
@@ -159,15 +145,6 @@ def test_a_shard_without_documents(tmp_path: Path) -> None:
     assert (made.documents, made.header.lines, made.header.counts) == (0, 0, {})
     assert rows_of(made) == []
     assert load_sketch(made.path) == made
-
-
-def test_a_damaged_shard_leaves_nothing(shard: Path, tmp_path: Path) -> None:
-    path = tmp_path / "00.jsonl.zst"
-    path.write_bytes(zstd_frame(shard.read_bytes())[:-1000])
-    for threads in (1, 2):
-        with pytest.raises(PilekitError, match=r"00.jsonl.zst: .* line "):
-            sketch(path, tmp_path / "out", threads=threads)
-    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_sketch_that_fits_is_taken_without_reading_the_shard(shard: Path, made: ShardSketch) -> None:
