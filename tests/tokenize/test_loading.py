@@ -1,10 +1,8 @@
-"""Where tokenizers are found, which backend serves, and what their files may not do."""
+"""Where tokenizers are found, which backend is used, and which files are refused."""
 
 from __future__ import annotations
 
 import logging
-import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +43,10 @@ def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
     assert load_tokenizer((tmp_path / "tokenizer.json").rename(tmp_path / "other.json")).eos_id == 0
 
 
-def test_a_config_that_names_an_unknown_token_is_passed_over(tmp_path: Path) -> None:
+def test_configs_with_unknown_tokens_and_damaged_ones(tmp_path: Path) -> None:
     saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     assert load_tokenizer(tmp_path).eos_id == 0
-
-
-def test_a_damaged_config_is_an_error(tmp_path: Path) -> None:
-    saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": ')
     with pytest.raises(PilekitError, match=r"cannot read .*tokenizer_config\.json"):
         load_tokenizer(tmp_path)
@@ -77,71 +71,33 @@ def test_a_name_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_tokenizer("some/other")
 
 
-@pytest.mark.parametrize("name", ["missing.json", "no/such/tokenizer.json", "a--b", "../x", "x" * 200])
-def test_what_is_not_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_without_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PilekitError, match="no tokenizer ") as caught:
-        load_tokenizer(name)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_without_one(tmp_path: Path) -> None:
+    for name in ("missing.json", "no/such/tokenizer.json", "a--b", "../x", "x" * 200, "a\n\x1b[31m\u202e"):
+        with pytest.raises(PilekitError, match="no tokenizer ") as caught:
+            load_tokenizer(name)
+        assert str(caught.value).isprintable()
     with pytest.raises(PilekitError, match=r"no tokenizer\.json in the folder"):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_files_that_are_not_tokenizers(tmp_path: Path) -> None:
+    path = tmp_path / "a\n\x1b[31m.json"
+    for content in (
         b"",
         b"not json",
         b"\xff\xfe",
         b"[]",
-        b"{}",
         b'{"model": 3}',
         b'{"model": {"type": "Nonsense"}}',
         b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}',
         b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": [3]}',
         b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}',
-    ],
-)
-def test_no_tokenizer(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "tokenizer.json"
-    path.write_bytes(content)
-    with pytest.raises(PilekitError, match=r"is not a tokenizer\.json") as caught:
-        load_tokenizer(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_errors_are_one_visible_line_whatever_the_path(tmp_path: Path) -> None:
-    folder = tmp_path / "a\n\x1b[31m\u202e"
-    folder.mkdir()
-    good = saved(byte_level_bpe(300), folder / "tokenizer.json")
-    pickled = pickle.dumps(load_tokenizer(good))
-    saved(byte_level_bpe(301), good)
-    (folder / "bad.json").write_text("{}")
-    (folder / "damaged").mkdir()
-    saved(byte_level_bpe(300), folder / "damaged" / "tokenizer.json")
-    (folder / "damaged" / "tokenizer_config.json").write_text("{")
-    (folder / "empty").mkdir()
-    for call in (
-        lambda: load_tokenizer(folder / "bad.json"),
-        lambda: load_tokenizer(folder / "missing.json"),
-        lambda: load_tokenizer(folder / "empty"),
-        lambda: load_tokenizer(folder / "damaged"),
-        lambda: pickle.loads(pickled),
     ):
-        with pytest.raises(PilekitError, match=r"a(\\x0a|\\n)") as caught:
-            call()
+        path.write_bytes(content)
+        with pytest.raises(PilekitError, match=r"is not a tokenizer\.json") as caught:
+            load_tokenizer(path)
         assert str(caught.value).isprintable()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_unreadable(file: Path) -> None:
-    file.chmod(0)
-    with pytest.raises(PilekitError, match="cannot read the tokenizer"):
-        load_tokenizer(file)
 
 
 def test_unknown_arguments(file: Path) -> None:
@@ -180,7 +136,7 @@ def test_nothing_is_added_cut_or_padded(tmp_path: Path, backend: Any) -> None:
 
 
 def without_normaliser(real: Any) -> Any:
-    """A fast encoder that forgets the normaliser: right on nearly every text."""
+    """A fast encoder without the normaliser, which is right on nearly every text."""
 
     def encoder(json_text: str, special_tokens: Any) -> Any:
         return real(orjson.dumps(orjson.loads(json_text) | {"normalizer": None}).decode(), special_tokens)
@@ -201,28 +157,18 @@ def without_added_tokens(real: Any) -> Any:
     return encoder
 
 
-def failing(real: Any) -> Any:
-    def encoder(json_text: str, special_tokens: Any) -> Any:
-        raise ValueError("a kind that I have not heard of")
-
-    return encoder
+class PanicException(BaseException):
+    """Like the one of Rust code."""
 
 
-def panicking(real: Any) -> Any:
-    class PanicException(BaseException):
-        pass
+def raising(error: BaseException) -> Any:
+    def defect(real: Any) -> Any:
+        def encoder(json_text: str, special_tokens: Any) -> Any:
+            raise error
 
-    def encoder(json_text: str, special_tokens: Any) -> Any:
-        raise PanicException("index out of bounds")
+        return encoder
 
-    return encoder
-
-
-def not_installed(real: Any) -> Any:
-    def encoder(json_text: str, special_tokens: Any) -> Any:
-        raise ModuleNotFoundError("No module named 'fastokens'")
-
-    return encoder
+    return defect
 
 
 @pytest.mark.parametrize(
@@ -231,9 +177,9 @@ def not_installed(real: Any) -> Any:
         (without_normaliser, "gives other ids"),
         (parsing_special_tokens, "gives other ids"),
         (without_added_tokens, "gives other ids"),
-        (failing, "does not know this kind of tokenizer"),
-        (panicking, "does not know this kind of tokenizer"),
-        (not_installed, "is not installed"),
+        (raising(ValueError("an unknown kind")), "does not know this kind of tokenizer"),
+        (raising(PanicException("index out of bounds")), "does not know this kind of tokenizer"),
+        (raising(ModuleNotFoundError("No module named 'fastokens'")), "is not installed"),
     ],
 )
 def test_a_fast_encoder_with_a_defect_does_not_serve(

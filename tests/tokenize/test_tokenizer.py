@@ -1,4 +1,4 @@
-"""Ids against `tokenizers`, one text at a time: the slow and obviously right way."""
+"""Ids against `tokenizers`, one text at a time, as the slow reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import orjson
@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.tokenize import Tokenizer, load_tokenizer, loading
 from pilekit.tokenize.probe import probe_texts
+from pilekit.tokenize.tokenizer import Backend, SpecialTokens
 from tests.tokenize.making import GPT4_SPLIT, SPECIAL, byte_level_bpe, hard_texts, saved
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -58,43 +59,36 @@ def added_tokens(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
-@pytest.mark.parametrize("special_tokens", ["text", "parse"])
-def test_the_probe_set_comes_out_as_one_by_one(
-    files: dict[str, Path], kind: str, backend: Any, special_tokens: Any
-) -> None:
+def test_the_probe_set_and_fuzzed_texts_are_encoded_as_one_by_one(files: dict[str, Path], kind: str) -> None:
     path = files[kind]
-    tokenizer = load_tokenizer(path, backend=backend, special_tokens=special_tokens)
-    assert tokenizer.backend == backend
     texts = probe_texts(added_tokens(path))
-    assert documents(tokenizer, texts) == one_by_one(path, texts, parse=special_tokens == "parse")
+    for special_tokens in get_args(SpecialTokens):
+        expected = one_by_one(path, texts, parse=special_tokens == "parse")
+        for backend in get_args(Backend):
+            tokenizer = load_tokenizer(path, backend=backend, special_tokens=special_tokens)
+            assert tokenizer.backend == backend
+            assert documents(tokenizer, texts) == expected
+        check_fuzzed(path, special_tokens)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("special_tokens", ["text", "parse"])
-def test_fuzz_fresh_bpe(files: dict[str, Path], kind: str, special_tokens: Any) -> None:
-    path = files[kind]
+def check_fuzzed(path: Path, special_tokens: SpecialTokens) -> None:
     tokenizer = load_tokenizer(path, backend="fastokens", special_tokens=special_tokens)
-
-    @settings(max_examples=150, deadline=None)
-    @given(st.lists(hard_texts(added_tokens(path)), max_size=6))
-    def check(texts: list[str]) -> None:
-        assert documents(tokenizer, texts) == one_by_one_with(reference, texts)
-
     reference = tokenizers.Tokenizer.from_file(str(path))
     reference.encode_special_tokens = special_tokens == "text"
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(hard_texts(added_tokens(path)), max_size=6))
+    def check(texts: list[str]) -> None:
+        assert documents(tokenizer, texts) == [reference.encode(t, add_special_tokens=False).ids for t in texts]
+
     check()
-
-
-def one_by_one_with(reference: Any, texts: list[str]) -> list[list[int]]:
-    return [reference.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 @pytest.mark.parametrize("kind", ["plain", "gpt-4 split"])
 def test_without_a_normaliser_every_text_comes_back(files: dict[str, Path], kind: str) -> None:
     tokenizer = load_tokenizer(files[kind])
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(hard_texts(SPECIAL))
     def check(text: str) -> None:
         assert tokenizer.decode(tokenizer.encode_batch([text])[0]) == text
@@ -102,39 +96,20 @@ def test_without_a_normaliser_every_text_comes_back(files: dict[str, Path], kind
     check()
 
 
-@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
-def test_nothing_in_nothing_out(files: dict[str, Path], backend: Any) -> None:
+@pytest.mark.parametrize("backend", get_args(Backend))
+def test_special_cases(files: dict[str, Path], backend: Backend) -> None:
+    """Empty texts, special tokens in a text, added tokens that are not special, lone surrogates."""
     tokenizer = load_tokenizer(files["plain"], backend=backend)
     assert documents(tokenizer, []) == []
-    assert documents(tokenizer, [""]) == [[]]
-    assert [len(ids) > 0 for ids in documents(tokenizer, ["", "a", "", "", "b", ""])] == [
-        False, True, False, False, True, False,
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
-def test_special_token_text_is_data_unless_asked(files: dict[str, Path], backend: Any) -> None:
+    assert [len(ids) > 0 for ids in documents(tokenizer, ["", "a", "", "b", ""])] == [False, True, False, True, False]
     hostile = "one<|endoftext|>two<|padding|><|endoftext|>"
-    as_text = load_tokenizer(files["plain"], backend=backend)
-    ids, _ = as_text.encode_batch([hostile])
-    assert not {as_text.eos_id, as_text.pad_id} & set(ids.tolist())
-    assert as_text.decode(ids) == hostile
+    ids, _ = tokenizer.encode_batch([hostile])
+    assert not {tokenizer.eos_id, tokenizer.pad_id} & set(ids.tolist())
+    assert tokenizer.decode(ids) == hostile
     parsed, _ = load_tokenizer(files["plain"], backend=backend, special_tokens="parse").encode_batch([hostile])
-    assert parsed.tolist().count(0) == 2
-    assert parsed.tolist().count(1) == 1
-
-
-@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
-def test_added_tokens_that_are_not_special_are_used(files: dict[str, Path], backend: Any) -> None:
-    tokenizer = load_tokenizer(files["nfc with added tokens"], backend=backend)
-    for text in ("    ", "foo bar", "caf\xe9", "cafe\u0301"):
-        (ids,) = documents(tokenizer, [text])
-        assert len(ids) == 1, text
-
-
-@pytest.mark.parametrize("backend", ["fastokens", "tokenizers"])
-def test_lone_surrogate_is_named_by_its_place(files: dict[str, Path], backend: Any) -> None:
-    tokenizer = load_tokenizer(files["plain"], backend=backend)
+    assert (parsed.tolist().count(0), parsed.tolist().count(1)) == (2, 1)
+    with_added = load_tokenizer(files["nfc with added tokens"], backend=backend)
+    assert [len(ids) for ids in documents(with_added, ["    ", "foo bar", "caf\xe9", "cafe\u0301"])] == [1] * 4
     with pytest.raises(PilekitError, match="text 2 of the batch holds a lone surrogate"):
         tokenizer.encode_batch(["a", "\U0001f600", "b\ud83d", "\ud800"])
 
@@ -148,15 +123,7 @@ def test_pickled_it_is_the_same_tokenizer(files: dict[str, Path]) -> None:
         assert documents(copy, ["a<|endoftext|>b"]) == documents(tokenizer, ["a<|endoftext|>b"])
 
 
-def test_pickled_and_changed_meanwhile_is_an_error(tmp_path: Path) -> None:
-    path = saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
-    data = pickle.dumps(load_tokenizer(path))
-    saved(byte_level_bpe(301), path)
-    with pytest.raises(PilekitError, match="has changed since it was loaded"):
-        pickle.loads(data)
-
-
-def test_unpickled_again_it_is_not_loaded_again_and_a_changed_file_is_another_tokenizer(tmp_path: Path) -> None:
+def test_unpickling_reuses_the_tokenizer_and_refuses_a_changed_file(tmp_path: Path) -> None:
     path = saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
     old = pickle.dumps(load_tokenizer(path))
     first = pickle.loads(old)
@@ -164,6 +131,11 @@ def test_unpickled_again_it_is_not_loaded_again_and_a_changed_file_is_another_to
     saved(byte_level_bpe(301), path)
     new = load_tokenizer(path)
     assert pickle.loads(pickle.dumps(new)).fingerprint == new.fingerprint != first.fingerprint
+    changed = pickle.dumps(new)
+    saved(byte_level_bpe(302), path)
+    loading.reopen.cache_clear()
+    with pytest.raises(PilekitError, match="has changed since it was loaded"):
+        pickle.loads(changed)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -189,15 +161,16 @@ def real_texts(shard: Path) -> list[str]:
 def test_neox_on_real_text(neox: Path, real_corpus: Path) -> None:
     tokenizer = load_tokenizer(neox)
     assert tokenizer.backend == "fastokens"
-    texts = real_texts(real_corpus / "val.jsonl.zst")
+    texts = real_texts(real_corpus / "val.jsonl.zst")[:100]
     assert documents(tokenizer, texts) == one_by_one(neox, texts)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", ["minipile-00", "minipile-01", "neardup"])
+@pytest.mark.parametrize("shard", ["val", "minipile-00", "minipile-01", "neardup"])
 def test_neox_on_more_real_text(neox: Path, real_corpus: Path, shard: str) -> None:
     texts = real_texts(real_corpus / f"{shard}.jsonl.zst")
     assert documents(load_tokenizer(neox), texts) == one_by_one(neox, texts)
+    check_fuzzed(neox, "text")
 
 
 @pytest.mark.slow
@@ -207,39 +180,11 @@ def test_fresh_bpe_on_real_text(files: dict[str, Path], real_corpus: Path, kind:
     assert documents(load_tokenizer(files[kind]), texts) == one_by_one(files[kind], texts)
 
 
-def test_neox_fuzz(neox: Path) -> None:
-    tokenizer = load_tokenizer(neox, backend="fastokens")
-    reference = tokenizers.Tokenizer.from_file(str(neox))
-    reference.encode_special_tokens = True
-
-    @settings(max_examples=300, deadline=None)
-    @given(st.lists(hard_texts(added_tokens(neox)), max_size=6))
-    def check(texts: list[str]) -> None:
-        assert documents(tokenizer, texts) == one_by_one_with(reference, texts)
-
-    check()
-
-
 def test_neox_facts(neox: Path) -> None:
     tokenizer = load_tokenizer(neox)
     assert (tokenizer.eos_id, tokenizer.pad_id, tokenizer.vocab_size) == (0, 1, 50277)
     assert tokenizer.fingerprint == "56ac4821e129d2c520fdaba60abd920fa852ada51b45c0dd52bbb6bd8c985ade"
     # Runs of 24 down to 2 spaces are the added tokens 50254 to 50276, none of them special.
     assert documents(tokenizer, [" " * n for n in range(24, 1, -1)]) == [[number] for number in range(50254, 50277)]
-
-
-@pytest.mark.parametrize(
-    ("text", "after"),
-    [
-        ("e\u0301", "\xe9"),
-        ("\u212b", "\xc5"),
-        ("\u2126", "\u03a9"),
-        ("\u0344", "\u0308\u0301"),
-        ("\u1112\u1161\u11ab", "\ud55c"),
-        ("\uf900", "\u8c48"),
-    ],
-)
-def test_neox_normalises_to_nfc(neox: Path, text: str, after: str) -> None:
-    tokenizer = load_tokenizer(neox)
-    assert documents(tokenizer, [text]) == one_by_one(neox, [text])
-    assert tokenizer.decode(tokenizer.encode_batch([text])[0]) == after
+    for text, after in (("e\u0301", "\xe9"), ("\u212b", "\xc5"), ("\u0344", "\u0308\u0301"), ("\uf900", "\u8c48")):
+        assert tokenizer.decode(tokenizer.encode_batch([text])[0]) == after  # NFC

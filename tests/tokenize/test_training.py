@@ -1,4 +1,4 @@
-"""Training: deterministic, lossless, atomic; and the sample behind it: bounded, spread, the same for the same seed."""
+"""Training is deterministic, lossless and atomic; its sample is bounded, spread and depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def all_documents(folder: Path) -> list[tuple[str, int, str, str]]:
 
 
 def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = None) -> list[bytes]:
-    """The rule in its plainest form, where all is offered: sort all documents by hash, take from the top."""
+    """The rule if all documents are offered: sort them by hash and take from the top."""
     ordered = sorted(
         (xxhash.xxh3_64_intdigest(f"{seed}\0{shard}\0{number}".encode()), text.encode())
         for shard, number, label, text in all_documents(folder)
@@ -79,8 +78,7 @@ def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = N
     return sample
 
 
-@pytest.mark.parametrize("wanted", [1, 100, 5_000, 40_000, 10**9])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("wanted", "seed"), [(1, 0), (100, 1), (40_000, 0), (10**9, 1)])
 def test_the_documents_with_the_smallest_hashes(
     folder: Path, wanted: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +152,7 @@ def test_the_tokenizer_that_comes_out(folder: Path, tmp_path: Path) -> None:
     held_out = tokenizer.encode_batch(["held out text"])[0]
     assert len(held_out) > 5  # words that only the val shard has were not learnt
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(hard_texts(SPECIAL))
     def lossless(text: str) -> None:
         ids, _ = tokenizer.encode_batch([text])
@@ -164,36 +162,24 @@ def test_the_tokenizer_that_comes_out(folder: Path, tmp_path: Path) -> None:
     lossless()
 
 
-def test_a_corpus_of_held_out_shards_only_is_used(folder: Path) -> None:
+def test_held_out_shards_alone_are_used_and_a_small_sample_ends_early(folder: Path, tmp_path: Path) -> None:
     sample = sample_documents(Corpus(folder / "val.jsonl.zst"), 10**6)
     assert [document.text for document in sample] == [b"held out text"] * 50
-
-
-def test_a_small_sample_ends_early(folder: Path, tmp_path: Path) -> None:
     trained = train_tokenizer(Corpus(folder), 30_000, tmp_path / "t.json", sample_bytes=300)
     assert 258 <= trained.vocab_size < 1000
 
 
-def test_what_cannot_be_trained(folder: Path, tmp_path: Path) -> None:
-    corpus = Corpus(folder)
+def test_refusals_leave_an_existing_file(folder: Path, tmp_path: Path) -> None:
+    corpus, path = Corpus(folder), tmp_path / "t.json"
+    path.write_text("an earlier one")
     with pytest.raises(PilekitError, match="at least 258 entries"):
-        train_tokenizer(corpus, 257, tmp_path / "t.json")
+        train_tokenizer(corpus, 257, path)
     with pytest.raises(PilekitError, match="at least one byte"):
-        train_tokenizer(corpus, 300, tmp_path / "t.json", sample_bytes=0)
+        train_tokenizer(corpus, 300, path, sample_bytes=0)
     with pytest.raises(PilekitError, match="is a folder"):
         train_tokenizer(corpus, 300, tmp_path)
     with pytest.raises(PilekitError, match=r"no text to train on in .* in Books3"):
-        train_tokenizer(corpus, 300, tmp_path / "t.json", ["Books3"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_file_stays_until_the_new_one_is_whole(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "t.json"
-    path.write_text("an earlier one")
-    with pytest.raises(PilekitError):
-        train_tokenizer(Corpus(folder), 300, path, ["Books3"])
+        train_tokenizer(corpus, 300, path, ["Books3"])
     assert path.read_text() == "an earlier one"
     train_tokenizer(str(folder), 300, path, ["GitHub"])
     assert load_tokenizer(path).vocab_size == 300
@@ -261,17 +247,3 @@ def test_interrupting_ends_at_once(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in errors
     assert process.returncode != 0
     assert not (tmp_path / "t.json").exists()
-
-
-@pytest.mark.slow
-def test_real_text(real_corpus: Path, tmp_path: Path) -> None:
-    corpus = Corpus(real_corpus / "minipile-00.jsonl.zst")
-    trained = train_tokenizer(corpus, 8_000, tmp_path / "t.json", sample_bytes=3_000_000)
-    assert trained.vocab_size == 8_000
-    tokenizer = load_tokenizer(tmp_path / "t.json")
-    sample = sample_documents(corpus, 3_000_000)
-    ids, offsets = tokenizer.encode_batch([document.text.decode() for document in sample])
-    for document, (start, end) in zip(sample, pairwise(offsets), strict=True):
-        assert tokenizer.decode(ids[start:end]).encode() == document.text
-    assert sum(one.tokens for one in trained.subsets.values()) == len(ids)
-    assert len(ids) / sum(len(document.text) for document in sample) < 0.35

@@ -39,7 +39,7 @@ from tests.train.checkpoint.saving import (
     train,
 )
 from tests.train.checkpoint.test_damage import flip
-from tests.train.test_engine import batches, engine_of, model_of, settings, step
+from tests.train.step.test_engine import batches, engine_of, model_of, settings, step
 
 Arrays = dict[str, npt.NDArray[Any]]
 
