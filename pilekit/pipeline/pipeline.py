@@ -8,7 +8,7 @@ another `Pipeline`, or a generator function of your own:
             yield batch.take([0])
 
 Nothing is read ahead: a batch is pulled through all stages when the consumer asks for one. Closing the iterator (or
-dropping it) early closes every stage behind it.
+dropping it) early closes every stage before it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Pipeline:
 
 def _no_stage(stage: object, why: str) -> PilekitError:
     return PilekitError(
-        f"{_shown(stage)} is no stage, which is given an iterator of batches and gives one ({visible(why, 200)}); "
+        f"{_shown(stage)} is no stage: a stage maps an iterator of batches to an iterator ({visible(why, 200)}); "
         "mark a function of one document with @document_filter or @document_map"
     )
 

@@ -1,4 +1,7 @@
-"""The stages of this package: `Select`, `Match`, `MinBytes` and `Sample` keep some documents, `Write` stores all."""
+"""The stages of this package: `Select`, `Match`, `MinBytes` and `Sample` keep some documents, `Write` stores all.
+
+To add a stage that keeps some documents, derive it from `FilterStage`, as `MinBytes` does.
+"""
 
 from __future__ import annotations
 

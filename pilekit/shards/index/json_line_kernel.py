@@ -1,15 +1,14 @@
-r"""Read the documents of whole lines without making them: a compiled scan that releases the GIL.
+r"""Read the documents of whole lines without Python objects: a compiled scan that releases the GIL.
 
-To count, nothing of a document is needed but its label and the UTF-8 length of its text, to hash it no more than its
-UTF-8, and a line in the Pile's own form, `{"text": "...", "meta": {"pile_set_name": "..."}}`, shows all of them. The
-scan accepts exactly those lines of this form that are valid JSON and valid UTF-8 (RFC 8259, RFC 3629), whatever the
-white space, and whose label is known; anything else (a further key, another order, a blank, bad or new thing) is left
-to the careful reader, which decodes it and says what is wrong with it. So the scan never decides that a line is bad,
-and both ways agree.
+Counting needs only label and UTF-8 length of each text, and hashing needs its UTF-8. A line in the Pile's own form,
+`{"text": "...", "meta": {"pile_set_name": "..."}}`, shows all of them. The scan accepts exactly the lines of this form
+that are valid JSON and valid UTF-8 (RFC 8259, RFC 3629), with any white space, and whose label is known. Any other line
+(another key, another order, blank, bad) is left to the careful reader, which decodes it and says what is wrong with it.
+So the scan never decides that a line is bad, and both ways agree.
 
-Eight bytes at a time are tested for the four kinds of byte that need a look (quote, backslash, control, non-ASCII).
-1.2-1.4 GB/s on one core, 1.1-1.2 with the texts, where decoding into objects takes 0.7-0.9 and holds the GIL that the
-decompressing thread needs.
+Eight bytes at a time are tested for the four kinds of byte that need a look (quote, backslash, control, non-ASCII). The
+scan reaches 1.2-1.4 GB/s on one core (1.1-1.2 with texts), where decoding into objects reaches 0.7-0.9 and holds the
+GIL, which the decompressing thread needs.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 
 LINES = 1 << 14
-"""Lines that one call can tell of."""
+"""Lines that one call returns at most."""
 CAREFUL = -1
 """The row of a line that the scan leaves to the careful reader."""
 KNOWN_LABELS = 256
-"""Labels that the scan looks for, one after the other; documents of any further ones are read carefully."""
+"""Labels that the scan tries one after the other; documents with other labels are read carefully."""
 
 _SPACE = 0  # in a form: any white space, or none
 _QUOTE, _BACKSLASH, _NEWLINE = ord('"'), ord("\\"), ord("\n")
 _ESCAPED = np.zeros(256, dtype=np.uint8)
-"""What the byte behind a backslash stands for; 0 where none may be there."""
+"""The character of each escape, by the byte after the backslash; 0 for bytes that are no escape."""
 _ESCAPED[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 
 _QUOTES = np.uint64(0x2222222222222222)
@@ -49,7 +48,7 @@ _BYTE = np.uint64(0xFF)
 
 
 def line_form(text_field: str, label_path: tuple[str, ...]) -> tuple[Bytes, Bytes, Bytes]:
-    """What stands before the text, between text and label, and behind the label; a NUL is optional white space."""
+    """The bytes before the text, between text and label, and after the label; NUL is optional white space."""
     opening = b'\0{\0%s\0:\0"' % orjson.dumps(text_field)
     middle = b'\0,\0%s\0:\0"' % b"\0:\0{\0".join(map(orjson.dumps, label_path))
     closing = b"\0}" * len(label_path) + b"\0"
@@ -58,7 +57,7 @@ def line_form(text_field: str, label_path: tuple[str, ...]) -> tuple[Bytes, Byte
 
 
 def known_labels(rows: dict[str, int]) -> tuple[Bytes, Int64, Int64]:
-    """The table of labels for `scan_lines`, from the row of each: those that JSON writes as they are."""
+    """The table of labels for `scan_lines`, from the row of each; labels that JSON must escape are left out."""
     plain = {
         encoded: row
         for label, row in islice(rows.items(), KNOWN_LABELS)
@@ -96,16 +95,16 @@ def scan_lines(
                           label or `CAREFUL`, and the UTF-8 bytes of its text
     texts                 uint8 [end - begin or more], written: the texts of the lines that have a row, end to end
 
-    Returns (lines told of, where the next one begins): `end`, unless there were more than the arrays hold.
+    Returns (number of lines, where the next line begins): `end`, unless there are more lines than the arrays hold.
     """
     lines = 0
-    behind = 0  # the texts so far
+    written = 0  # bytes of texts so far
     while begin < end and lines < len(rows):
         row = CAREFUL
         size = 0
         at = _follow(data, begin, end, opening)
         if at >= 0:
-            at, size = _string(data, words, at, end, texts, behind)
+            at, size = _string(data, words, at, end, texts, written)
         if at >= 0:
             at = _follow(data, at, end, middle)
         if at >= 0:
@@ -119,7 +118,7 @@ def scan_lines(
             while at < end and data[at] != _NEWLINE:
                 at += 1
         else:
-            behind += size
+            written += size
         line_begins[lines] = begin
         line_ends[lines] = at
         rows[lines] = row
@@ -131,7 +130,7 @@ def scan_lines(
 
 @compiled()
 def _follow(data: Bytes, at: int, end: int, form: Bytes) -> int:
-    """The place behind `form`, or -1 where the bytes differ from it."""
+    """The place after `form`, or -1 where the bytes differ from it."""
     for expected in form:
         if expected == _SPACE:
             while at < end and (data[at] == 32 or data[at] == 9 or data[at] == 13):
@@ -145,7 +144,7 @@ def _follow(data: Bytes, at: int, end: int, form: Bytes) -> int:
 
 @compiled()
 def _label(data: Bytes, at: int, end: int, labels: Bytes, label_ends: Int64, label_rows: Int64) -> tuple[int, int]:
-    """(row of the known label at `at`, the place behind its closing quote), or (`CAREFUL`, -1)."""
+    """(row of the known label at `at`, the place after its closing quote), or (`CAREFUL`, -1)."""
     first = 0
     for label in range(len(label_ends)):
         length = label_ends[label] - first
@@ -165,7 +164,7 @@ def _label(data: Bytes, at: int, end: int, labels: Bytes, label_ends: Int64, lab
 def _string(
     data: Bytes, words: npt.NDArray[np.uint64], begin: int, end: int, texts: Bytes | None, to: int
 ) -> tuple[int, int]:
-    """(place behind the closing quote, UTF-8 bytes of the string that begins at `begin`), or (-1, 0) if it is bad.
+    """(place after the closing quote, UTF-8 bytes of the string that begins at `begin`), or (-1, 0) if it is bad.
 
     It is decoded to `texts[to:]`, if that is given.
     """

@@ -38,8 +38,8 @@ class FrameText(NamedTuple):
     """The decoded text of one frame.
 
     data     the text
-    begins   int64 [lines + 1]: where each line begins that begins in this frame, and behind them the byte after the
-             last newline; one more than the size where the last line ends in a later frame
+    begins   int64 [lines + 1]: where the frame's lines begin, then the byte after the last newline; if the last line
+             ends in a later frame, the size of the data plus one instead
     """
 
     data: bytes

@@ -50,7 +50,7 @@ class FindingList:
             self.hidden += 1
 
     def findings(self, below: int | None = None) -> list[Finding]:
-        """The list; with `below` only up to that line, behind which damage may have changed the text."""
+        """The list; with `below` only up to that line, as damage may have changed the text after it."""
         if below is not None:
             return [finding for finding in self.listed if (finding.line or 0) <= below]
         more = Finding(self.shard, self.more.format(f"{self.hidden:,}"))

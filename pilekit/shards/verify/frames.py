@@ -1,6 +1,6 @@
 """Frames against a seek table or an index, and after damage each frame by itself.
 
-A decoder cannot resume behind damage, and nothing in a frame says where the next one begins; a seek table or an index
+A decoder cannot resume after damage, and nothing in a frame says where the next one begins; a seek table or an index
 does. With one, every later frame is checked, and of two frames that ran into each other the first is the damaged one.
 """
 
@@ -44,7 +44,7 @@ def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tup
 
     Without frames (gzip) all lines from that byte on are suspect.
 
-    begins   where frames begin, as far as that is known, and behind them where the last one ends
+    begins   where frames begin, as far as that is known, then where the last frame ends
     read     how many frames reading came to
     lines    how many lines were read
     """

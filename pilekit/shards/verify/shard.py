@@ -1,4 +1,4 @@
-"""Verify one shard: in one pass over its stored bytes and, after damage, frame by frame behind it."""
+"""Verify one shard: in one pass over its stored bytes and, after damage, frame by frame."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Verdict:
     now         its fingerprint; None if it could not be read at all
     sha256      of its stored bytes, in hexadecimal; None where it was not wanted
     unjudged    what could not be judged: "cut" (no seek table, index or sum), "change" (no checksums, index or sum),
-                "unread" (lines behind damage), "fields" (documents of an index with other fields)
+                "unread" (lines after damage), "fields" (documents of an index with other fields)
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -140,7 +140,7 @@ class _ShardCheck:
                         self.whole.add(f"its index {damage}")
                         comparison = None
         except PilekitError as stopped:
-            # Reading may have stopped in a seek table that is known to be wrong, behind all frames.
+            # Reading may have stopped in a seek table that is known to be wrong, after all frames.
             error = None if self._is_in_table(stopped.__cause__) else stopped
         suspect = None  # The number of the line from which on the text may be wrong although it was read.
         if error is not None:
@@ -202,7 +202,7 @@ class _ShardCheck:
             self.hashed_bytes += len(data)
 
     def _locate(self, error: PilekitError) -> int | None:
-        """Add the damage that ended reading, and check the frames behind it.
+        """Add the damage that ended reading, and check the frames after it.
 
         Returns the number of the line from which on the text that was read may be wrong; None if it is right.
         """
