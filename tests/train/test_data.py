@@ -1,4 +1,4 @@
-"""From `[data]` to a stream: every field reaches it, each rank gets its share, and what is wrong is named by field."""
+"""From `[data]` to a stream: every field reaches it, each rank gets its share, and errors name the field."""
 
 from __future__ import annotations
 
@@ -54,13 +54,11 @@ def test_every_field_reaches_the_stream(made: TrainConfig) -> None:
     assert next(iter(stream))["input_ids"].shape == (8, 32)
 
 
-def test_a_dedup_folder_that_is_none_is_told(made: TrainConfig, tmp_path: Path) -> None:
+def test_wrong_dedup_folders_and_repeats_are_named(made: TrainConfig, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(PilekitError, match=r"^data\.dedup: .* was not written by pilekit"):
             open_stream(changed(made, "data", dedup=str(folder)))
 
-
-def test_repeats_of_an_unknown_subset_are_told(made: TrainConfig) -> None:
     with pytest.raises(PilekitError, match=r"^data\.repeats: .*ArXif.*ArXiv"):
         open_stream(changed(made, "data", repeats={"ArXif": 2.0}))
 
@@ -77,13 +75,13 @@ def test_ranks_share_a_step(made: TrainConfig, process_group: ProcessGroups) -> 
     assert sorted(row for part in parts for row in part) == sorted(first_batch(made))
 
 
-def test_a_run_that_is_only_planned_is_seen_by_its_first_rank(made: TrainConfig) -> None:
+def test_a_planned_run_is_seen_by_its_first_rank(made: TrainConfig) -> None:
     assert not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1
     stream = open_stream(made, world_size=4)
     assert (stream.rank, stream.world_size, stream.batch_size) == (0, 4, 2)
     for ranks, message in (
         (3, "train.global_batch_size = 8: 3 ranks cannot"),
-        (8, "train.micro_batch_size = 2: it must"),
+        (8, "train.global_batch_size = 8: 8 ranks cannot share it in micro-batches of 2 rows"),
     ):
         with pytest.raises(PilekitError) as raised:
             open_stream(made, world_size=ranks)
@@ -91,7 +89,7 @@ def test_a_run_that_is_only_planned_is_seen_by_its_first_rank(made: TrainConfig)
 
 
 @pytest.mark.parametrize(("lane_rows", "expected"), [(8, [1, 2, 4]), (2, [1, 2]), (1, [1]), ("auto", [1, 2, 4])])
-def test_a_restart_may_use_what_shares_lanes_and_micro_batches(
+def test_a_restart_may_use_any_ranks_that_divide_lanes_and_micro_batches(
     made: TrainConfig, lane_rows: Any, expected: list[int]
 ) -> None:
     config = made if lane_rows == "auto" else changed(made, "data", lanes=(lane_rows, 2))

@@ -1,4 +1,4 @@
-"""Bits per byte while training: the figures of one process, bit for bit, on any ranks and however it is sharded."""
+"""Bits per byte during training: bit for bit the figures of one process, on any ranks and in any stage."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Figures = tuple[Score, dict[str, Score]]
 def figures(
     made: str, corpus: str, family: Family, stage: int, dtype: str, limit: int | None
 ) -> tuple[Figures, Figures, dict[str, bool]]:
-    """What one process finds, what all together find, and whether all else stayed as it was."""
+    """The figures of one process and of all ranks, and whether everything else stayed as it was."""
     tokenizer, shards = load_tokenizer(Path(made, "tokenizer")), Corpus(Path(made, corpus))
     alone = score_corpus(as_causal_lm(tiny_model(family)), tokenizer, shards, limit=limit)
     engine = engine_of(as_causal_lm(tiny_model(family)), stage, dtype)
@@ -95,7 +95,7 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def scored_documents(lengths: list[int], look_ahead: int, batch_tokens: int) -> list[list[ScoredDocument]]:
-    """By this process alone, and shared out."""
+    """Scored by this process alone, and divided among the ranks."""
     draw = torch.Generator().manual_seed(1)
     documents = [
         TokenizedDocument(
@@ -110,7 +110,7 @@ def scored_documents(lengths: list[int], look_ahead: int, batch_tokens: int) -> 
 
 
 def forwards(count: int, sizes: list[int]) -> tuple[list[int], list[list[float]]]:
-    """Which of `count` batches this rank computed, and the sums that came out; a batch is given by its number."""
+    """The numbers of the batches that this rank computed, out of `count`, and the sums."""
     called: list[int] = []
 
     def forward(batch: Any) -> list[float]:
@@ -137,7 +137,10 @@ def message_of(made: str, what: str, stage: int) -> str:
 # ---- the tests
 
 
-@pytest.mark.parametrize(("stage", "world_size"), [(0, 2), (3, 2), pytest.param(3, 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("stage", "world_size"),
+    [(3, 2), pytest.param(0, 2, marks=pytest.mark.slow), pytest.param(3, 4, marks=pytest.mark.slow)],
+)
 def test_the_figures_of_one_process_on_any_ranks(
     process_group: ProcessGroups, made: Path, world_size: int, stage: int
 ) -> None:
@@ -155,8 +158,9 @@ def test_on_one_rank(made: Path) -> None:
         assert all(left.values()), left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 3])
-def test_in_bf16_they_are_the_same_on_any_ranks_too(process_group: ProcessGroups, made: Path, stage: int) -> None:
+def test_bf16_figures_do_not_depend_on_the_ranks(process_group: ProcessGroups, made: Path, stage: int) -> None:
     found = []
     for world_size in (2, 4):
         results = process_group(world_size).run(figures, str(made), "corpus", "gpt_neox", stage, "bf16", None)
@@ -188,17 +192,16 @@ def test_every_rank_makes_as_many_forward_passes(process_group: ProcessGroups, w
             assert called == [min(i * world_size + rank, count - 1) for i in range(rounds)]
 
 
-@pytest.mark.parametrize("stage", [0, 3])
-def test_all_ranks_raise_what_is_wrong(process_group: ProcessGroups, made: Path, stage: int) -> None:
+def test_all_ranks_raise_the_same_error(process_group: ProcessGroups, made: Path) -> None:
     (made / "poisoned").mkdir(exist_ok=True)
     texts = [*["the quick brown fox " * 20] * 30, "Ω and more", *["12345 " * 30] * 30]
     (made / "poisoned" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (made / "broken").mkdir(exist_ok=True)
     (made / "broken" / "a.jsonl").write_text('{"text": "the quick"}\n{"text": 5}\n')
-    messages = process_group(2).run(message_of, str(made), "poisoned", stage)
+    messages = process_group(2).run(message_of, str(made), "poisoned", 3)
     assert messages[0].startswith("a.jsonl, document 30 ")
     assert messages[0] == messages[1]
-    messages = process_group(2).run(message_of, str(made), "broken", stage)
+    messages = process_group(2).run(message_of, str(made), "broken", 3)
     assert "line 2" in messages[0]
     assert messages[0] == messages[1]
 
@@ -232,7 +235,7 @@ def test_the_val_shards_are_the_default(config: Callable[..., TrainConfig], tmp_
     assert open_held_out(config(eval_every=0)) is None
 
 
-def test_no_held_out_shards_is_told(config: Callable[..., TrainConfig]) -> None:
+def test_missing_held_out_shards_are_named(config: Callable[..., TrainConfig]) -> None:
     for path in ("pile/train", "pile/val.jsonl"):
         with pytest.raises(PilekitError, match=r"train\.eval_every = 10: .* no val shards .* train\.eval_path"):
             open_held_out(config(path))

@@ -1,4 +1,4 @@
-"""A step that failed on one rank is told alike by all, with the documents of all."""
+"""All ranks raise the same error for a failed step, with the documents of all ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.process_groups import ProcessGroups
 
 
 class Rows:
-    """What of a batch is looked at."""
+    """The part of a batch that is used."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -33,9 +33,7 @@ def main(folder: Path, kind: str, *more: str) -> None:
         about = {"pid": os.getpid(), "threads": torch.get_num_threads(), "more": more}
         (folder / f"{ranks.rank}.{attempt}.json").write_text(json.dumps(about))
         ranks.gather(None)
-        if kind == "counts":
-            count(ranks, folder, attempt, *more)
-        elif kind == "killed":
+        if kind == "killed":
             if ranks.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             ranks.gather(None)
@@ -50,22 +48,6 @@ def main(folder: Path, kind: str, *more: str) -> None:
 def refuse(ranks: Ranks) -> None:
     if ranks.rank == 1:
         raise PilekitError("rank 1 does not like it")
-
-
-def count(ranks: Ranks, folder: Path, attempt: int, killed_at: str, last_attempt: str) -> None:
-    """Add numbers, saving at each step as a run does; rank 1 is killed within a step of the first attempts."""
-    saved = folder / "saved.json"
-    step, total = json.loads(saved.read_text()) if saved.exists() else (0, 0.0)
-    ranks.gather(None)  # all have read it
-    while step < 20:
-        if ranks.rank == 1 and step == int(killed_at) + attempt and attempt < int(last_attempt):
-            os.kill(os.getpid(), signal.SIGKILL)
-        total += ranks.sum(torch.tensor([float(ranks.rank + step)], dtype=torch.float64)).item()
-        step += 1
-        if ranks.is_first:
-            partial = saved.with_suffix(".partial")
-            partial.write_text(json.dumps((step, total)))
-            partial.rename(saved)
 
 
 def loop(ranks: Ranks, folder: Path) -> None:

@@ -115,14 +115,6 @@ def test_messages_of_ranks_stand_above_the_line(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_killed_ranks_start_again_and_reach_the_same_result(tmp_path: Path) -> None:
-    code, stdout, stderr = run(tmp_path, 3, "counts", "5", "2", restarts=3)
-    assert (code, stdout) == (0, ""), stderr
-    assert json.loads((tmp_path / "saved.json").read_text()) == [20, sum(3.0 * step + 3.0 for step in range(20))]
-    assert {file.name for file in tmp_path.glob("*.*.json")} == {f"{r}.{a}.json" for r in range(3) for a in range(3)}
-
-
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
 )
