@@ -1,6 +1,6 @@
-"""`pilekit bpb`: bits per byte of a model, or by how much models differ, as a table, as JSON, as a figure.
+"""`pilekit bpb`: bits per byte of a model, or the difference of models, as a table, as JSON, as a figure.
 
-Under torchrun every rank runs this, and rank 0 alone says anything.
+Under torchrun every rank runs this, and only rank 0 prints.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,13 @@ from pilekit.errors import PilekitError, ToldElsewhere, visible
 from pilekit.progress import Advance, byte_progress
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from pilekit.corpus import Corpus
     from pilekit.evaluate.results.compare import Comparison
     from pilekit.evaluate.results.result import BitsPerByte
-    from pilekit.shards.read.reader import OnError
 
 _COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
-"""The width where there is no terminal and no COLUMNS, as in a pipe."""
+"""The width of a result's table without a terminal and without COLUMNS, as in a pipe."""
 
 
 @click.command()
@@ -101,7 +98,7 @@ def command(
     """Score a model in bits per byte, for each subset and over all, with 95 % intervals.
 
     MODEL_DIR is a folder in Hugging Face's format: config.json, safetensors and tokenizer.json. Each document is scored
-    alone, in windows as in lm-evaluation-harness; what is divided by are the UTF-8 bytes of its raw text. Of a corpus
+    alone, in windows as in lm-evaluation-harness; the divisor is the UTF-8 bytes of its raw text. Of a corpus
     with val or test shards among others, only those are scored. A masked model gets pseudo-bits per byte.
 
     With --out every document is recorded as it is scored; interrupted, the same command resumes. With
@@ -117,7 +114,9 @@ def command(
       pilekit bpb --compare step-50/model step-200/model val.jsonl.zst
       torchrun --nproc-per-node 2 -m pilekit bpb pythia-14m val.jsonl.zst --out scores/14m
     """
-    _silence_other_ranks()
+    if _rank():  # rank 0 alone prints and warns
+        logging.getLogger("pilekit").setLevel(logging.ERROR)
+        warnings.simplefilter("ignore")
     with _told_once():
         if comparing and train is not None:
             raise click.UsageError("--train is about the documents of one result; give it without --compare.")
@@ -129,13 +128,17 @@ def command(
         corpus = open_corpus(paths, manifest).only_held_out() if to_score else None
         rules["subsets"] = None if corpus is None else exact_subsets(subsets, corpus)
         if train is not None:
-            rules["train"] = _indexed(open_corpus([train], manifest).without_held_out(), rules["on_error"])
+            from pilekit.shards.index.build import index_corpus
+
+            rules["train"] = open_corpus([train], manifest).without_held_out()
+            with _progress("indexing", rules["train"].size) as advance:
+                index_corpus(rules["train"], on_error=rules["on_error"], advance=advance)
     if comparing:
-        _compare(models, to_score, corpus, rules, out, as_json, plot)
+        _compare(models, to_score, corpus, rules, out, lambda found: _show(found, as_json, plot, None))
     else:
         result = _scored(model_dir, corpus, rules, out, "scoring")
         if not _rank():
-            _show_result(result, as_json, plot, out)
+            _show(result, as_json, plot, out)
 
 
 def _compare(
@@ -144,41 +147,26 @@ def _compare(
     corpus: Corpus | None,
     rules: dict[str, Any],
     out: Path | None,
-    as_json: bool,
-    plot: str | None,
+    show: Callable[[Comparison], None],
 ) -> None:
     """Read the results, score the models, each into a folder of its own, A, B, ... in `out`, and compare."""
+    from pilekit.evaluate.model.load import MASKED, kind_of
     from pilekit.evaluate.results.compare import LETTERS, check_kinds, compare
     from pilekit.evaluate.results.result_folder import read_result
 
     with _told_once():
         results = {model: read_result(model) for model in models if model not in to_score}
         kinds = {model: result.protocol["kind"] for model, result in results.items()}
-        check_kinds([kinds.get(model) or _kind(model) for model in models])
+        kinds |= {model: "masked" if kind_of(model) is MASKED else "causal" for model in to_score}
+        check_kinds([kinds[model] for model in models])
     folders: list[Path | None] = [None if model in to_score else Path(model) for model in models]
     for place, (letter, model) in enumerate(zip(LETTERS, models, strict=False)):
         if model in to_score:
-            folders[place] = own = None if out is None else out / letter
-            results[model] = _scored(model, corpus, rules, own, f"scoring {letter}")
-            if not _rank():
-                _say_written(own)
+            folders[place] = None if out is None else out / letter
+            results[model] = _scored(model, corpus, rules, folders[place], f"scoring {letter}")
+            _say_written(folders[place])
     if not _rank():
-        _show_comparison(compare([results[model] for model in models], folders), as_json, plot)
-
-
-def _kind(model_dir: str) -> str:
-    from pilekit.evaluate.model.load import MASKED, kind_of
-
-    return "masked" if kind_of(model_dir) is MASKED else "causal"
-
-
-def _indexed(train: Corpus, on_error: OnError) -> Corpus:
-    """The training shards, each with an index: what is wrong with one is told before anything is scored."""
-    from pilekit.shards.index.build import index_corpus
-
-    with _progress("indexing", train.size) as advance:
-        index_corpus(train, on_error=on_error, advance=advance)
-    return train
+        show(compare([results[model] for model in models], folders))
 
 
 def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
@@ -190,59 +178,43 @@ def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: P
         return bits_per_byte(model_dir, corpus, out=out, advance=advance, **given)
 
 
-def _show_result(result: BitsPerByte, as_json: bool, plot: str | None, out: Path | None) -> None:
-    from pilekit.evaluate.results.result import result_text
+def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:
+    """Print a result or a comparison, and draw it if asked."""
+    from rich.console import Console
+
+    from pilekit.evaluate.results.result import BitsPerByte, result_text
+    from pilekit.evaluate.show.comparison_table import comparison_table
+    from pilekit.evaluate.show.plot import write_figure
     from pilekit.evaluate.show.table import result_table
 
-    if as_json:
-        click.echo(result_text(result), nl=False)
+    is_result = isinstance(found, BitsPerByte)
+    if as_json and isinstance(found, BitsPerByte):
+        click.echo(result_text(found), nl=False)
+    elif as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
-        width = shutil.get_terminal_size((_ALL_COLUMNS, 24)).columns
-        _print(result_table(result, width), width)
-    _say_written(out)
-    _draw(result, plot)
-
-
-def _say_written(out: Path | None) -> None:
-    from pilekit.evaluate.results.result import RESULT_FILE
-
-    if out is not None:
-        click.echo(f"written: {visible(str(out / RESULT_FILE))}", err=True)
-
-
-def _show_comparison(comparison: Comparison, as_json: bool, plot: str | None) -> None:
-    from pilekit.evaluate.show.comparison_table import comparison_table
-
-    if as_json:
-        click.echo(json.dumps(comparison.to_dict(), indent=2, allow_nan=False))
-    else:
-        width = shutil.get_terminal_size().columns
-        _print(comparison_table(comparison, width), width)
-    _draw(comparison, plot)
-
-
-def _draw(result: BitsPerByte | Comparison, plot: str | None) -> None:
-    from pilekit.evaluate.show.plot import write_figure
-
+        width = shutil.get_terminal_size((_ALL_COLUMNS, 24) if is_result else (80, 24)).columns
+        table = result_table(found, width) if isinstance(found, BitsPerByte) else comparison_table(found, width)
+        console = Console(file=sys.stdout, width=width, highlight=False)
+        with console.capture() as captured:
+            console.print(table)
+        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    _say_written(out if is_result else None)
     if plot is not None:
-        write_figure(result, plot)
+        write_figure(found, plot)
         click.echo(f"drawn: {visible(plot)}", err=True)
 
 
-def _print(table: RenderableType, width: int) -> None:
-    from rich.console import Console
-
-    console = Console(file=sys.stdout, width=width, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+def _say_written(out: Path | None) -> None:
+    if out is not None and not _rank():
+        click.echo(f"written: {visible(str(out / 'result.json'))}", err=True)
 
 
 def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """(models, paths) of what stands behind --compare: the folders of models and results come first."""
+    """(models, paths): the folders of models and results come first after --compare."""
     given = [first, *others]
     models = 0
-    while models < len(given) and (_is_result(given[models]) or _is_model(given[models])):
+    while models < len(given) and (_is_result(given[models]) or (Path(given[models]) / "config.json").exists()):
         models += 1
     if models < 2:
         folders = "two or more folders, before any PATH: of results (with a result.json, from --out) or of models"
@@ -258,21 +230,16 @@ def _is_result(path: str) -> bool:
     return any((Path(path) / name).exists() for name in ("result.json", "records"))
 
 
-def _is_model(path: str) -> bool:
-    return (Path(path) / "config.json").exists()
-
-
 def _refuse_scoring_options(context: click.Context, paths: Sequence[str]) -> None:
-    """What says how to score would say nothing where all has been scored."""
+    """Refuse options that say how to score, where nothing is left to score."""
     shown = ("as_json", "plot", "comparing", "model_dir", "paths")
     given = [
         parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in (None, *shown)
+        if parameter.name not in shown
         and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
     ]
-    given += [visible(path, 60) for path in paths]
-    if given:
+    if given := given + [visible(path, 60) for path in paths]:
         raise click.UsageError(
             f"all that is compared has been scored, so nothing can be done with {', '.join(given)}; leave it out, or "
             "give folders of models instead of results."
@@ -280,9 +247,8 @@ def _refuse_scoring_options(context: click.Context, paths: Sequence[str]) -> Non
 
 
 def _check_targets(models: Sequence[str], out: Path | None, plot: str | None) -> None:
-    """Tell what is wrong with where results go now, and not after hours."""
+    """Check now, and not after hours, that results can be written."""
     from pilekit.artifacts.atomic_write import check_target
-    from pilekit.evaluate.results.result import RESULT_FILE
     from pilekit.evaluate.results.result_folder import check_out
     from pilekit.stats.plot import figure_format
 
@@ -291,13 +257,13 @@ def _check_targets(models: Sequence[str], out: Path | None, plot: str | None) ->
         check_target(plot, follow_links=True)
         _check_folder(Path(plot).parent)
     if out is not None and models:
-        check_target(out / RESULT_FILE)
+        check_target(out / "result.json")
         _check_folder(out)
         check_out(out)
 
 
 def _check_folder(folder: Path) -> None:
-    """That files can be made in it, or it in the nearest folder above that is there."""
+    """PilekitError unless files can be made in the folder, or in the nearest existing folder above it."""
     there = Path(os.path.abspath(folder))  # noqa: PTH100 (links stay as they are)
     while not os.path.lexists(there):
         there = there.parent
@@ -316,16 +282,9 @@ def _progress(what: str, total: int | None) -> Iterator[Advance]:
         yield advance
 
 
-def _silence_other_ranks() -> None:
-    """Of the ranks of a job only the first warns; and it alone prints."""
-    if _rank():
-        logging.getLogger("pilekit").setLevel(logging.ERROR)
-        warnings.simplefilter("ignore")
-
-
 @contextmanager
 def _told_once() -> Iterator[None]:
-    """What is wrong before the ranks have met all of them find; one of each machine tells it."""
+    """Errors before the process group exists occur on every rank; one rank per machine prints them."""
     try:
         yield
     except (PilekitError, click.UsageError) as error:
@@ -335,6 +294,6 @@ def _told_once() -> Iterator[None]:
 
 
 def _rank() -> int:
-    """This process's number among those of its job."""
+    """The number of this process among those of its job."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdecimal() and os.environ.get("WORLD_SIZE", "1") != "1" else 0

@@ -1,1 +1,1 @@
-"""Masked models: the same proof, and pseudo-log-likelihoods."""
+"""Masked models: `model.py` proves that a model is one, `pseudo_nll.py` scores documents with it."""

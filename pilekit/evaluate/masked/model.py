@@ -1,12 +1,12 @@
-"""`MaskedLM`: a model that has been proven to predict masked tokens from both sides.
+"""`MaskedLM`: a model that is proven to predict masked tokens from both sides.
 
-As with causal models nothing is concluded from names: a few tokens are run through the model once, and what it does is
-what counts. The documents of a row are kept apart by a mask [rows, 1, seq_len, seq_len], True where a token may see
-another, and by positions that begin again in each; `keeps_documents_apart` is the proof that this model heeds both.
+As with causal models, nothing is concluded from names: a few tokens are run through the model once. The documents of a
+row are kept apart by a mask [rows, 1, seq_len, seq_len], True where a token may see another, and by positions that
+restart in each document; `keeps_documents_apart` proves that the model heeds both.
 
-The head runs on chosen places alone (`states_at`): the trunk's output is narrowed to them before the model's own code
-goes on, so whatever that does (a dense layer, a norm) is done, on a few of the tokens, and its last matrix, to the
-vocabulary, is left to the caller. A model for which that is not the same, place by place, makes all of its logits.
+The head runs at chosen places alone (`states_at`): the trunk's output is narrowed to them before the model's own code
+continues (a dense layer, a norm), and the caller applies the last matrix, to the vocabulary. A model that gives other
+logits in this way makes all of its logits.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pilekit.evaluate.model.load import MASKED, load_model
 from pilekit.stream import document_mask
 
 ALONE_TOLERANCE = 1e-3
-"""Of the largest logit: how far those of a document may be from its own when it stands alone, as sums are made in
-another order. Wrong positions are off by a hundred times as much."""
+"""The share of the largest logit by which a document's logits may differ from those it has alone, as sums are made in
+another order. Wrong positions differ by a hundred times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class MaskedLM:
     max_length: int | None
     """Tokens that a row may have, special ones included; None: it names no limit."""
     head_by_place: bool
-    """Whether logits may be made at some places only, and by `head` from what it is given there."""
+    """Whether logits may be made at some places only, by `head` from `states_at` these places."""
 
     @property
     def head(self) -> nn.Linear:
@@ -55,7 +55,7 @@ def load_masked_lm(
 
     device   None: a GPU where there is one
 
-    A PilekitError where there is no such model, or where what it says of a token depends on no later ones.
+    PilekitError if there is no such model, or if its predictions do not depend on later tokens.
     """
     model = load_model(model_dir, dtype=dtype, kind=MASKED)
     try:
@@ -67,7 +67,7 @@ def load_masked_lm(
 
 
 def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
-    """What is needed to score with `model` or to train it; a PilekitError if it does not predict from both sides.
+    """The parts of `model` that scoring and training need; PilekitError if it does not predict from both sides.
 
     The model is on the CPU, in any precision.
     """
@@ -80,7 +80,7 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
         with predicting(model):
             logits = cast("Any", model)(input_ids=ids).logits
             later = cast("Any", model)(input_ids=_changed(model, ids, slice(length - 1, length))).logits
-    except Exception as error:  # whatever a model raises that is not called with tokens alone
+    except Exception as error:  # a model that needs other inputs may raise anything
         if getattr(model.config, "pad_token_id", None) is None:
             raise PilekitError(
                 f'this {name} model needs a padding token: name it as "pad_token" in a tokenizer_config.json beside '
@@ -89,7 +89,7 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
         raise PilekitError(
             f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
         ) from error
-    # By float32's rounding, whatever it computes in: nothing at all may change in a model that sees no later token.
+    # Compared with float32's rounding in any precision: a model that sees no later token gives the same logits.
     if length > 1 and not differ(logits[:, :-1].float(), later[:, :-1].float()):
         raise PilekitError(
             f"this {name} model is not a masked language model: what it says of a token depends on no later ones; if "
@@ -105,11 +105,11 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
 
 
 def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
-    """Whether each document of a row of `seq_len` tokens is as if it stood alone.
+    """Whether each document of a row of `seq_len` tokens has the logits that it has alone.
 
-    Two documents are put into one row, and the first is changed: nothing of the second may change. And each has the
-    logits that it has in a row of its own, where the model counts positions for itself. The second fills nearly all of
-    the row: models whose layers see a window only (ModernBERT) take a mask in place of that, which longer ones reveal.
+    Two documents are put into one row. When the first is changed, nothing of the second may change; and each must have
+    the logits that it has in a row of its own. The second fills nearly all of the row, because models whose layers see
+    only a window (ModernBERT) take the mask in place of the window, which only a long document reveals.
     """
     ids = _probe_ids(lm.model, seq_len)
     half = min(PROBE_TOKENS, ids.shape[1]) // 2
@@ -133,13 +133,13 @@ def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
 
 
 def tokens_of(model: PreTrainedModel) -> int | None:
-    """The tokens that a row may have for `model`, which may be on the meta device; None if it names no limit."""
+    """The most tokens of a row for `model`, which may be on the meta device; None if it names no limit."""
     positions = max_length_of(model)
     return None if positions is None else positions - _first_position(model)
 
 
 def inputs_by_document(lm: MaskedLM, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the model is called with so that each document of a row of `batch` sees itself alone.
+    """The model's inputs with which each document of a row of `batch` sees itself alone.
 
     batch   `input_ids`, `position_ids` (from 0 in each document) and `doc_ids`, int64 [rows, seq_len]
     """
@@ -151,7 +151,7 @@ def inputs_by_document(lm: MaskedLM, batch: Mapping[str, Tensor]) -> dict[str, T
 
 
 def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Tensor:
-    """[places, width]: what `head` would be given at these places of [rows x seq_len], which it is not."""
+    """[places, width]: the head's input at these places of [rows x seq_len]; the head itself does not run."""
 
     def narrow(_trunk: nn.Module, _given: Any, made: Any) -> Any:
         made["last_hidden_state"] = made["last_hidden_state"].flatten(0, 1).index_select(0, places).unsqueeze(0)
@@ -166,7 +166,7 @@ def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Ten
 
 
 def _first_position(model: PreTrainedModel) -> int:
-    """Where positions begin: at 0, or, where the embedding of positions has one for padding, behind that."""
+    """The first position: 0, or the one behind the position of padding, if the model has one."""
     words = cast("Any", model).get_input_embeddings()
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and module is not words and "position" in name:
@@ -176,7 +176,7 @@ def _first_position(model: PreTrainedModel) -> int:
 
 @contextmanager
 def _passed_over(head: Any) -> Iterator[None]:
-    """Within: `head` returns what it is given."""
+    """Within: `head` returns its input."""
     head.forward = lambda states: states
     try:
         yield
@@ -185,14 +185,14 @@ def _passed_over(head: Any) -> Iterator[None]:
 
 
 def _probe_ids(model: PreTrainedModel, length: int) -> Tensor:
-    """Ids [1, length] or as many as fit, different ones as far as the vocabulary allows, without padding."""
+    """Ids [1, length] or as many as fit, as different as the vocabulary allows, without padding."""
     ids = _ordinary_ids(model)
     length = min(length, tokens_of(model) or length)
     return ids[torch.arange(3, 3 + length) % len(ids)].unsqueeze(0)
 
 
 def _changed(model: PreTrainedModel, ids: Tensor, where: slice) -> Tensor:
-    """`ids` with other tokens there."""
+    """`ids` with other tokens at `where`."""
     ordinary = _ordinary_ids(model)
     changed = ids.clone()
     places = torch.searchsorted(ordinary, ids[:, where].contiguous())
@@ -201,6 +201,6 @@ def _changed(model: PreTrainedModel, ids: Tensor, where: slice) -> Tensor:
 
 
 def _ordinary_ids(model: PreTrainedModel) -> Tensor:
-    """All ids, increasing, but that of padding, which has no position of its own in some models."""
+    """All ids, increasing, without that of padding, which has no position of its own in some models."""
     ids = torch.arange(cast("Any", model).get_input_embeddings().num_embeddings)
     return ids[ids != padding] if (padding := getattr(model.config, "pad_token_id", None)) is not None else ids

@@ -1,12 +1,14 @@
-"""`CausalLM`: a model that has been proven to predict each token from the tokens before it, and from nothing else.
+"""`CausalLM`: a model that is proven to predict each token from the tokens before it, and from nothing else.
 
-transformers loads more under `AutoModelForCausalLM` than causal language models, and calls them in more ways than one.
-So nothing is concluded from names: a few tokens are run through the model once, and what it does is what counts.
-`transform` is such a finding. Where there is one, logits may be made from the trunk's output in chunks, so that the
-logits of a whole batch are never held (a batch of 16 x 2,048 tokens of a vocabulary of 50,304 is 6.6 GB of float32);
-where there is none, only the model's own logits are right. It must explain the logits of a few tokens, and the logits
-that the model makes when its head gives numbers from far below to far above any cap: the logits of a fresh head are too
-small to show a cap, and some are all 0. Probing takes 0.08 s for `pythia-14m` on one core.
+transformers loads more than causal language models under `AutoModelForCausalLM`. So nothing is concluded from names: a
+few tokens are run through the model once, to see what it does.
+
+That also finds `transform`, by which logits can be made from the trunk's output in chunks, so that the logits of a
+whole batch are never held (16 x 2,048 tokens of a vocabulary of 50,304 are 6.6 GB of float32). The transform must
+explain the logits of a few tokens, and the logits that the model makes when its head gives numbers from far below to
+far above any cap: the logits of a fresh head are too small to show a cap. Without a transform only the model's own
+logits are right.
+Probing takes 0.08 s for `pythia-14m` on one core.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ class CausalLM:
     head: nn.Linear
     """Hidden states to logits; it may have a bias, and its weight may be the input embedding's."""
     max_length: int | None
-    """Positions that the model has; None: it names no limit."""
+    """Positions of the model; None: it names no limit."""
     transform: LogitTransform | None
-    """The model's logits are exactly `transform(head(...))` of the trunk's output, so that they may be made in chunks;
-    None: only its own are right."""
+    """The model's logits are exactly `transform(head(...))` of the trunk's output, so they may be made in chunks; None:
+    they must be made by the model itself."""
 
 
 def load_causal_lm(
@@ -57,9 +59,8 @@ def load_causal_lm(
 
     device   None: a GPU where there is one
 
-    A PilekitError where there is no such model: no folder, no weights, weights that leave a part of the model to
-    chance, above all its head, a type unknown to transformers or with code of its own, a model that is not causal.
-    Nothing is downloaded, unpickled or executed.
+    PilekitError if the folder or its weights are missing or incomplete, if transformers does not know the type, if the
+    model needs code of its own, or if it is not causal. Nothing is downloaded, unpickled or executed.
     """
     model = load_model(model_dir, dtype=dtype)
     cast("nn.Module", model).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -70,7 +71,7 @@ def load_causal_lm(
 
 
 def as_causal_lm(model: PreTrainedModel) -> CausalLM:
-    """What is needed to score with `model` or to train it; a PilekitError if it is not a causal language model."""
+    """The parts of `model` that scoring and training need; PilekitError if it is not a causal language model."""
     name = visible(str(model.config.model_type), 60)
     head: nn.Module | None = cast("Any", model).get_output_embeddings()
     if head is None:
@@ -82,14 +83,14 @@ def as_causal_lm(model: PreTrainedModel) -> CausalLM:
         with predicting(model):
             logits, transform = _probe_head(model, head, ids)
             changed_logits = model(input_ids=changed, use_cache=False).logits
-    except Exception as error:  # whatever a model raises that is not called with tokens alone
+    except Exception as error:  # a model that needs other inputs may raise anything
         raise PilekitError(
             f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
         ) from error
     if differ(logits[:, :-1], changed_logits[:, :-1]):
         raise PilekitError(
-            f"this {name} model is not a causal language model: what it says of a token depends on later tokens, "
-            "as in a masked language model; give one that predicts from the left"
+            f"this {name} model is not a causal language model: its prediction of a token depends on later "
+            "tokens, as in a masked language model; give one that predicts from the left"
         )
     return CausalLM(
         model=model,
@@ -113,9 +114,9 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) ->
 
 
 def isolates_documents(lm: CausalLM) -> bool:
-    """Whether positions that start again keep the documents of a row apart, in the call that `CausalLM.trunk` shows.
+    """Whether restarted positions keep the documents of a row apart, in the call that `CausalLM.trunk` shows.
 
-    Two documents are put into one row, and the first is changed: nothing of the second may change.
+    Two documents are put into one row. When the first is changed, nothing of the second may change.
     """
     ids = _probe_ids(lm.model, lm.max_length)
     length = ids.shape[1]
@@ -137,12 +138,12 @@ def isolates_documents(lm: CausalLM) -> bool:
 
 
 def max_length_of(model: PreTrainedModel) -> int | None:
-    """The positions that a model has; None if it names no limit."""
+    """The number of positions of a model; None if it names no limit."""
     return positions_of(model.config)
 
 
 def depends_on_length(model: PreTrainedModel) -> bool:
-    """Whether what a model says of a token depends on how long its input is, be the rest of it padding.
+    """Whether a model's prediction of a token depends on the length of its input, padding included.
 
     Rotary embeddings of the types longrope and dynamic take other factors for a longer input.
     """
@@ -150,7 +151,7 @@ def depends_on_length(model: PreTrainedModel) -> bool:
 
 
 def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, LogitTransform | None]:
-    """The logits of `ids`, and what they are bit for bit of what `head` makes of the trunk's output."""
+    """The logits of `ids`, and the transform that makes them, bit for bit, of the head's output; None if none does."""
     if type(head) is not nn.Linear or model.base_model is model:
         return cast("Tensor", model(input_ids=ids, use_cache=False).logits), None
     given, made, logits = _logits_beside_head(model, head, ids, lambda made: made)
@@ -164,9 +165,9 @@ def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[T
 def _logits_beside_head(
     model: PreTrainedModel, head: nn.Linear, ids: Tensor, instead: Callable[[Tensor], Tensor]
 ) -> tuple[Any, Any, Tensor]:
-    """(what the head is given, what it gives, the model's logits) of `ids`; the head gives `instead` of its output.
+    """(the head's input, its output, the model's logits) for `ids`, with the head's output replaced by `instead` of it.
 
-    Where the model does not call its head, the first two are None.
+    The first two are None if the model does not call its head.
     """
     seen: dict[str, Any] = {}
 
@@ -184,13 +185,13 @@ def _logits_beside_head(
 
 
 def _from_low_to_high(made: Tensor) -> Tensor:
-    """As many different numbers, as far as their type has them."""
+    """As many different numbers as the type has."""
     steps = torch.linspace(-PROBE_LOGIT, PROBE_LOGIT, made.numel(), dtype=torch.float64, device=made.device)
     return steps.to(made.dtype).view_as(made)
 
 
 def differ(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors differ by more than rounding; what is not a number is for others to find."""
+    """Whether two tensors differ by more than rounding."""
     if left.numel() == 0:
         return False
     tolerance = 8 * torch.finfo(left.dtype).eps * left.abs().max()
@@ -199,7 +200,7 @@ def differ(left: Tensor, right: Tensor) -> bool:
 
 @contextmanager
 def predicting(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients, and then as it was."""
+    """Within: no dropout and no gradients."""
     training = model.training
     model.eval()
     try:
@@ -214,7 +215,7 @@ def _embeddings(model: PreTrainedModel) -> nn.Embedding:
 
 
 def _probe_ids(model: PreTrainedModel, max_length: int | None) -> Tensor:
-    """Ids [1, 8], different ones as far as the vocabulary allows."""
+    """Ids [1, 8], as different as the vocabulary allows."""
     embeddings = _embeddings(model)
     length = min(PROBE_TOKENS, max_length or PROBE_TOKENS)
     return (torch.arange(3, 3 + length, device=embeddings.weight.device) % embeddings.num_embeddings).unsqueeze(0)

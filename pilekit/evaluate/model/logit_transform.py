@@ -1,9 +1,9 @@
-"""`LogitTransform`: what some models still do to each logit after the head, known exactly enough to be done in chunks.
+"""`LogitTransform`: the operations that some models apply to each logit after the head.
 
-Cohere multiplies its logits, Granite divides them, Gemma 2 and those after it cap them softly. A config.json holds the
-numbers, but its words for them neither say what is done (by `logits_scaling` Granite divides and HyperCLOVA X
-multiplies) nor that anything is. So they make candidates only, and `logit_transform_of` takes the first candidate that
-turns the head's output into the model's own logits, bit for bit.
+Cohere multiplies its logits, Granite divides them, Gemma 2 and its successors cap them softly. A config.json has the
+numbers, but their names do not say which operation uses them (Granite divides by `logits_scaling`, HyperCLOVA X
+multiplies with it), or whether any does. So the numbers make candidates, and `logit_transform_of` takes the first
+candidate that turns the head's output into the model's own logits, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""The words for such numbers in the configurations that transformers knows, of which a model has one or two."""
+"""The names of such numbers in the configurations that transformers knows; a model has one or two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class LogitTransform:
     cap: float | None = None
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The model's logits of what its head gave, in that type, rounded where the model rounds; not differentiable.
+        """The model's logits from the head's output, in its type and rounded as the model rounds; not differentiable.
 
-        What is given stays as it is; where nothing is done, it is what is returned.
+        The input is not changed; the unchanged transform returns it.
         """
         if self.times != 1:
             logits = logits * self.times
@@ -41,9 +41,9 @@ class LogitTransform:
         return logits if self.cap is None else (logits / self.cap).tanh_().mul_(self.cap)
 
     def backward_(self, grad: Tensor, finished: Tensor) -> Tensor:
-        """Turn `grad`, that of the `finished` logits, into that of what the head gave; overwrites both.
+        """Turn `grad`, the gradient of the `finished` logits, into that of the head's output; overwrites both.
 
-        In place, because each is as large as a chunk's logits.
+        It works in place because each is as large as a chunk's logits.
         """
         if self.cap is not None:
             grad.mul_(finished.div_(self.cap).square_().neg_().add_(1))  # tanh' = 1 - tanh²
@@ -56,9 +56,9 @@ UNCHANGED = LogitTransform()
 
 
 def logit_transform_of(config: PreTrainedConfig, seen: Iterable[tuple[Tensor, Tensor]]) -> LogitTransform | None:
-    """The transform of a model with this configuration; None if it is none that this module knows.
+    """The transform of a model with this configuration; None if this module knows none that fits.
 
-    seen   (what the head gave, the model's logits), of which every number must be explained
+    seen   pairs of (the head's output, the model's logits), which the transform must reproduce exactly
     """
     seen = list(seen)
     for transform in _candidates(config):
@@ -68,7 +68,7 @@ def logit_transform_of(config: PreTrainedConfig, seen: Iterable[tuple[Tensor, Te
 
 
 def same_numbers(left: Any, right: Any) -> bool:
-    """Whether two tensors hold the same numbers, be it in different precisions."""
+    """Whether two tensors hold the same numbers, perhaps in different precisions."""
     if not isinstance(left, Tensor) or not isinstance(right, Tensor) or left.shape != right.shape:
         return False
     return equal(left.double().nan_to_num(), right.double().nan_to_num())
@@ -83,6 +83,6 @@ def _candidates(config: PreTrainedConfig) -> Iterator[LogitTransform]:
 
 
 def _numbers(config: PreTrainedConfig, names: Iterable[str]) -> list[float]:
-    """What the configuration has under these names, as far as it can be divided by."""
+    """The configuration's values under these names that a logit can be divided by."""
     values = (getattr(config.get_text_config(), name, None) for name in names)
     return [value for value in values if isinstance(value, int | float) and math.isfinite(value) and value != 0]

@@ -1,1 +1,5 @@
-"""Records of scored documents on disk, and the figures, intervals and comparisons made from them."""
+"""Records of scored documents, on disk (`result_folder.py`) and in memory (`records.py`), and what is made of them.
+
+`tabulate.py` makes the figures of a `result.py` from records, with `intervals.py`, the `paper.py`'s variant and
+`published.py` figures beside them; `compare.py` compares results.
+"""

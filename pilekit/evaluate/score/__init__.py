@@ -1,1 +1,5 @@
-"""From documents to negative log-likelihoods: the window rule and batches of windows."""
+"""Documents to negative log-likelihoods.
+
+`windows.py` cuts a document, `batching.py` puts windows of like length into batches, `causal_nll.py` scores a batch,
+and `fitting.py` splits batches that memory does not hold.
+"""

@@ -1,1 +1,1 @@
-"""Results as tables and plots."""
+"""Results and comparisons as tables and plots."""
