@@ -1,4 +1,4 @@
-"""`python -m pilekit`: the command line under another name; `torchrun -m pilekit bpb ...` starts many."""
+"""`python -m pilekit`: the command line, also as one rank of many: `torchrun -m pilekit bpb ...`."""
 
 from __future__ import annotations
 

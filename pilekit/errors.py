@@ -1,24 +1,24 @@
-"""The one exception that people see.
+"""The one exception that users see.
 
-Everything a user can cause (a damaged shard, a misspelt subset, a manifest with an unknown field) is raised as a
-`PilekitError` whose text is one clear line: what is wrong, where (file, frame, line, field), and what to do next. The
-command line prints that line and exits with 1; anything else that escapes is a bug and keeps its traceback.
+Everything that a user can cause (a damaged shard, a misspelt subset, a manifest with an unknown field) is raised as a
+`PilekitError`. Its text is one clear line: the problem, the place (file, frame, line, field), and the remedy. The
+command line prints that line and exits with 1. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
 
 
 class PilekitError(Exception):
-    """Bad input or a wrong argument, told in one line that names the place and the remedy."""
+    """Bad input or a wrong argument, in one line that names the place and the remedy."""
 
 
 class ToldElsewhere(PilekitError):
-    """An error that rank 0, or whoever started the ranks, tells too: a rank that prints its errors leaves it out."""
+    """An error that rank 0, or the process that started the ranks, also prints. Other ranks do not print it."""
 
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
-# Direction overrides and other invisible format characters can make a terminal show something else than what is there;
-# lone surrogates (bytes of a file name that are no UTF-8) could not be printed at all.
+# Direction overrides and other invisible format characters can make a terminal show another text than the real one.
+# Lone surrogates (bytes of a file name that are not UTF-8) could not be printed at all.
 _INVISIBLE = (0x061C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
 _ESCAPES |= {code: f"\\u{code:04x}" for code in (*_INVISIBLE, *range(0xD800, 0xE000))}
 
@@ -26,7 +26,7 @@ _ESCAPES |= {code: f"\\u{code:04x}" for code in (*_INVISIBLE, *range(0xD800, 0xE
 def visible(text: str, limit: int | None = None) -> str:
     """`text` with control and invisible format characters spelt out, so that it is safe to print to a terminal.
 
-    Document text, labels and file names come from elsewhere: an escape sequence in them must not reach the terminal.
+    Document text, labels and file names may hold escape sequences, which must not reach the terminal.
     With `limit`, at most that many characters of the original are shown, followed by an ellipsis.
     """
     if limit is not None and len(text) > limit:

@@ -4,11 +4,11 @@
     p99 = Column("p99", lambda row: rounded_bytes(row.p99_bytes))
     console.print(FittedTable(rows, [Column("Subset", lambda row: row.name), documents, p99], priority=["p99"]))
 
-The first column holds names. It alone may be cut, with an ellipsis. Numbers are never cut: where a table is too wide,
-the steps of `priority` are taken, one after the other, until it fits.
+The first column holds names. It alone may be cut, with an ellipsis. Numbers are never cut. If a table is too wide, it
+takes the steps of `priority`, one after the other, until it fits.
 
-Labels and file names come from elsewhere and may be hostile. Cells are therefore rich `Text`, in which markup is just
-text, and control characters are made visible.
+Labels and file names may be hostile. So cells are rich `Text`, in which markup is only text, and control characters are
+made visible.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHORTEN = "(shorten)"
 MOST_ROWS = 200
 LONGEST_NAME = 40
 USUAL_NAME = 21
-"""Up to this width, names are worth more than the columns that `priority` lets go."""
+"""Names up to this width matter more than the columns that `priority` drops."""
 
 SHORTEST_NAME = 8
 
@@ -46,7 +46,7 @@ class Column(Generic[Row]):
     """A column: its title, which may have several lines, and the text of its cell in a row.
 
     short     the narrower form, with another title or fewer digits
-    justify   the side at which cells stand; names stand at the left
+    justify   the side of the cells
     """
 
     title: str
@@ -65,12 +65,12 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True)
 class FittedTable(Generic[Row]):
-    """A table of rows of any kind, to be printed by rich or shown in a notebook.
+    """A table of rows of any type, for rich and for notebooks.
 
     rows       the first `MOST_ROWS` are shown
     columns    the names first
-    totals     rows that stand below a line
-    priority   what gives way, in this order: titles of columns that go, and `SHORTEN`
+    totals     rows below a line
+    priority   steps that make the table narrower, in order: titles of columns to drop, and `SHORTEN`
     """
 
     rows: Sequence[Row]

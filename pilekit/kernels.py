@@ -1,8 +1,8 @@
-"""Compiled loops: how every numba kernel of pilekit is made.
+"""Compiled loops: the decorator of all numba kernels.
 
-Kernels release the GIL, so that other threads run beside them. Their machine code is cached on disk, so only the first
-run on a machine waits for the compiler. Importing this module imports numba and starts its runtime, which takes 0.2 s;
-worker processes inherit both (see engine/local.py). Each kernel is loaded when it is first called.
+Kernels release the GIL, so that other threads run at the same time. Their machine code is cached on disk, so only the
+first run on a machine waits for the compiler. Importing this module imports numba and starts its runtime, which takes
+0.2 s; worker processes inherit both (see engine/local.py). Each kernel is loaded when it is first called.
 """
 
 from __future__ import annotations

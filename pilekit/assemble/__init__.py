@@ -1,4 +1,6 @@
-"""Building a corpus from sources: for now the demo's, made of what every Python installation has."""
+"""Building a corpus from sources. So far this is the demo's corpus: texts from the Python installation (sources.py),
+edited copies of some (reposts.py) and generated arithmetic (arithmetic.py), split and written as shards
+(building.py)."""
 
 from pilekit.assemble.building import demo_corpus
 

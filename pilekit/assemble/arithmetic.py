@@ -1,8 +1,8 @@
-"""Arithmetic questions and answers in the manner of the Pile's `DM Mathematics`, as much as one wants.
+"""Generated arithmetic, like the Pile's `DM Mathematics`: any amount of questions and answers.
 
-A document holds questions of one kind, one per line, each followed by a line with its answer. It ends after the pair
-with which it reaches 8 KiB. `random.Random` is seeded with a string (seed and document number), which gives the same
-numbers on every machine. Answers are computed with integers and fractions, so they are exact.
+A document holds questions of one kind. Each is a line, followed by a line with its answer. The document ends when it
+has 8 KiB. `random.Random` is seeded with a string (seed and document number), which gives the same numbers on every
+machine. Answers are computed with integers and fractions, so they are exact.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ KINDS: tuple[tuple[str, Callable[[int, int], object]], ...] = (
     ("Which is bigger: {a} or {b}?", max),
     ("Is {a} a multiple of {b}?", lambda a, b: a % b == 0),
 )
-"""Each kind's question, and the answer for its two numbers, which are not below 1."""
+"""Question and answer of each kind. Both numbers are at least 1."""
 
 
 def arithmetic_document(number: int, seed: int = 0) -> str:
-    """Document `number` (from 0): question and answer lines of one kind, the kinds taken in turn."""
+    """Document `number` (from 0): questions and answers of one kind. The kinds take turns."""
     question, answer = KINDS[number % len(KINDS)]
     random = Random(f"{seed} {number}")
     lines, size = [], 0
     while size < CHUNK_BYTES:
-        # Short numbers are as likely as long ones, as people's sums are.
+        # All lengths of numbers are equally likely.
         a, b = (random.randrange(1, 10 ** random.randint(1, digits)) for digits in (6, 4))
         pair = f"{question.format(a=a, b=b)}\n{answer(a, b)}\n"
         lines.append(pair)

@@ -1,9 +1,8 @@
 """From documents to a corpus folder laid out as The Pile: `train/00.jsonl.zst`, ..., `val.jsonl.zst`, `test.jsonl.zst`.
 
-A document's split is a hash of (seed, its group), its place in the split a hash of (seed, its text): no random state,
-so the same documents give the same files whatever order they come in, and nothing that shares text with a training
-document is held out. Subsets can be repeated in train, as The Pile repeats its better ones; what is held out occurs
-once.
+A hash of (seed, group) chooses a document's split, and a hash of (seed, text) its place in the split. There is no
+random state. So the same documents in any order give the same files, and no held-out document shares text with a
+training document. Subsets can be repeated in train, as The Pile repeats its better ones. Held-out documents occur once.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DEMO_CORPUS = "demo corpus"
 """The kind in the header of the folder that `demo_corpus` makes."""
 
 REPOSTED = 20
-"""One in so many of the longer documents has an edited copy, for the near-duplicates that every real corpus has."""
+"""One in this many longer documents gets an edited copy, because every real corpus has near-duplicates."""
 
 
 def split(
@@ -40,10 +39,10 @@ def split(
     repeats: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> dict[str, list[SourceDocument]]:
-    """The documents of each shard, in their order, by the shard's path without suffix (`train/00`, ..., `val`, `test`).
+    """The documents of each shard, in order, by the shard's path without suffix (`train/00`, ..., `val`, `test`).
 
-    held_out   share of the groups that goes to val, and again to test
-    repeats    how often each subset stands in train, 1 where nothing is said
+    held_out   share of the groups that goes to val; the same share goes to test
+    repeats    number of copies of each subset in train, 1 by default
     """
     repeats = repeats or {}
     placed: dict[str, list[tuple[int, SourceDocument]]] = {"train": [], "val": [], "test": []}
@@ -70,14 +69,14 @@ def write_shards(shards: Mapping[str, Iterable[SourceDocument]], folder: Path) -
 
 
 def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: Path | None = None) -> bool:
-    """Make the demo's corpus in `folder` from this Python's standard library; False if it was already there.
+    """Make the demo's corpus in `folder` from this Python's standard library. Returns False if it was already there.
 
-    The subsets, and how often each stands in train, are those of the bundled manifest `demo`; one in `REPOSTED` of the
-    longer documents has an edited copy. About 15 MB of text, the same for the same Python version, seed and
-    `arithmetic_bytes`. `library` takes another folder of Python files.
+    The bundled manifest `demo` lists the subsets and their repeats in train. One in `REPOSTED` longer documents gets an
+    edited copy. The corpus has about 15 MB of text, the same for the same Python version, seed and `arithmetic_bytes`.
+    `library` is another folder of Python files.
 
-    Raises PilekitError if `folder` holds something else, be it such a corpus made by another Python or of another seed,
-    or if this Python has no source files.
+    Raises PilekitError if `folder` holds anything else, even such a corpus from another Python or seed, or if this
+    Python has no source files.
     """
     repeats = {subset.name: round(subset.epochs or 1) for subset in load_manifest("demo").subsets}
     python = platform.python_version()
@@ -87,7 +86,7 @@ def demo_corpus(folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 
         if output.finished:
             return False
         library = library or standard_library()
-        documents = dict.fromkeys(python_documents(library))  # each text once: copies are what the manifest says
+        documents = dict.fromkeys(python_documents(library))  # each text once; the manifest adds copies
         if not any(document.subset == "Github" for document in documents):
             raise PilekitError(
                 f"no Python files in {visible(str(library))}: this Python came without its library's source"

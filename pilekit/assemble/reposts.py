@@ -1,8 +1,8 @@
-"""Edited copies, as the web is full of them: what near-duplicate removal is there to find.
+"""Edited copies of documents, as on the web, for near-duplicate removal to find.
 
-A repost is a document with a note before it, with its end cut off, or with a word changed here and there: the same text
-to anyone who reads it, another to a hash. Which documents are reposted, and how, is a hash of their text: no random
-state. A repost shares its document's group, so both are on the same side of a split.
+A repost is a document with a note before it, with its end cut off, or with some words changed. A reader sees the same
+text, but its hash differs. A hash of the text decides which documents are reposted, and how. A repost has its
+document's group, so both are on the same side of a split.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import xxhash
 from pilekit.assemble.sources import SourceDocument
 
 LEAST_WORDS = 300
-"""Of shorter documents an edit would leave too little alike."""
+"""An edit would change too much of a shorter document."""
 
 
 def _with_note(text: str) -> str:
@@ -28,9 +28,9 @@ def _cut_off(text: str) -> str:
 
 
 def _with_other_words(text: str) -> str:
-    """Every hundredth word is another one."""
+    """Replace every hundredth word."""
     words = re.split(r"(\W+)", text)
-    for place in range(200, len(words), 200):  # words and what is between them take turns
+    for place in range(200, len(words), 200):  # words and separators take turns
         words[place] = "changed"
     return "".join(words)
 
@@ -39,7 +39,7 @@ EDITS = (_with_note, _cut_off, _with_other_words)
 
 
 def reposts(documents: Iterable[SourceDocument], one_in: int) -> Iterator[SourceDocument]:
-    """An edited copy of one in so many of the documents that have `LEAST_WORDS` words or more."""
+    """An edited copy of one in `one_in` of the documents with `LEAST_WORDS` words or more."""
     for document in documents:
         place = xxhash.xxh3_64_intdigest(document.text.encode())
         if place % one_in == 0 and len(document.text.split()) >= LEAST_WORDS:

@@ -1,12 +1,12 @@
 """Text that every Python installation has: the standard library's source, its docstrings, the language reference.
 
-Needs no network and no licence question: it is on the user's disk already, it is real prose and real code, and there
-are about 10 MB of it. Tests, `site-packages` and files that describe this machine's build are left out, so that two
-installations of one Python version give nearly the same text. Files that cannot be read, are not UTF-8, or have
-100,000 bytes or more are passed over (the Pile's own limit for code; the raw form of the reference goes with them).
+It is about 10 MB of real prose and code. It is on the user's disk already, so it needs no network and raises no
+question of licence. Tests, `site-packages` and files about this machine's build are left out, so two installations of
+one Python version give nearly the same text. Files that cannot be read, are not UTF-8, or have 100,000 bytes or more
+(the Pile's own limit for code) are skipped.
 
-Each document names its `group`: documents that share text (a file and its docstrings, two copies of one file) share it,
-so whoever splits the corpus by group never has the same text on both sides.
+Documents that share text (a file and its docstrings, two copies of one file) have the same `group`. A split by group
+never has the same text on both sides.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "
 
 @dataclass(frozen=True, slots=True)
 class SourceDocument:
-    """A document on its way into a corpus."""
+    """A document for a corpus."""
 
     text: str
     subset: str
     group: str
-    """What the document was taken from; documents with overlapping text have the same group."""
+    """The source of the document. Documents with overlapping text have the same group."""
 
 
 def standard_library() -> Path:
@@ -42,7 +42,7 @@ def source_files(folder: Path) -> Iterator[tuple[str, str]]:
     """(path relative to `folder`, text) of each readable Python file below it, in the order of the paths."""
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
         relative = path.relative_to(folder)
-        # _sysconfigdata and its like spell out how and where this very Python was built.
+        # _sysconfigdata describes how and where this Python was built.
         if not _LEFT_OUT.isdisjoint(relative.parts) or path.name.startswith("_sysconfigdata"):
             continue
         try:
@@ -59,7 +59,7 @@ def docstrings(path: str, text: str) -> Iterator[tuple[str, str]]:
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in the library's own strings are not the user's business
+            warnings.simplefilter("ignore")  # about old escapes in the library's own strings
             tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return
@@ -78,7 +78,7 @@ def docstrings(path: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def language_reference() -> Iterator[tuple[str, str]]:
-    """(topic, text) of the chapters that `help()` shows; nothing where Python was installed without them."""
+    """(topic, text) of the chapters that `help()` shows; nothing if Python was installed without them."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
