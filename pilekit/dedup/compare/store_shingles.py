@@ -24,7 +24,7 @@ from pilekit.engine import Advance, map_shards
 from pilekit.shards.processes import processes_for, threads_of
 
 _WRITTEN = 1 << 13
-"""Values written at once. The system caches what is written at once as one piece, and maps it as one."""
+"""Values written at once. The system caches one write as one piece, and maps the whole piece."""
 
 
 def store_shingles(
@@ -38,7 +38,7 @@ def store_shingles(
 ) -> ShingleStore:
     """Read the shards again for the shingle sets of the flagged documents.
 
-    shards    those of `population.sketches`, in their order
+    shards    the shards of `population.sketches`, in the same order
     flagged   a flag for each id
     folder    of the files; complete files of the same run are used again
     jobs      number of shards at a time, each in its own process; None: the usable CPUs

@@ -197,7 +197,7 @@ def _hashes(ranks: UInt64, begins: Int64, lengths: Int64) -> UInt64:
 
 @compiled()
 def _pairs(ranks: UInt64, begins: Int64, lengths: Int64) -> Table:
-    """(later rank, 0, earlier rank) of all pairs of each run, but for those of two documents of earlier runs."""
+    """(later rank, 0, earlier rank) of all pairs of each run, without pairs of two documents of earlier runs."""
     count = 0
     for length in lengths:
         count += length * (length - 1) // 2

@@ -138,7 +138,7 @@ class RowSort:
         self._runs.append(table.shape[1])
 
     def _merged(self, file: IO[bytes], rows: list[int]) -> Iterator[Table]:
-        """All rows of sorted runs in ascending order, in tables that fit in memory; `rows`: those of each run."""
+        """All rows of sorted runs in ascending order, in tables that fit in memory; `rows`: the rows of each run."""
         words = np.memmap(file, dtype=np.uint64, mode="r")
         parts = np.split(words, self._columns * np.cumsum(rows)[:-1])
         runs = [part.reshape(self._columns, -1) for part in parts]

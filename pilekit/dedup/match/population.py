@@ -53,7 +53,7 @@ def ranks_of(ids: npt.NDArray[np.integer], text_bytes: npt.NDArray[np.integer], 
 class Population:
     """Sketched documents with ids and ranks.
 
-    sketches    all sketches, those of earlier runs first
+    sketches    all sketches, earlier runs first
     base        the id of each sketch's first document, then the number of all documents; int64 [sketches + 1]
     documents   number of ids; those of documents that an earlier run removed are not used
     first_own   the first id that is not of an earlier run

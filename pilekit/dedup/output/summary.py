@@ -1,4 +1,4 @@
-"""The summary of a run: what was read, kept and removed, per subset; and the check that nothing got lost.
+"""The summary of a run: documents read, kept and removed per subset, and a check that none got lost.
 
 Read documents are counted by the sketches, kept ones by the masks, removed ones by the proofs. These are three
 independent counts, and in every subset:
@@ -89,6 +89,6 @@ def _check(counts: Mapping[str, Any], what: str) -> None:
     if counts["read"] != out or lost:
         raise PilekitError(
             f"documents got lost ({what}): {counts['read']:,} read, but {counts['kept']:,} kept, {counts['removed']:,} "
-            f"removed, {counts['skipped']:,} skipped, {counts.get('left_out', 0):,} left out; nothing that was written "
-            "is to be used, please report this"
+            f"removed, {counts['skipped']:,} skipped, {counts.get('left_out', 0):,} left out; do not use the "
+            "output, and please report this"
         )

@@ -256,7 +256,7 @@ def shingle_sets(data: Bytes, offsets: Int64, ngram: int) -> Sets:
 
 @compiled()
 def _fill(data: Bytes, offsets: Int64, ngram: int, values: UInt64) -> Int64:
-    """Write all shingles of all documents; returns where those of each document end."""
+    """Write all shingles of all documents; returns the end of each document's shingles."""
     ends = np.empty(len(offsets) - 1, dtype=np.int64)
     state = np.empty(5 + ngram, dtype=np.uint64)
     end = 0

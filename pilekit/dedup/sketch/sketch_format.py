@@ -146,7 +146,7 @@ def load_sketch(path: str | Path) -> ShardSketch:
             or sum(groups) != sketch.documents
             or any(not 0 < rows <= ROWS_PER_GROUP for rows in groups)
         ):
-            raise ValueError("its rows are not those that its header describes")
+            raise ValueError("its rows do not match its header")
     return sketch
 
 
