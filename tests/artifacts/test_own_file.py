@@ -1,124 +1,193 @@
-"""A link, a pipe or a hard link at the path of a file that pilekit writes: no other file is changed, nothing waits."""
+"""What lies in the place of a file that pilekit writes beside data: a link, a pipe, a second name of another file."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from pilekit import PilekitError
+from pilekit import PileDocuments, PilekitError, PileStream
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.job_folder import output_folder
+from pilekit.dedup.run import deduplicate
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result_folder import record_file
 from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.random_access.frame_cache import FrameCache
+from pilekit.shards.verify.verify import verify_corpus
+from pilekit.shards.write.reframe import reframe_corpus
+from pilekit.tokenize.training import train_tokenizer
 from pilekit.train.log.metrics import MetricsLog
+from tests.cli.test_changed_shards import LINES
 
-LINE = b'{"text":"some words","meta":{"pile_set_name":"ArXiv"}}\n'
 VICTIM = b"export PATH=$PATH:~/bin\n" * 20
 
-KINDS: list[Callable[[Path, Path], None]] = [
-    lambda place, victim: place.symlink_to(victim),
-    lambda place, victim: place.symlink_to(victim.with_name("missing")),
-    lambda place, victim: place.hardlink_to(victim),
-    lambda place, victim: os.mkfifo(place),
-]
+
+def symlink(place: Path, victim: Path) -> None:
+    place.symlink_to(victim)
 
 
-def select(data: Path) -> None:
+def dangling(place: Path, victim: Path) -> None:
+    """Whoever writes through it makes a file there."""
+    place.symlink_to(victim.with_name("made"))
+
+
+def hard_link(place: Path, victim: Path) -> None:
+    place.hardlink_to(victim)
+
+
+def pipe(place: Path, victim: Path) -> None:
+    """Whoever opens it for reading or writing waits for the other end."""
+    os.mkfifo(place)
+
+
+KINDS = [symlink, dangling, hard_link, pipe]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    (folder / "00.jsonl").write_bytes(b"".join(LINES[:50]))
+    train_tokenizer(str(folder / "00.jsonl"), 300, folder / "tokenizer.json")
+    return folder / "tokenizer.json"
+
+
+@pytest.fixture(autouse=True)
+def no_waiting() -> Iterator[None]:
+    """What waits for a pipe is stopped."""
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+
+
+def select(data: Path, tokenizer: Path) -> None:
     select_corpus(str(data), data / "out", jobs=1, min_bytes=0)
 
 
-def index(data: Path) -> None:
+def select_parquet(data: Path, tokenizer: Path) -> None:
+    select_corpus(str(data), data / "out", format="parquet", jobs=1)
+
+
+def reframe(data: Path, tokenizer: Path) -> None:
+    reframe_corpus(str(data), data / "out", jobs=1)
+
+
+def dedup(data: Path, tokenizer: Path) -> None:
+    deduplicate(str(data), out=data / "out", jobs=1)
+
+
+def index(data: Path, tokenizer: Path) -> None:
     index_corpus(str(data), jobs=1)
 
 
-def records(data: Path) -> None:
+def documents(data: Path, tokenizer: Path) -> None:
+    assert PileDocuments(str(data))[0].text
+
+
+def stream(data: Path, tokenizer: Path) -> None:
+    next(iter(PileStream(str(data), tokenizer=tokenizer, seq_len=64, batch_size=2)))
+
+
+def sums(data: Path, tokenizer: Path) -> None:
+    verify_corpus(str(data), write_sums=True, jobs=1)
+
+
+def records(data: Path, tokenizer: Path) -> None:
     with record_file(data / "records-0.jsonl") as append:
         append(ScoredDocument("00.jsonl", 0, 1, "ArXiv", 5, 2, 1.5))
 
 
-def metrics(data: Path) -> None:
+def metrics(data: Path, tokenizer: Path) -> None:
     MetricsLog(data / "metrics.jsonl", resume_step=0)._file.write(b"{}\n")
 
 
-def cache(data: Path) -> None:
+def cache(data: Path, tokenizer: Path) -> None:
     frames = FrameCache.at(data / "frames", 1000)
     for key in ("key", os.urandom(8).hex()):
         frames.get(key, 4)
         frames.used(key, b"text")
 
 
-def lock(data: Path) -> None:
+def lock(data: Path, tokenizer: Path) -> None:
     with locked(data / ".lock"):
         pass
 
 
-TEMPORARY = {select: ["out/.lock"], index: ["00.jsonl.index.parquet.lock"], lock: [".lock"], cache: ["frames/partial"]}
-REPLACED = {"00.jsonl.index.parquet", "out/00.jsonl.zst"}
+MORE = {
+    select: ["out/.lock"],
+    index: ["00.jsonl.index.parquet.lock"],
+    sums: ["SHA256SUMS"],
+    lock: [".lock"],
+    cache: ["frames/partial"],
+}
 
 
-@pytest.mark.parametrize("command", [select, index, records, metrics, cache, lock])
-def test_no_other_file_is_written_and_nothing_waits(
-    tmp_path: Path, command: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+REPLACED = {"00.jsonl.index.parquet", "SHA256SUMS", "out/00.jsonl.zst", "out/00.parquet", "out/clean/00.jsonl.zst"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [select, select_parquet, reframe, dedup, index, documents, stream, sums, records, metrics, cache, lock],
+)
+def test_no_file_elsewhere_is_written_and_nothing_is_waited_for(
+    tmp_path: Path, tokenizer_file: Path, command: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
     home, clean, data = tmp_path / "home", tmp_path / "clean", tmp_path / "data"
-    for folder in (home, clean, data):
-        folder.mkdir()
+    home.mkdir()
     victim = home / ".profile"
     victim.write_bytes(VICTIM)
-    (data / "00.jsonl").write_bytes(LINE * 30)
-    command(data)
+    clean.mkdir()
+    data.mkdir()
+    (data / "00.jsonl").write_bytes(b"".join(LINES[:30]))
+    command(data, tokenizer_file)
     data.rename(clean)
     made = {path.relative_to(clean).as_posix() for path in clean.rglob("*") if path.is_file()} - {"00.jsonl"}
-    for name in sorted(made.union(TEMPORARY.get(command, []))):
+    for name in sorted(made.union(MORE.get(command, []))):
         for kind in KINDS:
             shutil.rmtree(data, ignore_errors=True)
             shutil.copytree(clean, data)
             (data / name).unlink(missing_ok=True)
             kind(data / name, victim)
-            signal.alarm(60)  # a process that waits for a pipe is stopped
             try:
-                command(data)
+                command(data, tokenizer_file)
             except PilekitError as error:
-                assert Path(name).name in str(error) or "frames" in str(error), name
+                assert Path(name).name in str(error) or "frames" in str(error), (name, kind)
             else:
-                assert not (data / name).is_symlink() or name not in REPLACED, name
-            finally:
-                signal.alarm(0)
-            assert victim.read_bytes() == VICTIM, name
-            assert [path.name for path in home.iterdir()] == [".profile"], name
+                assert not (data / name).is_symlink() or name not in REPLACED, (name, kind)
+            assert victim.read_bytes() == VICTIM, (name, kind)
+            assert [path.name for path in home.iterdir()] == [".profile"], (name, kind)
 
 
-def test_nothing_is_written_through_a_link_to_a_folder(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
+@pytest.mark.parametrize("name", [".unfinished", "train"])
+def test_nothing_is_written_through_a_link_to_a_folder_below_the_jobs(tmp_path: Path, name: str) -> None:
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
     elsewhere.mkdir()
     (elsewhere / "letter.partial").write_bytes(VICTIM)
-    for name in (".unfinished", "train"):
-        out = tmp_path / f"out{name}"
-        with pytest.raises(ZeroDivisionError), output_folder(out, kind="copies", parameters={}, inputs={}) as output:
-            output.note("val", {})
-            raise ZeroDivisionError
-        shutil.rmtree(out / name, ignore_errors=True)
-        (out / name).symlink_to(elsewhere)
-        with (
-            pytest.raises(PilekitError, match=rf"{name}: is a link"),
-            output_folder(out, kind="copies", parameters={}, inputs={}),
-        ):
-            pass
+    with pytest.raises(ZeroDivisionError), output_folder(out, kind="copies", parameters={}, inputs={}) as output:
+        output.note("val", {})
+        raise ZeroDivisionError
+    shutil.rmtree(out / name, ignore_errors=True)
+    (out / name).symlink_to(elsewhere)
+    with (
+        pytest.raises(PilekitError, match=rf"{name}: is a link"),
+        output_folder(out, kind="copies", parameters={}, inputs={}) as output,
+    ):
+        pass
     assert [path.name for path in elsewhere.iterdir()] == ["letter.partial"]
 
 
 def test_the_folder_that_the_user_named_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "out").symlink_to("there")
-    (tmp_path / "00.jsonl").write_bytes(LINE * 30)
+    (tmp_path / "00.jsonl").write_bytes(b"".join(LINES[:30]))
     select_corpus(str(tmp_path / "00.jsonl"), tmp_path / "out", jobs=1)
     assert (tmp_path / "there/00.jsonl.zst").exists()
+    (tmp_path / "tokenizer.json").symlink_to("there/tokenizer.json")
+    train_tokenizer(str(tmp_path / "00.jsonl"), 300, tmp_path / "tokenizer.json")
+    assert (tmp_path / "there/tokenizer.json").exists()
