@@ -39,7 +39,6 @@ from pilekit.shards.read.reader import read_corpus
 from tests.evaluate.documents import write
 from tests.evaluate.folders import lines, only_file, rows, same
 from tests.process_groups import ROOT
-from tests.small_disk import small_disk
 from tests.stopping import kill, stop_when
 from tests.tiny import tiny_model_dir
 
@@ -208,14 +207,9 @@ def test_a_torn_run_resumes(
         assert read_result(out).to_dict() == json.loads((out / "result.json").read_text())
 
 
-class Stop(BaseException):
-    pass
-
-
-def test_at_most_the_batch_under_way_is_lost(
-    whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_document_is_recorded_as_soon_as_it_is_scored(
+    model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A document is recorded as soon as it is scored; interrupted between two passes, nothing is torn."""
     recorded: list[int] = []
     load, out = causal_lm.load_causal_lm, tmp_path / "out"
 
@@ -229,23 +223,6 @@ def test_at_most_the_batch_under_way_is_lost(
         bits_per_byte(model_dir, corpus, out=out, batch_tokens=32)
     assert recorded == sorted(recorded)
     assert len([of for of in recorded if of]) > len(recorded) * 0.8 > 40
-
-    for stop_at in (1, 20):
-        passes, out = 0, tmp_path / str(stop_at)
-
-        def advance(amount: int, stop_at: int = stop_at) -> None:
-            nonlocal passes
-            passes += 1
-            if passes == stop_at:
-                raise Stop
-
-        with pytest.raises(Stop):
-            bits_per_byte(model_dir, corpus, out=out, batch_tokens=1, advance=advance)
-        assert not (out / "result.json").exists()
-        for line in only_file(out).read_bytes().splitlines(keepends=True):
-            read_line(line)
-        same(bits_per_byte(model_dir, corpus, out=out, batch_tokens=1), whole[0])
-        assert len(lines(out)) == 50
 
 
 def command(model_dir: Path, corpus: Path, out: Path, *more: str) -> list[str]:
@@ -273,30 +250,6 @@ def test_a_process_that_is_stopped_resumes(
     same(bits_per_byte(model_dir, slow_corpus, out=out), bits_per_byte(model_dir, slow_corpus))
     assert only_file(out).read_bytes().startswith(content)
     assert len(lines(out)) == 800
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_keeps_the_records(model_dir: Path, slow_corpus: Path, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 136_000) as disk:
-        out = disk.path / "out"
-        ended = subprocess.run(
-            command(model_dir, slow_corpus, out),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            preexec_fn=disk.limit,
-            timeout=120,
-            check=False,
-        )
-        assert ended.returncode == 1
-        [line] = ended.stderr.splitlines()
-        assert "cannot be written: " in line
-        assert "the same command resumes from them" in line
-        content = only_file(out).read_bytes().rpartition(b"\n")[0]
-        assert content
-        disk.grow()
-        same(bits_per_byte(model_dir, slow_corpus, out=out), bits_per_byte(model_dir, slow_corpus))
-        assert only_file(out).read_bytes().startswith(content)
 
 
 DIES_BEFORE_ITS_RESULT = """
