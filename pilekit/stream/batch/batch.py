@@ -1,11 +1,10 @@
 """`Batch`: what a stream hands out, and `BatchWriter`, which makes it of rows of windows.
 
-Each batch owns its memory: nobody else sees what a training loop writes into it, and keeping one batch keeps no other
-alive. Allocating costs nothing here, because the allocator gives a finished batch's memory, still in the processor's
-cache, to the next one. It is pickled as bytes: a DataLoader's worker sends it through its pipe, not through torch's
-shared memory, which is a file, a socket and a handshake for each batch; and as 16 bits a value where these suffice, a
-quarter of what the training loop gets: what one process receives for all workers is what limits their number. One
-worker gives half again as many tokens a second that way, and a worker that is killed leaves nothing behind.
+Each batch owns its memory: a training loop may write into it, and keeping one batch keeps no other alive. A batch is
+pickled as bytes, so a DataLoader's worker sends it through its pipe. Torch's shared memory would cost a file, a socket
+and a handshake for each batch, and a killed worker would leave it behind. Values take 16 bits where these suffice, a
+quarter of what the training loop gets, because the process that receives for all workers limits their number. With both
+one worker gives half again as many tokens a second.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COLUMNS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
 """The outputs with an entry for each token, in the order in which a batch holds them."""
 
 OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
-"""All that a batch can hold, but for `stream_state`, which no one asks for."""
+"""All that `outputs` can name; `stream_state` is always there."""
 
 DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
 
@@ -77,7 +76,7 @@ class Batch(dict[str, torch.Tensor]):
 
     stream_state  int64, for `PileStream.advance`: the place after this batch
 
-    Frameworks move a batch to a device by making another of its type from a dict: that is a batch without `documents`.
+    Frameworks move a batch to a device by making another batch from a dict of its tensors, which has no `documents`.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], identities: Identities | None = None) -> None:
@@ -85,7 +84,7 @@ class Batch(dict[str, torch.Tensor]):
         self._identities = identities
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as bytes, of narrowed values; a batch into which something else was put, as what that is."""
+        """Pickled as narrowed bytes, unless the user has put something other than CPU tensors into it."""
         if not all(isinstance(one, torch.Tensor) and one.device.type == "cpu" for one in self.values()):
             return Batch, (dict(self), self._identities)
         return _unpickled, ({name: _narrowed(one) for name, one in self.items()}, self._identities)

@@ -1,8 +1,8 @@
 """`write`: rows of a window written into a batch's columns, the stream's only loop over single tokens.
 
-It is compiled and releases the GIL; it reads the tokenizer's own buffer and writes the final int64 columns, so no token
+It is compiled and releases the GIL. It reads the tokenizer's own buffer and writes the final int64 columns, so no token
 is copied in between. Each column has its own inner loop, which the compiler turns into vector instructions. A column of
-length 0 was not asked for and is not written.
+length 0 is not written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The lane grid: which lanes a batch reads, and who reads them.
 
 There are R rows x M columns of lanes; lane = row x M + column. Step t (one optimizer step) takes q = G / R samples from
-every lane of column t mod M, so what a step holds is settled by the grid and the lanes alone. Topology only says who
-makes which part of it:
+every lane of column t mod M, so the content of a step depends on the grid and the lanes alone. The topology only says
+which process makes which part of it:
 
     ranks          rank r of W owns the rows r, r + W, r + 2W, ...
     accumulation   with a micro-batches per step, micro-batch s of a rank reads part s of a of its rows
@@ -32,7 +32,7 @@ MOST_SAMPLES = 1 << 24
 """In an optimizer step."""
 
 MOST_LANES = 1 << 20
-"""Of a grid: each holds a window of documents, so more is a slip."""
+"""In a grid. Each lane holds a window of documents, so more is a slip."""
 
 Plan = Literal["random", "sequential"]
 

@@ -4,10 +4,10 @@
     selection.locate(1000, 1256)        [(shard, line numbers), ...]
 
 The numbers go through the shards in the order of their names, and through the lines of each. Documents are left out by
-their subset, by a finished dedup's keep masks, and as bad lines by the indexes; what is left out costs nothing to pass.
+their subset, by a finished dedup's keep masks, and as bad lines by the indexes; passing them costs nothing.
 
-Where a shard's documents are all its lines, places are arithmetic and no row of its index is read; else there is a bit
-for each of its lines.
+If all lines of a shard are selected, places are arithmetic and no row of its index is read. Else there is a bit for
+each of its lines.
 """
 
 from __future__ import annotations

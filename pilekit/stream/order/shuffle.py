@@ -1,8 +1,8 @@
 """Everything random in a stream: `mix` and `permutation`, pure functions of the seed and of identities.
 
-No generator has a state that would have to be saved, and no result depends on who asks first. Both rest on integers
-alone, splitmix64's finalizer and the raw words of Philox, which no version of numpy or kind of processor changes: numpy
-promises the raw words of a bit generator for ever, but not what its `Generator.permutation` makes of them.
+No generator has a state to save, and no result depends on the order of the calls. Both use integers alone: splitmix64's
+finalizer and the raw words of Philox, which are the same in every version of numpy and on every processor. numpy does
+not promise that of `Generator.permutation`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A unit is a run of consecutive selected documents. Position p of the sequence stands in epoch p div S, where S = units x
 copies, and is number p mod S of that epoch's seeded permutation of all (unit, copy). Lane l of L takes the positions l,
-l + L, l + 2L, ... So every unit of an epoch belongs to exactly one lane, no lane is ever empty, and where a lane stands
-is one integer. Lanes cross from an epoch into the next at slightly different steps.
+l + L, l + 2L, ... So every unit of an epoch belongs to exactly one lane, no lane is ever empty, and a lane's place is
+one integer. Lanes cross from an epoch into the next at slightly different steps.
 
 The documents of a unit are permuted too: by (epoch, unit, copy), so the copies of a document have other neighbours.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from pilekit.stream.order.shuffle import Int64, permutation
 
 _UNITS, _DOCUMENTS = 1, 2
-"""What a permutation is of: keys that keep the two kinds apart."""
+"""Keys that keep permutations of units apart from those of documents."""
 
 
 class Unit(NamedTuple):
@@ -41,8 +41,8 @@ class Unit(NamedTuple):
 class Sequence:
     """The sequence over `documents` selected documents, in units of `unit`, `copies` times each per epoch.
 
-    With `shuffle=False` units and documents keep their order, copy after copy. Holds the permutations of the last two
-    epochs that were asked for, 8 bytes per unit and copy each: lanes near an epoch's end stand on both sides.
+    With `shuffle=False` units and documents keep their order, copy after copy. The permutations of two epochs are held,
+    8 bytes per unit and copy each, because lanes near an epoch's end stand on both sides.
     """
 
     documents: int
