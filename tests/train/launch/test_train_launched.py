@@ -137,7 +137,9 @@ def test_a_run_that_is_stopped_saves_and_resumes(
     if code is not None:
         assert process.returncode == code, stderr
     assert stdout == ""
-    said = re.search(rf"^stopped after step (\d+) of {STEPS}, which is saved; the same command goes on", stderr, re.M)
+    said = re.search(
+        rf"^stopped after step (\d+) of {STEPS}, which is saved; the same command resumes there", stderr, re.M
+    )
     assert said is not None, stderr
     assert "error:" not in stderr
     assert steps_in(run) == int(said[1]) < STEPS
