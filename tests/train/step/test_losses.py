@@ -19,7 +19,7 @@ from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.train.step.losses import clm_loss, count_targets, subset_sums
 from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
 from tests.tiny import Family, tiny_model
-from tests.train.concatenated import Document, reference_rows
+from tests.train.step.concatenated import Document, reference_rows
 from tests.train.step.test_chunked_loss import Watched, relative_error
 
 FAMILIES = get_args(Family)
