@@ -41,8 +41,8 @@ class RowSort:
 
     def __init__(self, folder: Path, columns: int, memory: int, *, distinct: bool = False):
         self._folder, self._columns, self._distinct = folder, columns, distinct
-        # Sorting takes the rows twice, and eight bytes for each row.
-        self._capacity = max(1024, memory // (16 * columns + 8))
+        # Rows that all tie take most: the table, its tied rows, a key in work, and three numbers for each row.
+        self._capacity = max(1024, memory // (16 * columns + 32))
         self._tables: list[Table] = []
         self._held = 0
         self._file: IO[bytes] | None = None
@@ -104,8 +104,10 @@ class RowSort:
         same = table[0, 1:] == table[0, :-1]
         if same.any():  # Only rows that tie in the first column are compared by the others.
             tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-            rows = table[:, tied]
-            table[:, tied] = rows[:, np.lexsort(rows[::-1])]
+            order = tied[np.lexsort(table[::-1, tied])]
+            for column in table:
+                column[tied] = column[order]
+            del tied, order
             if self._distinct:
                 new = np.append(True, (table[:, 1:] != table[:, :-1]).any(axis=0))
                 table = table[:, new]
