@@ -196,7 +196,7 @@ def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
         tokenizers = [of["tokenizer"]["fingerprint"] for of in both]
         prefixes = [_prefix(of["prefix"]["id"]) for of in both]
         samples = [_sample(of.get("mlm_sample")) for of in both]
-        around = [_around(of.get("template")) for of in both]
+        around = [_around(of.get("template"), ids=len(set(tokenizers)) == 1) for of in both]
         sentences = (
             (
                 windows,
@@ -244,9 +244,13 @@ def _sample(sample: int | None) -> str:
     return "each token" if sample is None else f"{sample:,} tokens of a window"
 
 
-def _around(template: dict[str, Any] | None) -> str:
-    """How many special tokens a masked model's windows have; their ids depend on the tokenizer."""
-    return "none" if template is None else f"{len(template['before'])} before and {len(template['behind'])} behind"
+def _around(template: dict[str, Any] | None, *, ids: bool) -> str:
+    """The special tokens in each window of a masked model; ids compare only within one tokenizer."""
+    if template is None:
+        return "none"
+    before, behind = template["before"], template["behind"]
+    shown = f" (ids {', '.join(map(str, [*before, *behind]))})" if ids else ""
+    return f"{len(before)} before and {len(behind)} behind{shown}"
 
 
 def left_out_text(left_out: Sequence[int]) -> str:

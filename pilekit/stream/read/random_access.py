@@ -27,7 +27,7 @@ from pilekit.stream.order.unit_sequence import Sequence, Unit
 from pilekit.stream.read.lane_documents import LaneDocuments
 
 _MOST_DROPPED = 1 << 20
-"""After so many documents in a row that repeats and filters drop, or 100 epochs of them, a lane has none."""
+"""A lane that drops so many documents in a row (or 100 epochs of them), and its share of an epoch, has none."""
 
 
 class RandomAccess:
@@ -62,7 +62,8 @@ class RandomAccess:
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from that place on, a unit at a time."""
-        dropped, most = 0, min(_MOST_DROPPED, 100 * len(self.selection))
+        documents = len(self.selection)
+        dropped, most = 0, max(documents // self.sequence.lanes, min(_MOST_DROPPED, 100 * documents))
         while self.end is None or position < self.end:
             read = [self._unit(position, document)]
             dropped = 0 if len(read[0]) else dropped + self.sequence.unit

@@ -260,6 +260,11 @@ def test_protocols_that_move_figures_are_named(caplog: pytest.LogCaptureFixture)
             {"template": {"before": [], "behind": [], "mask": 4}, "tokenizer": OTHER},
             "A has 1 before and 1 behind, B has 0 before and 0 behind",
         ),
+        (
+            MASKED,
+            {"template": {"before": [1], "behind": [2], "mask": 4}},
+            r"A has .* \(ids 0, 2\), B has .* \(ids 1, 2\)",
+        ),
     ]
     for kind, changes, told in cases:
         caplog.clear()
