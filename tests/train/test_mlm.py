@@ -101,7 +101,7 @@ def test_a_model_that_mixes_documents_is_refused(made: Path, tmp_path: Path) -> 
     config_of("megatron").save_pretrained(tmp_path / "megatron")
     change = f"model.config={tmp_path / 'megatron'}"
     with pytest.raises(
-        PilekitError, match=r"^a megatron-bert model does not keep .* apart; set data.attention = \"row\"$"
+        PilekitError, match=r"^a megatron-bert model cannot keep .* apart; set data.attention = \"row\"$"
     ):
         trainer(made, tmp_path / "run", change)
     assert not (tmp_path / "run").exists()

@@ -246,6 +246,11 @@ class LinesInOrder:
                 read, found = read + len(lines), end
                 if found == len(numbers):
                     return
+        if found < len(numbers) and self.lines is not None:
+            raise PilekitError(
+                f"{visible(self.shown)}: does not fit its index (it has {read:,} lines, not {self.lines:,}); make the "
+                "index again with `pilekit index`"
+            )
         if found < len(numbers):
             raise no_such_number(self.shown, int(numbers[found]), read)
 
