@@ -65,57 +65,58 @@ _ENDLESS = 1 << 62
 
 
 class PileStream(IterableDataset[Batch]):
-    """An iterable dataset of packed batches, straight from raw shards, without end or, with `epochs`, of finite passes.
+    """An iterable dataset of packed batches, straight from raw shards: endless, or with `epochs` in finite passes.
 
-    data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards that lie among others
-                       are left out; only a `Corpus` is taken as it is. A warning says which of the two happens
-    tokenizer          a path (what `load_tokenizer` takes), or a `Tokenizer`; it must have an end-of-document token.
-                       None: items are documents as they are; what concerns tokens, rows and windows means nothing then
+    data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards beside other shards are
+                       left out, with a warning. A `Corpus` is used as it is
+    tokenizer          a path (see `load_tokenizer`), or a `Tokenizer`; it must have an end-of-document token.
+                       None: items are whole documents, and all arguments about tokens, rows and windows are unused
     seq_len            tokens in a row
-    batch_size         rows in a batch: what this rank gets at a time
-    grad_accum         batches that make an optimizer step on this rank
-    global_batch_size  rows in an optimizer step over all ranks: batch_size x grad_accum x world_size, if not given; a
-                       run's is kept in its state, and on resuming grad_accum follows from it (or batch_size, if
-                       grad_accum is given)
+    batch_size         rows in a batch of this rank
+    grad_accum         batches of this rank in an optimizer step
+    global_batch_size  rows in an optimizer step over all ranks; by default batch_size x grad_accum x world_size. The
+                       state keeps it: after a resume, grad_accum follows from it (or batch_size, given grad_accum)
     subsets            only documents of these subsets, by any of their names; None: all
-    repeats            how often documents of a subset are used per epoch, {"ArXiv": 2.5}; others once, 0 leaves it out.
-                       Released train shards of the Pile contain its up-sampling already: this multiplies it
-    packing            "best_fit": no document is cut that fits a row; "concat": documents one after another, cut at the
-                       row's edge; "none": one document a row
-    window             documents that are packed together in a lane (best_fit, none)
-    append_eod         whether each document is followed by the end-of-document token
-    seed               of the order and of whatever else is random
+    repeats            how often an epoch uses the documents of a subset, {"ArXiv": 2.5}; 0 leaves a subset out, and
+                       subsets that are not named have 1. Released train shards of the Pile are up-sampled already, and
+                       `repeats` multiplies that
+    packing            "best_fit": a document is cut only if it is longer than a row; "concat": documents follow one
+                       another, and are cut at the row's edge; "none": one document a row
+    window             how many documents a lane packs together (best_fit, none)
+    append_eod         whether the end-of-document token follows each document
+    seed               of the order and of everything else that is random
     shuffle            False: units and documents in the order of the corpus
-    dedup              folder of a finished `pilekit dedup`: what it removed is left out
-    filters            document stages, each document's fate depending on itself alone
+    dedup              folder of a finished `pilekit dedup`: documents that it removed are left out
+    filters            document stages; each must judge a document by that document alone
     objective          "clm", or "mlm": 15 % of tokens masked, the same on any topology; needs a mask token
-    outputs            what a batch holds, see `Batch`; `stream_state` is always there
-    lanes              (rows, columns) of the grid, or "auto"; kept in the state
-    epochs             None: without end. Else an iteration goes through the corpus so many times and ends, each time in
-                       another order, which `set_epoch` chooses: for evaluation. Every rank gets the same number of
-                       batches; what a last step lacks is rows without documents
-    drop_last          with `epochs`: leave that last step out
-    rank, world_size   of this process, from 0; None: of torch.distributed, else $RANK and $WORLD_SIZE, else 0 of 1.
+    outputs            the tensors of a batch, see `Batch`; `stream_state` is always there
+    lanes              (rows, columns) of the grid, or "auto"; the state keeps them
+    epochs             None: endless. Else an iteration passes through the corpus so many times and ends, for
+                       evaluation. Each iteration has another order, which `set_epoch` chooses. Every rank gets the same
+                       number of batches: empty rows fill the last step
+    drop_last          with `epochs`: leave an incomplete last step out
+    rank, world_size   of this process, from 0; None: from torch.distributed, else $RANK and $WORLD_SIZE, else 0 of 1.
                        `num_replicas` is another name for world_size
-    on_error           "raise": a bad line is a PilekitError; "skip": it is left out and counted
-    cache              a local folder in which frames of remote shards are kept, for any number of processes and runs
-    cache_bytes        what that takes at most; frames used longest ago are removed
+    on_error           "raise": a bad line is a PilekitError; "skip": bad lines are left out and counted
+    cache              a local folder that keeps frames of remote shards, for any number of processes and runs
+    cache_bytes        the most bytes in `cache`; the least recently used frames are removed
 
     An item is a `Batch`, a dict of tensors [batch_size, seq_len] that also names its documents. **With a DataLoader,
-    pass batch_size=None**: batches are made here. `stream.loader(num_workers=n)` is such a DataLoader that also keeps
-    the state; with a stock one, call `stream.advance(batch)` for each batch trained on.
+    pass batch_size=None**, because the stream makes batches itself. `stream.loader(num_workers=n)` is a DataLoader that
+    also keeps the state. With a stock DataLoader, call `stream.advance(batch)` after each batch that you train on.
 
-    With tokenizer=None an item is a `StoredDocument` (text, meta, subset, number, shard): batch_size is 1 then unless
-    given; else a list of batch_size of them. Of Parquet shards, `meta` has the label alone. A finite pass ends with its
-    first documents once more where ranks would not be equally long, as DistributedSampler's does.
+    With tokenizer=None an item is a list of batch_size `StoredDocument`s (text, meta, subset, number, shard), or one
+    `StoredDocument` if batch_size is 1, the default then. In documents of Parquet shards, `meta` has the label alone.
+    If a finite pass does not divide evenly among ranks, its first documents come once more at its end, as with
+    DistributedSampler.
 
-    From a URL, indexed shards are read by ranges, whole frames at a time: a lane's window is a request for each unit in
-    it. A request that fails is made again, three times; a web server may be silent for 30 seconds. Frames of 1 MiB are
-    fetched about 1.7 times in an epoch of a large corpus, unless a `cache` can hold it. Shards that are read through,
-    not at random, are never cached: that is an error, and Parquet a warning.
+    From a URL, indexed shards are read by byte ranges of whole frames: a lane's window takes a request for each of its
+    units. A failed request is repeated three times, and a web server may be silent for 30 seconds. Frames of 1 MiB are
+    fetched about 1.7 times in an epoch of a large corpus, unless a `cache` can hold the corpus. A cache is for random
+    access: it is an error for shards that are read in order, and a warning for Parquet shards.
 
-    PilekitError for wrong arguments, for a selection without documents, and for a world size, accumulation or batch
-    that does not fit the grid, with those that do.
+    PilekitError for wrong arguments and for a selection without documents. If a world size, accumulation or batch size
+    does not fit the grid, the PilekitError lists the sizes that do.
     """
 
     def __init__(
@@ -381,10 +382,10 @@ class PileStream(IterableDataset[Batch]):
         return StreamLoader(self, num_workers, **options)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next finite pass be that of `epoch`, from its beginning, as a DistributedSampler's `set_epoch` does.
+        """Choose the epoch of the next finite pass, as a DistributedSampler's `set_epoch` does.
 
-        If a state of a pass of that epoch was just loaded, that pass resumes. A stream without end goes through its
-        epochs by itself, each in another order: nothing changes.
+        The pass starts at its beginning, or resumes if a state of that epoch was just loaded. An endless stream moves
+        through its epochs by itself, each in another order, so `set_epoch` does nothing.
         """
         check_number("epoch", epoch, 0)
         if self._passes is not None and not (self._handed_out.loaded and epoch == self._passes.epoch):
@@ -393,19 +394,19 @@ class PileStream(IterableDataset[Batch]):
     # State
 
     def advance(self, batch: Any) -> None:
-        """Record that `batch` was handed out, and take its `stream_state` out of it: `state_dict` is now behind it.
+        """Record that `batch` was handed out, and remove its `stream_state`: `state_dict` now resumes after it.
 
-        With a stock DataLoader the training loop calls this for every batch, in their order; `loader()` does it by
-        itself. A loop that iterates the stream itself may call it, to count a batch only from here on.
+        With a stock DataLoader, call it for every batch, in order. `loader()` calls it by itself. A loop over the
+        stream itself may call it to count a batch only from this point.
         """
         self._handed_out.advance(state_of(batch))
         take_state(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch begins, as a dict of JSON types, some 40 bytes a lane wherever the stream stands.
+        """Where the next batch begins, as a dict of JSON types; about 40 bytes a lane, at any point of the stream.
 
-        It holds all lanes of the grid, of which those of this rank are current: `merge_state_dicts` joins the states of
-        all ranks. In a DataLoader's worker that has begun it is the worker's own state, for the same worker only.
+        It holds all lanes of the grid, but only the lanes of this rank are current: `merge_state_dicts` joins the
+        states of all ranks. In a DataLoader's worker that has begun, it is the state of that worker, for that worker.
         """
         if get_worker_info() is not None and self._part is None:
             raise PilekitError(
@@ -435,22 +436,22 @@ class PileStream(IterableDataset[Batch]):
 
     @staticmethod
     def merge_state_dicts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One state from those of all ranks, taken after the same batch; it loads on any valid world size.
+        """Join the states of all ranks, taken after the same batch; the result loads on any valid world size.
 
-        PilekitError if a rank is missing or there twice, or if they are not of one moment of one run.
+        PilekitError if a rank is missing or doubled, or if the states are not of one moment of one run.
         """
         return merge(parts).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
-        """Resume exactly behind the last batch that was handed out when `state` was taken.
+        """Resume exactly after the last batch that was handed out when `state` was taken.
 
-        state    of this rank of as many ranks, a merged one, or a list with those of all ranks. World size, workers
-                 and, between optimizer steps, accumulation may be others
-        strict   False: `subsets` and `repeats` may be others too, from here on; what they were until when stays in the
-                 state. Documents of open windows may then be used again
+        state    the state of this rank (at the same world size), a merged state, or a list of the states of all ranks.
+                 With the last two, world size, workers and, between optimizer steps, accumulation may differ
+        strict   False: `subsets` and `repeats` may differ too, from here on. The state records the earlier values and
+                 their last step. Documents of open windows may then be used again
 
-        PilekitError names the field if the state is of other shards, tokenizer, seq_len, packing, seed, plan and so on;
-        and the valid numbers if the state's global_batch_size and grid do not fit this world size.
+        PilekitError names the field if the state has other shards, tokenizer, seq_len, packing, seed, plan and so on.
+        If its global_batch_size and grid do not fit this world size, the message lists valid numbers.
         """
         part = None
         if get_worker_info() is not None and isinstance(state, Mapping):
@@ -486,11 +487,11 @@ class PileStream(IterableDataset[Batch]):
     # Looking
 
     def stats(self) -> dict[str, Any]:
-        """What this rank was handed so far, by the record: since the run's start, those of earlier parts of it counted.
+        """Counts of all batches that this rank was handed since the run began, resumed parts included.
 
         rows, documents (that began), tokens (EOD counted), fill (tokens / room in the rows), skipped (bad lines: of the
-        whole corpus where indexes tell), and `subsets`: {name: {"documents", "tokens"}}. After a state of all ranks was
-        loaded on another world size, rank 0 has what was before.
+        whole corpus if it is indexed), and `subsets`: {name: {"documents", "tokens"}}. After a resume on another world
+        size, rank 0 has the counts of all earlier ranks.
         """
         stats, known = self._handed_out.record.stats(self.subset_names, self.seq_len), self._selected.selection
         return stats if known is None else {**stats, "skipped": known.skipped}
@@ -498,16 +499,16 @@ class PileStream(IterableDataset[Batch]):
     def peek(self, step: int, reached: Reached | None = None) -> list[list[tuple[str, int]]]:
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.
 
-        Reads and tokenizes every lane of the step's column, from the record (or the loaded state) if that lies at or
-        before the step, else from the beginning. A step far ahead costs about what getting there costs all ranks in one
-        process, divided by the grid's columns. A finite pass has nothing behind its last step: [].
+        Reads and tokenizes every lane of the step's column, from the record (or the loaded state) if that is not past
+        the step, else from the beginning. The cost of a step far ahead is that of training up to it in one process,
+        divided by the grid's columns. After the last step of a finite pass the list is empty.
 
-        reached   called now and then with how many samples before the step were passed, and how many there are
+        reached   called now and then with the number of samples passed before the step, and their total
         """
         return self._builder.named(self._rows_of_step(step, reached))
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
-        """The same, as one batch of the whole step, whose rows are in no rank's order; costs as much."""
+        """Optimizer step `step` as one batch of all ranks' rows, in no rank's order; costs as much as `peek`."""
         whole, rows = Share(self.grid, 0, 1, 1), self._rows_of_step(step, reached)
         return self._builder.batch(whole, step, rows, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
 
@@ -522,6 +523,6 @@ class PileStream(IterableDataset[Batch]):
         return rows_of_step(self._builder, self.grid, step, known, reached)
 
     def explain(self) -> Explanation:
-        """How this stream is dealt out: plan, lanes, what fits them, memory, the cost of restoring; print it."""
+        """How the stream is divided: plan, lanes, valid sizes, memory, the cost of restoring; print it."""
         window = None if self.is_raw else self.window
         return explain(self._selected, self.share, self._unit, window, self.packing)

@@ -1,4 +1,4 @@
-"""The lane grid: which lanes a batch reads, and who reads them.
+"""The lane grid: which lanes a batch reads, and which process reads them.
 
 There are R rows x M columns of lanes; lane = row x M + column. Step t (one optimizer step) takes q = G / R samples from
 every lane of column t mod M, so the content of a step depends on the grid and the lanes alone. The topology only says
@@ -6,13 +6,13 @@ which process makes which part of it:
 
     ranks          rank r of W owns the rows r, r + W, r + 2W, ...
     accumulation   with a micro-batches per step, micro-batch s of a rank reads part s of a of its rows
-    workers        a rank's batches are counted on from the start, b = t x a + s. Which lanes batch b reads depends on b
-                   modulo a x M alone; so when n divides a x M, batches first + w, first + w + n, ... share no lane with
-                   those of another worker, and they are what torch's DataLoader takes from worker w
+    workers        batch b = t x a + s of a rank is counted from the start of the run. Its lanes depend on b modulo
+                   a x M alone. So if n divides a x M, the batches first + w, first + w + n, ... share no lane with
+                   another worker's batches, and torch's DataLoader takes exactly these from worker w
 
-So W x a must divide R. Under the sequential plan a lane is a list of whole shards, of which there are few: W divides R
-and a divides q, each micro-batch takes q / a samples from every lane of the rank in the column. All micro-batches of a
-step then share their lanes, so with a > 1 one worker is active.
+So W x a must divide R. Under the sequential plan a lane is a list of whole shards, and there are few lanes. There W
+divides R and a divides q, and each micro-batch takes q / a samples from every lane of the rank in the column. All
+micro-batches of a step then share their lanes, so with a > 1 one worker is active.
 """
 
 from __future__ import annotations
