@@ -205,6 +205,7 @@ def test_rank_0_tells_the_error_of_all(
         assert words in said == said_too
 
 
+@pytest.mark.slow
 def test_ranks_wait_for_each_other_as_long_as_it_takes(process_group: ProcessGroups) -> None:
     results = process_group(2).run(waiting, 12.0, None, 10.0)  # a busy machine may hold a sign of life up for seconds
     assert [result[0] for result in results if not isinstance(result, str)] == [0, 10]
