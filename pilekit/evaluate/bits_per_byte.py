@@ -7,7 +7,7 @@ of many. Ranks share nothing while they score, and meet at the end, so an interr
 of ranks.
 
 A document's bytes are those of its raw text as UTF-8, whatever a tokenizer's normaliser makes of it. Its text is
-encoded as it is: no token is added, and special tokens in the text are text. Errors are found before the weights are
+encoded unchanged: no token is added, and special tokens in the text are text. Errors are found before the weights are
 read, which may take minutes; if all documents are recorded, the weights are never read.
 """
 
@@ -80,8 +80,8 @@ def bits_per_byte(
     data           a path, glob or URL, several of them, a `Corpus`, or None for the default places. If there are val or
                    test shards among others, only these are scored, and a warning names them
     subsets        only documents of these subsets, in any spelling the manifest knows; None: all
-    limit          only the first so many documents of each subset; None: all. Reading ends when all subsets asked for
-                   are full, or else all subsets of the manifest and all others met so far
+    limit          only this many documents of each subset, from the first; None: all. Reading ends when all subsets
+                   asked for are full, or else all subsets of the manifest and all others met so far
     max_length     tokens in a window; None: the model's positions, or 2048 if it declares no limit
     context_len    the least number of inputs before each predicted token, in windows after the first. Published
                    figures are made with 1, disjoint windows; more context gives lower figures at a higher cost
@@ -89,16 +89,16 @@ def bits_per_byte(
                    "none": then the first token is context only and is not predicted, while its bytes count
     paper          figures as in the Pile's paper, by its fixed constants of tokens per byte
     train          training shards: documents whose text occurs in them are counted, in `.training_copies`
-    mlm_sample     for a masked model: score only so many tokens of each window, drawn at random; None: all
+    mlm_sample     for a masked model: score only this many tokens of each window, drawn at random; None: all
     dtype          "fp32", "bf16", "fp16", or "auto": fp32 on a CPU, the precision of the stored weights on a GPU
     device         "cpu", "cuda", "cuda:N", or "auto": a GPU if there is one
     batch_tokens   tokens in a forward pass, for speed and memory; figures do not depend on it. None: the device's
-                   default. If memory does not hold so many, fewer are taken, and a warning says so
+                   default. If memory does not suffice, batches become smaller, and a warning says so
     out            a folder for result.json and the record of every document, written as soon as it is scored: the same
                    call resumes after an interruption, and answers at once when all is recorded
     on_error       "raise": a bad line is a `PilekitError`; "skip": bad lines are passed over, and counted in a warning
                    and in "skipped_lines" of the protocol
-    advance        called with each further amount of stored bytes that is done
+    advance        called with each further number of stored bytes that are done
 
     With several processes (torchrun, or an initialised process group) all must make the same call: each scores its
     share of the documents, all get the same result, and rank 0 writes it. Anything wrong with the model, its tokenizer,
@@ -159,7 +159,7 @@ def score_corpus(
     options   those of `Options`
     share     makes the forward passes (see `score_documents`), for processes that each make this call, as in training
 
-    Afterwards the model is in the mode it was in, and no random number has been drawn.
+    The model keeps its mode, and no random number is drawn.
     """
     model = lm.model
     plan = make_plan(model, tokenizer, corpus, Options(**options), dtype=model.dtype, device=model.device)
@@ -195,7 +195,7 @@ def _score(
     """Score the documents that `earlier` lacks; returns all ranks' records, and the protocol with what was read.
 
     load   loads the model; it is called only if there is a document to score
-    out    where records are written as they come; None: nowhere
+    out    where each record is written as soon as it is made; None: nowhere
     """
     manifest, rank = plan.corpus.manifest, ranks.rank
     recorded = Recorded(earlier)

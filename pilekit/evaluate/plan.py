@@ -30,7 +30,7 @@ from pilekit.tokenize import Tokenizer, load_tokenizer
 Data = str | Path | Sequence[str | Path] | Corpus | None
 
 USUAL_MAX_LENGTH = 2048
-"""For a model that declares no limit; lm-evaluation-harness takes the same."""
+"""The window of a model that declares no limit, as in lm-evaluation-harness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Options:
     on_error: OnError = "raise"
 
     def check(self, model_type: str, masked: bool) -> None:
-        """PilekitError for a count that is not positive, and for an option of the other kind of model."""
+        """PilekitError for a count that is not positive, and for an option that belongs to the other kind of model."""
         for name in ("limit", "max_length", "batch_tokens", "context_len", "mlm_sample"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
@@ -74,7 +74,7 @@ class Plan:
     prefix_id    the token before a document's first token; None: no prefix
     template     the special tokens of a masked model's windows; None for a causal model
     dtype        the precision to compute in
-    protocol     all that a figure depends on, as JSON types
+    protocol     everything that a figure depends on, as JSON types
     """
 
     corpus: Corpus
@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """Names the records; see `record_key`."""
+        """The name of the records' folder; see `record_key`."""
         return record_key(self.protocol)
 
     @property
@@ -101,7 +101,7 @@ class Plan:
 def prepare(
     model_dir: str | Path, data: Data, options: Options, *, dtype: str, device: torch.device, world_size: int
 ) -> Plan:
-    """The plan for the model of a folder, whose weights are not read; PilekitError for anything wrong."""
+    """The plan for the model of a folder, made without reading its weights; PilekitError for anything wrong."""
     if not isinstance(model_dir, str | os.PathLike):
         raise PilekitError(f"model_dir is the path of a model's folder, not {visible(repr(model_dir), 80)}")
     corpus = corpus_of(data).only_held_out()

@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class ScoringProgress:
-    """Reports stored bytes as done when they are read and scored; reading is far ahead of scoring.
+    """Reports stored bytes as done once they are scored; reading is far ahead of scoring.
 
-    A small shard is read whole before its first token is scored. So a scored token counts as the stored bytes that a
-    token usually takes, on each rank, and bytes that were read long ago count as scored.
+    A small shard is read whole before its first token is scored. So each rank counts a scored token as the stored bytes
+    that a token usually takes, and counts bytes that were read long ago as scored.
     """
 
     BYTES_PER_TOKEN = 1.3

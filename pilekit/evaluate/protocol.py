@@ -88,7 +88,7 @@ def _fingerprint(files: Iterable[Path]) -> str:
 
 
 def _windows(plan: Plan) -> str:
-    """How a document is cut, in words."""
+    """How documents are cut into windows, in words."""
     sample = plan.options.mlm_sample
     if plan.template is not None:
         each = "each token" if sample is None else f"{sample:,} tokens, drawn at random,"

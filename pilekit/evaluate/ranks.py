@@ -1,9 +1,9 @@
 """The ranks of an evaluation: each scores its own documents without the others, and then they meet.
 
-Ranks may take hours, and some longer than others, while a collective operation gives up after minutes. So a rank that
-is done says so in the store where the ranks found each other, and waits there for the others. A thread leaves a sign of
-life there every second: a rank without one for a while is gone. A rank that fails says so too. The others look for that
-between two forward passes, stop, and raise its message.
+Ranks may take hours, and some take longer than others, but a collective operation gives up after minutes. So a finished
+rank records that in the store where the ranks found each other, and waits for the others. A thread of each rank writes
+a sign of life there every second; a rank without a recent sign is gone. A rank that fails records that too. The others
+check for failures between two forward passes, stop, and raise the message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 120.0
-"""A rank without a sign of life for so long is gone."""
+"""Seconds without a sign of life after which a rank is gone."""
 REMEDY = "run the same command again: with --out, recorded documents are not scored again"
 
 _calls = itertools.count()
@@ -45,9 +45,9 @@ def ranks_of_job() -> Ranks:
 
 
 def apart(ranks: Ranks, work: Callable[[Callable[[], None]], T], lost_after: float = LOST_SECONDS) -> T:
-    """`Ranks.on_all_ranks` for work that takes long, and longer on some ranks than on others.
+    """`Ranks.on_all_ranks` for work that takes long, and takes longer on some ranks than on others.
 
-    work         is given a function to call now and then, which raises the failure of another rank
+    work         receives a function to call now and then, which raises the failure of another rank
     lost_after   seconds without a sign of life after which a rank is gone
     """
     if ranks.world_size == 1:
@@ -86,7 +86,7 @@ class _Signs:
                 raise PilekitError(failure)
 
     def wait_for_all(self) -> None:
-        """Return when all ranks have come here; raise the failure of a rank, or that it is gone."""
+        """Return when all ranks have called this; raise an error if a rank has failed or is gone."""
         self._store.set(f"done/{self._ranks.rank}", "")
         for rank in range(self._ranks.world_size):
             beat, since = None, time.monotonic()

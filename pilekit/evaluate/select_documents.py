@@ -2,9 +2,9 @@
 
     read -> the subsets asked for -> the first `limit` of each subset -> not recorded yet -> this rank's -> tokens
 
-Every rank reads all of the text, which costs little beside the model, and decides alone which documents are its own:
-each document goes to the rank that has the least so far. So no rank has more than one document's bytes above another,
-and it tokenizes and scores only its own documents. No text is kept.
+Every rank reads all of the text, which costs little compared with the model, and computes alone which documents are its
+own: each document goes to the rank with the least work so far. So the work of two ranks differs by at most one
+document. A rank tokenizes and scores only its own documents. No text is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilekit.shards.read.reader import read
 from pilekit.tokenize import Tokenize, Tokenizer
 
 DOCUMENT_BYTES = 64
-"""The weight of a document besides its bytes, so that empty documents are dealt to all ranks too."""
+"""Added to a document's bytes as its weight, so that empty documents are dealt to all ranks too."""
 
 
 def selected(
@@ -32,12 +32,12 @@ def selected(
 ) -> Generator[DocumentBatch, None, None]:
     """All batches of the documents that `plan` selects, in the corpus's order.
 
-    With a limit, reading ends when all subsets that were asked for are full, else when all of the manifest's and all
-    others met so far are.
+    With a limit, reading ends when all subsets asked for are full, or else all subsets of the manifest and all others
+    met so far.
 
-    labels    counts the documents taken of each label that is met, also of labels that are not selected
+    labels    receives the number of documents taken of each label that is met, 0 for labels that are not selected
     skipped   collects the bad lines that are passed over
-    advance   called with each further amount of stored bytes read
+    advance   called with each further number of stored bytes read
     """
     limit, manifest = plan.options.limit, plan.corpus.manifest
     expected = [subset.name for subset in manifest.subsets] if plan.subsets is None else list(plan.subsets)
@@ -66,7 +66,7 @@ def selected(
 
 
 class Recorded:
-    """The records of earlier runs, and which of them the corpus has been found to hold."""
+    """The records of earlier runs, and which of their documents have been found in the corpus."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -74,7 +74,7 @@ class Recorded:
         self.missing = {place: row for row, place in enumerate(zip(names, records.number.tolist(), strict=True))}
 
     def left_of(self, batch: DocumentBatch) -> DocumentBatch:
-        """The documents of `batch` that are not recorded; PilekitError if a record is of another text or subset."""
+        """The documents of `batch` that are not recorded; PilekitError if a record has another text or subset."""
         if not self.missing or not len(batch):
             return batch
         rows = [self.missing.pop((batch.shard, number), None) for number in batch.numbers.tolist()]
@@ -87,7 +87,7 @@ class Recorded:
         return batch.where([row is None for row in rows])
 
     def all_met(self) -> Records:
-        """The records, all of which the corpus must have been found to hold, else PilekitError."""
+        """The records; PilekitError unless all their documents have been found in the corpus."""
         for shard, number in self.missing:
             raise _changed(shard, number, "is recorded, but is not among the documents that are read")
         return self.records
@@ -102,7 +102,7 @@ def _changed(shard: str, number: int, how: str) -> PilekitError:
 
 def dealt(batches: Iterable[DocumentBatch], rank: int, world_size: int) -> Iterator[DocumentBatch]:
     """This rank's documents of all batches, which must be the same on every rank."""
-    loads = [(0, of) for of in range(world_size)]  # a heap: the least loaded rank first, of equal ones the lowest
+    loads = [(0, of) for of in range(world_size)]  # a heap: the least loaded rank first, among equals the lowest
     for batch in batches:
         own = np.zeros(len(batch), dtype=np.bool_)
         for i, size in enumerate(batch.text_bytes().tolist()):

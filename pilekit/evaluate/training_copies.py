@@ -1,4 +1,4 @@
-"""Which evaluation documents are in the training shards too, word for word: a model may know them by heart.
+"""Which evaluation documents are also in the training shards, word for word: a model may know them by heart.
 
 Documents are compared by the hash of their text (xxh3_64 of its UTF-8), which every record and every index has. So
 indexed training text is not read again: its hashes are read in blocks, and only the evaluation documents' hashes are

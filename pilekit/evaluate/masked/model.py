@@ -1,12 +1,12 @@
 """`MaskedLM`: a model that is proven to predict masked tokens from both sides.
 
-As with causal models, nothing is concluded from names: a few tokens are run through the model once. The documents of a
-row are kept apart by a mask [rows, 1, seq_len, seq_len], True where a token may see another, and by positions that
-restart in each document; `keeps_documents_apart` proves that the model heeds both.
+As with causal models, names prove nothing: a few tokens are run through the model once. A mask [rows, 1, seq_len,
+seq_len], True where a token may see another, keeps the documents of a row apart, together with positions that restart
+in each document. `keeps_documents_apart` proves that the model obeys both.
 
-The head runs at chosen places alone (`states_at`): the trunk's output is narrowed to them before the model's own code
-continues (a dense layer, a norm), and the caller applies the last matrix, to the vocabulary. A model that gives other
-logits in this way makes all of its logits.
+The head runs only at chosen places (`states_at`): the trunk's output is narrowed to these places before the model's own
+code continues (a dense layer, a norm). The caller then multiplies by the last matrix, whose rows are the vocabulary. If
+a model gives other logits in this way, all of its logits are made.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pilekit.evaluate.model.load import MASKED, load_model
 from pilekit.stream import document_mask
 
 ALONE_TOLERANCE = 1e-3
-"""The share of the largest logit by which a document's logits may differ from those it has alone, as sums are made in
-another order. Wrong positions differ by a hundred times as much."""
+"""How far a document's logits in a row may differ from its logits alone, as a share of the largest logit: sums are made
+in another order. Wrong positions cause differences a hundred times as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +36,24 @@ class MaskedLM:
     """A masked language model, made by `as_masked_lm` or `load_masked_lm`."""
 
     model: PreTrainedModel
-    """The whole."""
+    """The whole model."""
     max_length: int | None
-    """Tokens that a row may have, special ones included; None: it names no limit."""
+    """Most tokens of a row, special tokens included; None: the model names no limit."""
     head_by_place: bool
-    """Whether logits may be made at some places only, by `head` from `states_at` these places."""
+    """Whether logits may be made at some places only: by `head`, from the `states_at` these places."""
 
     @property
     def head(self) -> nn.Linear:
-        """The last matrix, to the vocabulary."""
+        """The last matrix, from width to vocabulary."""
         return cast("nn.Linear", cast("Any", self.model).get_output_embeddings())
 
 
 def load_masked_lm(
     model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> MaskedLM:
-    """The masked model of a folder, as `load_causal_lm` loads a causal one: whole, in `dtype`, to predict with.
+    """The masked model of a folder, as `load_causal_lm` loads a causal model: whole, in `dtype`, in evaluation mode.
 
-    device   None: a GPU where there is one
+    device   None: a GPU if there is one
 
     PilekitError if there is no such model, or if its predictions do not depend on later tokens.
     """
@@ -89,7 +89,7 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
         raise PilekitError(
             f"this {name} model cannot predict from tokens alone ({visible(str(error) or type(error).__name__, 200)})"
         ) from error
-    # Compared with float32's rounding in any precision: a model that sees no later token gives the same logits.
+    # The tolerance is float32's rounding in any precision: a model that sees no later token gives the same logits.
     if length > 1 and not differ(logits[:, :-1].float(), later[:, :-1].float()):
         raise PilekitError(
             f"this {name} model is not a masked language model: what it says of a token depends on no later ones; if "
@@ -99,17 +99,17 @@ def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
         with predicting(model):
             by_place = unproven.head(states_at(unproven, {"input_ids": ids}, places))
         proven = type(unproven.head) is nn.Linear and not differ(by_place, logits[0, places])
-    except Exception:  # a model that is put together in another way
+    except Exception:  # a model of another structure
         proven = False
     return MaskedLM(model, unproven.max_length, head_by_place=proven)
 
 
 def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
-    """Whether each document of a row of `seq_len` tokens has the logits that it has alone.
+    """Whether each document in a row of `seq_len` tokens has the same logits as alone.
 
-    Two documents are put into one row. When the first is changed, nothing of the second may change; and each must have
-    the logits that it has in a row of its own. The second fills nearly all of the row, because models whose layers see
-    only a window (ModernBERT) take the mask in place of the window, which only a long document reveals.
+    Two documents share a row. If the first changes, the second's logits may not change, and each document must have the
+    same logits as in a row of its own. The second fills nearly all of the row: models whose layers see only a window
+    (ModernBERT) use the mask instead of the window, and only a long document reveals that.
     """
     ids = _probe_ids(lm.model, seq_len)
     half = min(PROBE_TOKENS, ids.shape[1]) // 2
@@ -133,13 +133,13 @@ def keeps_documents_apart(lm: MaskedLM, seq_len: int) -> bool:
 
 
 def tokens_of(model: PreTrainedModel) -> int | None:
-    """The most tokens of a row for `model`, which may be on the meta device; None if it names no limit."""
+    """The most tokens of a row; None if the model names no limit. `model` may be on the meta device."""
     positions = max_length_of(model)
     return None if positions is None else positions - _first_position(model)
 
 
 def inputs_by_document(lm: MaskedLM, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's inputs with which each document of a row of `batch` sees itself alone.
+    """The model's inputs for `batch`, with which each document of a row sees only itself.
 
     batch   `input_ids`, `position_ids` (from 0 in each document) and `doc_ids`, int64 [rows, seq_len]
     """
@@ -166,7 +166,7 @@ def states_at(lm: MaskedLM, inputs: Mapping[str, Tensor], places: Tensor) -> Ten
 
 
 def _first_position(model: PreTrainedModel) -> int:
-    """The first position: 0, or the one behind the position of padding, if the model has one."""
+    """The first position: 0, or the position after that of padding, if the model has one."""
     words = cast("Any", model).get_input_embeddings()
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and module is not words and "position" in name:
@@ -176,7 +176,7 @@ def _first_position(model: PreTrainedModel) -> int:
 
 @contextmanager
 def _passed_over(head: Any) -> Iterator[None]:
-    """Within: `head` returns its input."""
+    """Inside, `head` returns its input."""
     head.forward = lambda states: states
     try:
         yield
@@ -185,7 +185,7 @@ def _passed_over(head: Any) -> Iterator[None]:
 
 
 def _probe_ids(model: PreTrainedModel, length: int) -> Tensor:
-    """Ids [1, length] or as many as fit, as different as the vocabulary allows, without padding."""
+    """Ids [1, length], or fewer if the model is short; as different as the vocabulary allows, without padding."""
     ids = _ordinary_ids(model)
     length = min(length, tokens_of(model) or length)
     return ids[torch.arange(3, 3 + length) % len(ids)].unsqueeze(0)
@@ -201,6 +201,6 @@ def _changed(model: PreTrainedModel, ids: Tensor, where: slice) -> Tensor:
 
 
 def _ordinary_ids(model: PreTrainedModel) -> Tensor:
-    """All ids, increasing, without that of padding, which has no position of its own in some models."""
+    """All ids, increasing, without the padding id, which has no position of its own in some models."""
     ids = torch.arange(cast("Any", model).get_input_embeddings().num_embeddings)
     return ids[ids != padding] if (padding := getattr(model.config, "pad_token_id", None)) is not None else ids

@@ -1,14 +1,14 @@
 """Pseudo-log-likelihoods of documents (Salazar et al. 2020): each token is predicted from all others of its window.
 
     documents -> disjoint windows, each framed by the tokenizer's template ([CLS] tokens [SEP])
-              -> a row for each token, in which it is masked -> batches of rows of one length, the longest first
-              -> the trunk, and the head at the masked place alone -> sums per window, then per document, in float64
+              -> a row for each token, with that token masked -> batches of rows of one length, the longest first
+              -> the trunk, and the head only at the masked place -> sums per window, then per document, in float64
 
 The cost is one forward pass over a window for each of its tokens, so it grows with the square of a window's length.
 With `sample`, only some tokens of each window are scored. A hash of the seed, the document's text and the window's
 number chooses them: the choice does not depend on ranks, batches or order, and two models of one tokenizer are measured
 at the same places. Every choice is equally likely, so the sum over the chosen tokens, times tokens / chosen, has the
-right mean. Its error in one document is part of the spread between documents, and so of the interval.
+right mean. Its error in one document adds to the spread between documents, and so to the interval.
 
 All rows of a window have one length, so batches need no padding and no attention mask. With windows of the lengths of
 1,068 documents of 22 subsets, at most 512, batches of 4,096 inputs are 99 % full, 97 % with a sample of 64 tokens and
@@ -45,14 +45,14 @@ from pilekit.stream.order.shuffle import mix
 from pilekit.tokenize import Tokenizer
 
 LOOK_AHEAD_BATCHES = 256
-"""Rows of so many batches are sorted by length together. An interrupted evaluation loses about as much."""
+"""Rows of this many batches are sorted by length together. An interrupted evaluation loses about as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """The special tokens that a masked model's tokenizer puts around a window, and its mask token.
 
-    before, behind   ids of the special tokens; they are seen, but not scored
+    before, behind   ids of the special tokens around a window; they are inputs, but not scored
     mask             id of the mask token
     """
 
@@ -61,7 +61,7 @@ class Template:
     mask: int
 
     def room(self, max_length: int) -> int:
-        """How many tokens of a document fit into a window of `max_length`; PilekitError if none do."""
+        """Number of a document's tokens that fit into a window of `max_length`; PilekitError if none fits."""
         special = len(self.before) + len(self.behind)
         if max_length <= special:
             raise PilekitError(
@@ -100,7 +100,7 @@ def pseudo_score_documents(
 ) -> Iterator[ScoredDocument]:
     """Yield every document with its negative pseudo-log-likelihood, as soon as it is scored.
 
-    The model is used in its mode, device and dtype. All tokens of a document count as its `tokens`, sampled or not.
+    The model's mode, device and dtype stay. All tokens of a document count as its `tokens`, sampled or not.
 
     template       the special tokens of a window
     max_length     the most inputs of a window, special tokens included; `lm.max_length` at most
@@ -113,7 +113,7 @@ def pseudo_score_documents(
     """
     room = template.room(max_length)
     batch_tokens = batch_tokens or usual_batch_tokens(lm.model.device)
-    # A row has its logits made at one place only, if the model allows that, else at all.
+    # Logits are made at one place of a row, if the model allows that, else at all places.
     logits = chunk_rows(lm.model.device, cast("Any", lm.model).get_input_embeddings().num_embeddings)
 
     def windows_of(current: OpenDocument) -> Iterator[list[Row]]:
@@ -148,7 +148,7 @@ def pseudo_score_documents(
 def chosen(tokens: int, sample: int | None, seed: int, text: int, window: int) -> npt.NDArray[np.int64]:
     """The places (int64, increasing) of the tokens of a window that are scored: all, or the `sample` smallest hashes.
 
-    Every choice of so many tokens is equally likely.
+    Every choice of `sample` tokens is equally likely.
     """
     if sample is None or sample >= tokens:
         return np.arange(tokens)
@@ -158,8 +158,8 @@ def chosen(tokens: int, sample: int | None, seed: int, text: int, window: int) -
 
 @torch.no_grad()
 def _losses(lm: MaskedLM, batch: Windows, mask: int) -> list[float]:
-    """The negative log-likelihood of the token in each row's place."""
-    # Not inference_mode: training must be able to use what a model keeps from this forward (rotary tables).
+    """The negative log-likelihood of the token at each row's masked place."""
+    # Not inference_mode: training must be able to use tables that a model keeps from this forward (rotary angles).
     input_ids = torch.from_numpy(np.stack([row.ids for row in batch]))
     rows, length = input_ids.shape
     places = torch.tensor([row.place for row in batch]) + length * torch.arange(rows)

@@ -1,5 +1,5 @@
-"""A model folder, loaded whole from safetensors with nothing executed, and the parts of a causal model in it.
+"""Load a model folder whole from safetensors, without executing anything in it, and find the parts of a causal model.
 
-`load.py` reads the folder, `causal.py` proves that the model is causal and finds its trunk, head and
-`logit_transform.py`, `device.py` chooses device and precision.
+`load.py` reads the folder. `causal.py` proves that the model is causal, and finds its trunk, its head and its logit
+transform (`logit_transform.py`). `device.py` chooses device and precision.
 """

@@ -1,14 +1,13 @@
 """`CausalLM`: a model that is proven to predict each token from the tokens before it, and from nothing else.
 
-transformers loads more than causal language models under `AutoModelForCausalLM`. So nothing is concluded from names: a
-few tokens are run through the model once, to see what it does.
+transformers loads more than causal language models under `AutoModelForCausalLM`. So names prove nothing: a few tokens
+are run through the model once, to see what it does.
 
-That also finds `transform`, by which logits can be made from the trunk's output in chunks, so that the logits of a
-whole batch are never held (16 x 2,048 tokens of a vocabulary of 50,304 are 6.6 GB of float32). The transform must
-explain the logits of a few tokens, and the logits that the model makes when its head gives numbers from far below to
-far above any cap: the logits of a fresh head are too small to show a cap. Without a transform only the model's own
-logits are right.
-Probing takes 0.08 s for `pythia-14m` on one core.
+This run also finds `transform`, which turns the head's output into logits. With it, logits can be made from the trunk's
+output in chunks, and the logits of a whole batch are never held (16 x 2,048 tokens of a vocabulary of 50,304 are 6.6 GB
+of float32). The transform must reproduce the logits of a few tokens. It must also reproduce the model's logits when the
+head gives numbers from far below to far above any cap, because the logits of a fresh head are too small to show a cap.
+Without a transform, only the model's own logits are right. Probing takes 0.08 s for `pythia-14m` on one core.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from pilekit.tokenize import Tokenizer
 
 PROBE_TOKENS = 8
 PROBE_LOGIT = 100.0
-"""The head is made to give numbers from minus this to this; known caps are 15 to 50."""
-_LENGTH_DEPENDENT = re.compile("'rope_type': '(longrope|dynamic)")  # of one kind of layer, or of several
+"""The head is made to give numbers from -PROBE_LOGIT to PROBE_LOGIT; known caps are 15 to 50."""
+_LENGTH_DEPENDENT = re.compile("'rope_type': '(longrope|dynamic)")  # with one kind of layer, or several
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +39,24 @@ class CausalLM:
     """A causal language model and its parts, made by `as_causal_lm` or `load_causal_lm`."""
 
     model: PreTrainedModel
-    """The whole."""
+    """The whole model."""
     trunk: nn.Module
-    """All but the head: `trunk(input_ids=..., position_ids=..., use_cache=False).last_hidden_state`."""
+    """The model without the head: `trunk(input_ids=..., position_ids=..., use_cache=False).last_hidden_state`."""
     head: nn.Linear
     """Hidden states to logits; it may have a bias, and its weight may be the input embedding's."""
     max_length: int | None
-    """Positions of the model; None: it names no limit."""
+    """Positions of the model; None: the model names no limit."""
     transform: LogitTransform | None
-    """The model's logits are exactly `transform(head(...))` of the trunk's output, so they may be made in chunks; None:
-    they must be made by the model itself."""
+    """The model's logits are exactly `transform(head(...))` of the trunk's output, so they may be made in chunks. None:
+    only the model itself makes the right logits."""
 
 
 def load_causal_lm(
     model_dir: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> CausalLM:
-    """The model of a folder with config.json and safetensors, in `dtype`, to predict with.
+    """The model of a folder with config.json and safetensors, in `dtype`, in evaluation mode.
 
-    device   None: a GPU where there is one
+    device   None: a GPU if there is one
 
     PilekitError if the folder or its weights are missing or incomplete, if transformers does not know the type, if the
     model needs code of its own, or if it is not causal. Nothing is downloaded, unpickled or executed.
@@ -114,9 +113,9 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: Tokenizer, what: str) ->
 
 
 def isolates_documents(lm: CausalLM) -> bool:
-    """Whether restarted positions keep the documents of a row apart, in the call that `CausalLM.trunk` shows.
+    """Whether restarted positions keep the documents of a row apart, in the call documented at `CausalLM.trunk`.
 
-    Two documents are put into one row. When the first is changed, nothing of the second may change.
+    Two documents share a row. If the first changes, the second's output may not change.
     """
     ids = _probe_ids(lm.model, lm.max_length)
     length = ids.shape[1]
@@ -138,20 +137,20 @@ def isolates_documents(lm: CausalLM) -> bool:
 
 
 def max_length_of(model: PreTrainedModel) -> int | None:
-    """The number of positions of a model; None if it names no limit."""
+    """The number of positions of a model; None if the model names no limit."""
     return positions_of(model.config)
 
 
 def depends_on_length(model: PreTrainedModel) -> bool:
     """Whether a model's prediction of a token depends on the length of its input, padding included.
 
-    Rotary embeddings of the types longrope and dynamic take other factors for a longer input.
+    Rotary embeddings of the types longrope and dynamic use other factors for a longer input.
     """
     return bool(_LENGTH_DEPENDENT.search(repr(getattr(model.config.get_text_config(), "rope_parameters", None))))
 
 
 def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[Tensor, LogitTransform | None]:
-    """The logits of `ids`, and the transform that makes them, bit for bit, of the head's output; None if none does."""
+    """The logits of `ids`, and the transform that makes them, bit for bit, from the head's output; None if unknown."""
     if type(head) is not nn.Linear or model.base_model is model:
         return cast("Tensor", model(input_ids=ids, use_cache=False).logits), None
     given, made, logits = _logits_beside_head(model, head, ids, lambda made: made)
@@ -165,7 +164,7 @@ def _probe_head(model: PreTrainedModel, head: nn.Module, ids: Tensor) -> tuple[T
 def _logits_beside_head(
     model: PreTrainedModel, head: nn.Linear, ids: Tensor, instead: Callable[[Tensor], Tensor]
 ) -> tuple[Any, Any, Tensor]:
-    """(the head's input, its output, the model's logits) for `ids`, with the head's output replaced by `instead` of it.
+    """(the head's input, its output, the model's logits) for `ids`; `instead` changes the head's output.
 
     The first two are None if the model does not call its head.
     """
@@ -185,7 +184,7 @@ def _logits_beside_head(
 
 
 def _from_low_to_high(made: Tensor) -> Tensor:
-    """As many different numbers as the type has."""
+    """Evenly spaced numbers from low to high."""
     steps = torch.linspace(-PROBE_LOGIT, PROBE_LOGIT, made.numel(), dtype=torch.float64, device=made.device)
     return steps.to(made.dtype).view_as(made)
 
@@ -200,7 +199,7 @@ def differ(left: Tensor, right: Tensor) -> bool:
 
 @contextmanager
 def predicting(model: nn.Module) -> Iterator[None]:
-    """Within: no dropout and no gradients."""
+    """Inside: no dropout and no gradients."""
     training = model.training
     model.eval()
     try:

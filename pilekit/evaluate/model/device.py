@@ -1,6 +1,6 @@
-"""The device and precision a model computes in: as asked for, or one line that says why this machine cannot.
+"""Choose the device and precision a model computes in, or say in one line why this machine cannot use them.
 
-A precision is tried on a few numbers, so that nothing is concluded from a device's name.
+A precision is tried on a few numbers, because a device's name proves nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Dtype = Literal["auto", "fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
-"""Words in errors without a class of their own: of a CPU, the GPU's driver, C++ and cuBLAS."""
+"""Words in out-of-memory errors that have no class of their own: from a CPU, the GPU's driver, C++ and cuBLAS."""
 
 
 def device_of(given: str, ranks: Ranks) -> torch.device:
@@ -53,7 +53,7 @@ def device_of(given: str, ranks: Ranks) -> torch.device:
 
 
 def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dtype:
-    """The precision that "auto", "fp32", "bf16" or "fp16" means on `device`; `stored` is that of the weights.
+    """The precision that "auto", "fp32", "bf16" or "fp16" means on `device`; `stored` is the precision of the weights.
 
     PilekitError for anything else, and for a precision that the device cannot compute in.
     """
@@ -75,7 +75,7 @@ def dtype_of(given: str, device: torch.device, stored: torch.dtype) -> torch.dty
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says that memory ran out, the machine's or a GPU's."""
+    """Whether an error says that the machine or a GPU has run out of memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -1,9 +1,9 @@
-"""A Hugging Face model folder, read so that nothing in it is left to chance or executed.
+"""Load a Hugging Face model folder: every weight must be there, and nothing in the folder is executed.
 
-`transformers` fills missing weights with random numbers, which is right before fine-tuning and worthless before a
-measurement. Here every tensor of the model must be stored, in its shape, and no stored layer may be left over. Only
-safetensors are read, since unpickling a `.bin` can run code. config.json is not trusted either: it must be of a known
-type, and the weights beside it must be large enough for the model it describes, before that model is allocated.
+`transformers` fills missing weights with random numbers, which suits fine-tuning but ruins a measurement. Here every
+tensor of the model must be stored in its shape, and no stored layer may be left over. Only safetensors are read,
+because unpickling a `.bin` can run code. config.json is not trusted either. It must name a known type, and before the
+model is allocated, the weights beside it must be large enough for the model it describes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pilekit.errors import PilekitError, visible
 
 logger = logging.getLogger(__name__)
 
-_LOGGING: Any = transformers_logging  # its own types say less than it does
+_LOGGING: Any = transformers_logging  # its type hints are incomplete
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -42,7 +42,7 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model: its name, the class of transformers that makes it, and the model types that can be of it."""
+    """A kind of model: its name, the transformers class that makes it, and the model types that can be of this kind."""
 
     name: str
     auto: Any
@@ -53,16 +53,16 @@ CAUSAL = Kind("causal language model", AutoModelForCausalLM, MODEL_FOR_CAUSAL_LM
 MASKED = Kind("masked language model", AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""The names that config.json files have for the number of positions."""
+"""The names of the number of positions in config.json files."""
 
 _STORED = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 _IGNORED = ("auto_map", "transformers_weights", "num_labels", "id2label", "label2id")
-"""Fields of config.json that would choose code or weight files; and a classifier's labels, a dictionary of any size."""
+"""Fields of config.json that would choose code or weight files, and a classifier's labels, which may be of any size."""
 
 
 def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -> PreTrainedModel:
-    """The model of `folder` with all its weights, in `dtype` on the CPU, without dropout; PilekitError if it is none.
+    """The model of `folder` with all its weights, in `dtype` on the CPU, without dropout; PilekitError if it has none.
 
     The weights may be stored in any precision.
     """
@@ -78,10 +78,10 @@ def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
-                ignore_mismatched_sizes=True,  # found["mismatched_keys"] lists them
+                ignore_mismatched_sizes=True,  # found["mismatched_keys"] lists these tensors
                 output_loading_info=True,
             )
-    except Exception as error:  # transformers raises errors of any class
+    except Exception as error:  # transformers may raise any class of error
         raise PilekitError(f"{shown}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
     for name, stored, expected in sorted(found["mismatched_keys"]):
         raise PilekitError(
@@ -106,10 +106,10 @@ def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -
 
 
 def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
-    """The model of `folder` without its numbers, on the meta device: its names, shapes and configuration.
+    """The model of `folder` on the meta device: its names, shapes and configuration, without numbers.
 
     PilekitError for a folder without such a model, for damaged weights, and for weights that are too small for the
-    model of config.json.
+    model that config.json describes.
     """
     check_folder(folder)
     config = read_config(folder, kind)
@@ -129,7 +129,7 @@ def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
 
 
 def check_folder(folder: str | Path) -> None:
-    """PilekitError if `folder` cannot be a model; for a run of `pilekit train` it says where the model is."""
+    """PilekitError if `folder` cannot be a model; for a run of `pilekit train` the message says where the model is."""
     folder = Path(folder)
     shown = visible(str(folder))
     if not folder.is_dir():
@@ -181,8 +181,8 @@ def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
 def kind_of(folder: str | Path) -> Kind:
     """Whether the model of `folder` is causal or masked, by the class that its config.json says it was saved as.
 
-    A type of both kinds (BERT, RoBERTa, ...) that names neither class is masked, unless it is a decoder. Any other
-    model counts as causal, and is refused when it is read as one.
+    If a type can be of both kinds (BERT, RoBERTa, ...) and config.json names neither class, the model is masked, unless
+    it is a decoder. Any other model counts as causal; loading then refuses it if it is not.
     """
     check_folder(folder)
     content = _json(Path(folder) / "config.json")
@@ -197,7 +197,7 @@ def kind_of(folder: str | Path) -> Kind:
 
 
 def positions_of(config: PreTrainedConfig) -> int | None:
-    """The positions that a model of this configuration has; None if it names no limit."""
+    """The number of positions of a model with this configuration; None if it names no limit."""
     for field in _POSITIONS:
         value = getattr(config.get_text_config(), field, None)
         if isinstance(value, int) and value > 0:
@@ -229,7 +229,8 @@ def weight_files(folder: str | Path) -> list[Path]:
 
 
 def stored_dtype(folder: str | Path) -> torch.dtype:
-    """The precision of most of the stored numbers of `folder` that a model can compute in; float32 if there are none.
+    """The most frequent precision among the stored numbers of `folder` that a model can compute in; float32 if there is
+    none.
 
     Only the headers of the weight files are read.
     """
@@ -243,27 +244,27 @@ def stored_dtype(folder: str | Path) -> torch.dtype:
 
 
 def model_on_meta(config: PreTrainedConfig, shown: str, kind: Kind = CAUSAL) -> PreTrainedModel:
-    """The model of `config` without its numbers, for its names and shapes; `shown` names it in an error."""
+    """The model of `config` without numbers, for its names and shapes; `shown` names it in an error."""
     try:
         with quiet(), torch.device("meta"):
             attention = attention_of(config, kind)
             model = kind.auto.from_config(
                 config, dtype=torch.float32, attn_implementation=attention, trust_remote_code=False
             )
-    except Exception as error:  # sizes that do not fit together fail wherever they meet
+    except Exception as error:  # sizes that do not fit together may fail anywhere
         raise PilekitError(f"{shown}: transformers cannot build this model: {_reason(error)}") from error
     return cast("PreTrainedModel", model)
 
 
 def attention_of(config: PreTrainedConfig, kind: Kind = CAUSAL) -> str:
-    """`sdpa`, or `eager` for the few models that have nothing else; config.json has no say."""
+    """`sdpa`, or `eager` for the few models without it, whatever config.json says."""
     model_class: Any = kind.auto._model_mapping[type(config)]
     return "sdpa" if getattr(model_class, "_supports_sdpa", False) else "eager"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within: no progress bars and no warnings of transformers."""
+    """Inside: no progress bars and no warnings from transformers."""
     level, bars = _LOGGING.get_verbosity(), _LOGGING.is_progress_bar_enabled()
     _LOGGING.set_verbosity(_LOGGING.CRITICAL)
     _LOGGING.disable_progress_bar()
@@ -292,7 +293,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _stored_tensors(folder: str | Path) -> Iterator[list[tuple[str, int]]]:
-    """(type, numbers) of each tensor of each weight file, from its header."""
+    """(type, number of elements) of each tensor of each weight file, from the file's header."""
     for file in weight_files(folder):
         try:
             with safe_open(file, framework="pt") as opened:

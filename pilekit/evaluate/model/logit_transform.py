@@ -1,9 +1,9 @@
 """`LogitTransform`: the operations that some models apply to each logit after the head.
 
-Cohere multiplies its logits, Granite divides them, Gemma 2 and its successors cap them softly. A config.json has the
-numbers, but their names do not say which operation uses them (Granite divides by `logits_scaling`, HyperCLOVA X
-multiplies with it), or whether any does. So the numbers make candidates, and `logit_transform_of` takes the first
-candidate that turns the head's output into the model's own logits, bit for bit.
+Cohere multiplies its logits, Granite divides them, Gemma 2 and its successors cap them softly. config.json holds the
+numbers, but their names do not say which operation uses them, or whether any does: Granite divides by `logits_scaling`,
+HyperCLOVA X multiplies by it. So each number gives candidates, and `logit_transform_of` takes the first candidate that
+turns the head's output into the model's own logits, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from transformers import PreTrainedConfig
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""The names of such numbers in the configurations that transformers knows; a model has one or two of them."""
+"""The names of these numbers in transformers' configurations; a model has one or two of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogitTransform:
-    """Logits times a number, divided by a number, and then, where there is a cap, cap * tanh(logits / cap)."""
+    """Logits times a number, divided by a number, and then, if there is a cap, cap * tanh(logits / cap)."""
 
     times: float = 1.0
     over: float = 1.0
@@ -32,7 +32,7 @@ class LogitTransform:
     def __call__(self, logits: Tensor) -> Tensor:
         """The model's logits from the head's output, in its type and rounded as the model rounds; not differentiable.
 
-        The input is not changed; the unchanged transform returns it.
+        The input is not changed; a transform without effect returns it.
         """
         if self.times != 1:
             logits = logits * self.times
@@ -56,7 +56,7 @@ UNCHANGED = LogitTransform()
 
 
 def logit_transform_of(config: PreTrainedConfig, seen: Iterable[tuple[Tensor, Tensor]]) -> LogitTransform | None:
-    """The transform of a model with this configuration; None if this module knows none that fits.
+    """The transform of a model with this configuration; None if no candidate fits.
 
     seen   pairs of (the head's output, the model's logits), which the transform must reproduce exactly
     """
@@ -83,6 +83,6 @@ def _candidates(config: PreTrainedConfig) -> Iterator[LogitTransform]:
 
 
 def _numbers(config: PreTrainedConfig, names: Iterable[str]) -> list[float]:
-    """The configuration's values under these names that a logit can be divided by."""
+    """The configuration's values under these names, if a logit can be divided by them."""
     values = (getattr(config.get_text_config(), name, None) for name in names)
     return [value for value in values if isinstance(value, int | float) and math.isfinite(value) and value != 0]

@@ -1,9 +1,10 @@
-"""Windows of documents, scored in batches of like length.
+"""Windows of documents, scored in batches of similar length.
 
-    documents -> their windows, held until they fill a look-ahead -> batches of like length, the longest first
+    documents -> their windows, held until they fill a look-ahead
+              -> batches of similar length, the longest first
               -> one forward pass for each batch -> every document as soon as its last window is scored
 
-`causal_nll.py` and `masked/pseudo_nll.py` say which windows a document has and how a batch is scored. Memory does not
+`causal_nll.py` and `masked/pseudo_nll.py` define the windows of a document and how a batch is scored. Memory does not
 grow with the corpus: at most the look-ahead is held.
 """
 
@@ -24,24 +25,25 @@ from pilekit.evaluate.results.records import ScoredDocument
 
 BATCH_TOKENS = 4096
 """A token of `pythia-14m` takes one CPU core 270-280 us with 2,048 or 4,096 tokens in a batch, 300 with 8,192, 330 with
-32,768: larger batches leave the cache, and pad more. Four fifths of it are the head and its softmax."""
+32,768: larger batches exceed the cache, and pad more. Head and softmax take four fifths of the time."""
 BATCH_TOKENS_ON_GPU = 32_768
-"""A guess, not measured: enough that the GPU takes the time, and not Python, which launches its kernels."""
+"""A guess, not measured: enough that the GPU takes longer than Python takes to launch its kernels."""
 CHUNK_BYTES = 24 << 20
 """Logits held at a time: 125 rows of a vocabulary of 50,304. A token takes 370 us with 6 MiB, 310 with 12, 280 with 24,
-and 390 with 48 or more: from 32 MiB on the C library returns the memory at once, and each chunk asks for it again."""
+and 390 with 48 or more: from 32 MiB on the C library returns the memory to the system at once, and each chunk requests
+it again."""
 CHUNK_BYTES_ON_GPU = 256 << 20
 """A guess: fewer, larger kernels; not measured."""
 OBJECT_TOKENS = 16
-"""The weight of a window besides its tokens: a million empty windows must not be held either."""
+"""Added to a window's tokens as its weight, so that a million empty windows are not held either."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedDocument:
     """A document to be scored.
 
-    shard, number   its identity
-    text            xxh3_64 of its raw text's UTF-8, which is part of the identity
+    shard, number   its place in the corpus
+    text            xxh3_64 of its raw text's UTF-8; identifies the document together with `shard` and `number`
     subset          its label
     bytes           UTF-8 bytes of its raw text
     ids             uint32 [tokens], without special tokens
@@ -59,9 +61,9 @@ class TokenizedDocument:
 class OpenDocument:
     """A document whose rows are being scored.
 
-    tokens     tokens predicted in the rows so far
+    tokens     tokens predicted in its rows so far
     rows       rows that are not scored yet
-    complete   whether no further rows follow
+    complete   whether it has no further rows
     losses     the losses of the scored rows, by window
     """
 
@@ -78,7 +80,7 @@ class Row(NamedTuple):
     of       its document
     ids      token ids of the window
     length   inputs of the model
-    tokens   tokens of the document that count as scored with this row
+    tokens   number of the document's tokens that count as scored with this row
     window   number of the window in the document
     place    the masked place, for a masked model
     """
@@ -92,7 +94,7 @@ class Row(NamedTuple):
 
 
 Windows = list[Row]
-"""A batch of rows of like length."""
+"""A batch of rows of similar length."""
 Forward = Callable[[Windows], list[float]]
 """One forward pass: the loss of each row of a batch."""
 Share = Callable[[Sequence[Windows], Forward], Iterable[list[float]]]
@@ -100,7 +102,7 @@ Share = Callable[[Sequence[Windows], Forward], Iterable[list[float]]]
 
 
 def ignore(amount: int) -> None:
-    """The progress callback of callers that need none."""
+    """The progress callback if no progress is reported."""
 
 
 def usual_batch_tokens(device: torch.device) -> int:
@@ -114,9 +116,9 @@ def chunk_rows(device: torch.device, vocabulary: int) -> int:
 
 
 def batches(held: Iterable[Row], most_rows: Callable[[int], int], *, mixed: bool = True) -> Iterator[Windows]:
-    """Rows in batches of like length, the longest first, so that a batch too large for memory shows at once.
+    """Rows in batches of similar length, the longest first, so that a batch too large for memory fails at once.
 
-    most_rows   how many rows of a given length a batch may have; it has at least one
+    most_rows   the most rows of a given length in a batch; a batch has at least one row
     mixed       whether a batch may hold rows of different lengths, the shorter ones padded
     """
     batch: Windows = []
@@ -146,8 +148,8 @@ def score_rows(
     windows_of   the rows of each window of a document
     losses_of    one forward pass of the model
     nll_of       the negative log-likelihood of a document from its losses
-    most_rows    rows of a given length in a batch; `mixed`: whether a batch may mix lengths
-    look_ahead   windows of so many inputs are sorted by length together
+    most_rows    the most rows of a given length in a batch; `mixed`: whether a batch may mix lengths
+    look_ahead   windows of this many inputs are sorted by length together
     share        makes the forward passes
     scored       called with each further number of tokens scored
 

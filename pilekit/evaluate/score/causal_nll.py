@@ -1,10 +1,10 @@
 """Negative log-likelihoods of documents under a causal model.
 
-A document is scored in the windows of `windows.py`, which `batching.py` puts into batches. A batch goes through the
-trunk once; head and cross entropy run in chunks of rows, only where a token is scored, in float32 whatever the model
-computes in; losses are summed in float64. Windows are padded on the right, where a causal model does not look, and each
-has its own sum, so batching changes no figure. A model whose logits cannot be made from its head's output (`transform`
-is None) makes the logits of a whole batch.
+`windows.py` cuts a document into windows, and `batching.py` puts these into batches. A batch goes through the trunk
+once. Head and cross entropy run in chunks of rows, only where a token is scored. Cross entropy is float32 whatever the
+model computes in, and losses are summed in float64. Windows are padded on the right, where a causal model does not
+look, and each has its own sum, so batching changes no figure. If logits cannot be made from the head's output
+(`transform` is None), the model makes the logits of a whole batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pilekit.evaluate.score.fitting import Fitting
 from pilekit.evaluate.score.windows import windows
 
 LOOK_AHEAD = 1 << 20
-"""Of 1,068 documents of 22 subsets, 4,096 tokens in a batch and windows of 2,048, 0.7 % of the computed tokens are
+"""With 1,068 documents of 22 subsets, batches of 4,096 tokens and windows of 2,048, 0.7 % of the computed tokens are
 padding; 2.2 % with a quarter of this look-ahead, 12 % with 1 / 64."""
 
 
@@ -49,19 +49,19 @@ def score_documents(
     scored: Callable[[int], None] = ignore,
     share: Share | None = None,
 ) -> Iterator[ScoredDocument]:
-    """Yield every document with its negative log-likelihood; the model is used in its mode, device and dtype.
+    """Yield every document with its negative log-likelihood; the model's mode, device and dtype stay.
 
     prefix         the token id before the first token; None: the first token is context only and not scored
     max_length     the most inputs of a window (see windows.py)
     context_len    the least number of inputs before each predicted token, in windows after the first
     batch_tokens   inputs in a batch, padding counted; one window always fits. None: the device's default
-    look_ahead     windows of so many tokens are sorted by length together
+    look_ahead     windows of this many tokens are sorted by length together
     scored         called with each further number of tokens scored
-    share          makes the forward passes; None: this process makes all of them, and splits batches that memory does
-                   not hold
+    share          makes the forward passes; None: this process makes all of them, and splits batches that do not fit
+                   into memory
 
-    A document comes as soon as it is scored, so the order follows the lengths of documents. A loss that is not finite
-    and an error of the model are PilekitErrors that name the document.
+    A document is yielded as soon as it is scored, so the order follows the lengths of documents. A loss that is not
+    finite and an error of the model are PilekitErrors that name the document.
     """
     batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.transform is not None else BATCH_TOKENS)
     before = np.array([] if prefix is None else [prefix], dtype=np.uint32)
@@ -94,7 +94,7 @@ def _nll(of: OpenDocument) -> float:
 @torch.no_grad()
 def _losses(lm: CausalLM, batch: Windows) -> list[float]:
     """The sum of the negative log-likelihoods of each window's targets; the first window is the longest."""
-    # Not inference_mode: training must be able to use what a model keeps from this forward (rotary tables).
+    # Not inference_mode: training must be able to use tables that a model keeps from this forward (rotary angles).
     longest = batch[0].length
     inputs = np.zeros((len(batch), longest), dtype=np.int64)
     for row, one in enumerate(batch):
@@ -105,7 +105,7 @@ def _losses(lm: CausalLM, batch: Windows) -> list[float]:
     input_ids, places, targets = (
         torch.from_numpy(array).to(lm.model.device) for array in (inputs, scored_places, scored_ids)
     )
-    # No attention mask: it would only mark the padding behind a window, and cost the fast kernel.
+    # No attention mask: it would only mark the padding after a window, and prevent the fast kernel.
     if lm.transform is not None:
         rows = lm.trunk(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
     else:

@@ -1,9 +1,9 @@
-"""Forward passes over as many rows as memory holds.
+"""Forward passes over as many rows as fit into memory.
 
 The memory of a pass grows with its inputs, and the first batch has the longest rows, so a batch size that is too large
-shows at once. A batch that does not fit is halved until its first part fits. The rest of it, and all batches after it,
-are then scored in parts of that size. This costs the failed passes, once, and changes no figure: each row has its own
-sum.
+fails at once. A batch that does not fit is halved until its first part fits. Its other rows, and all later batches, are
+then scored in parts of that size. The only cost is the failed passes, once. No figure changes, because each row has its
+own sum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fitting:
-    """A `Share` for one process: it makes all passes, in parts where memory does not hold a batch.
+    """A `Share` for one process: it makes all passes, in parts if a batch does not fit into memory.
 
     most   the most inputs of a pass, padding counted; None: every batch has fitted so far
     """
@@ -58,11 +58,11 @@ class Fitting:
 
 
 def _tried(part: Windows, forward: Forward) -> list[float] | None:
-    """The losses of a part; None if it has several rows and memory does not hold them."""
+    """The losses of a part; None if it has several rows that do not fit into memory."""
     try:
         return forward(part)
     except PilekitError as error:
         if len(part) == 1 or not is_out_of_memory(error.__cause__):
             raise
-    # Leaving the handler frees the error and its traceback, which holds all that the failed pass had made.
+    # Leaving the handler frees the error and its traceback, which holds all tensors of the failed pass.
     return None

@@ -1,14 +1,14 @@
-"""Which tokens are predicted from which: the window rule of the Pile's authors and of lm-evaluation-harness.
+"""The window rule of the Pile's authors and of lm-evaluation-harness: which inputs predict which tokens.
 
-A document is scored as the sequence `[prefix] + tokens`. Every token behind the first is predicted exactly once, by
+A document is scored as the sequence `[prefix] + tokens`. Every token after the first is predicted exactly once, in
 windows of at most `max_length` inputs:
 
     the first window    begins with the prefix and predicts the first min(max_length, tokens) tokens
-    every later window  predicts the next max_length - context_len + 1 tokens, or as many as are left, and has exactly
-                        the max_length inputs in front of the last one it predicts
+    every later window  predicts the next max_length - context_len + 1 tokens, or the rest, from exactly the max_length
+                        inputs before the last token it predicts
 
-With `context_len` 1, the protocol of the published numbers, the predictions of a window begin where those of the last
-one ended and its inputs overlap with nothing; only the last window reaches back, so that its inputs are full too.
+Published numbers use `context_len` 1. Then the inputs of windows do not overlap, except that the last window reaches
+back so that it too has `max_length` inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Window(NamedTuple):
     """One forward pass over a part of `sequence = [prefix] + tokens`.
 
     begin, end   the inputs are `sequence[begin:end]`
-    targets      the last so many inputs are scored: they predict `sequence[end - targets + 1 : end + 1]`
+    targets      the number of scored inputs, the window's last; they predict `sequence[end - targets + 1 : end + 1]`
     """
 
     begin: int
@@ -32,12 +32,12 @@ class Window(NamedTuple):
 
 
 def windows(tokens: int, max_length: int, context_len: int = 1) -> Iterator[Window]:
-    """The windows of a document of `tokens` tokens, in order; none for an empty one.
+    """The windows of a document of `tokens` tokens, in order; none for an empty document.
 
-    max_length    the most inputs of a window, from 1 on
-    context_len   how many inputs a later window has, at the least, for the first token it predicts; 1 to max_length
+    max_length    the most inputs of a window, at least 1
+    context_len   the least number of inputs before the first token that a later window predicts; 1 to max_length
 
-    The prefix is no token of the document: `tokens` counts what is predicted.
+    `tokens` counts the predicted tokens, without the prefix.
     """
     if max_length < 1 or not 1 <= context_len <= max_length:
         raise PilekitError(
@@ -54,7 +54,7 @@ def windows(tokens: int, max_length: int, context_len: int = 1) -> Iterator[Wind
 
 
 def cost_factor(max_length: int, context_len: int) -> float:
-    """Inputs computed for each token of a long document: 1.0 where windows do not overlap, 2.0 where half of each does.
+    """Inputs computed for each token of a long document: 1.0 if windows do not overlap, 2.0 if half of each does.
 
     Documents that fit into one window cost the same for any `context_len`.
     """
