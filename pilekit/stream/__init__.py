@@ -2,14 +2,14 @@
 
 Data passes through the folders in this order:
 
-order/   which documents, in which order: the selection, the shared sequence of units, repeats, and the lane grid
-read/    the documents of a lane from any place on, under one of two plans
-pack/    a lane's documents to tokens, windows and rows
-batch/   rows of several lanes to a `Batch`, masks, documents as they are, and `peek`
+order/   decides the documents and their order: the selection, the shared sequence of units, repeats, the lane grid
+read/    reads the documents of a lane, from any place in it, under one of two plans
+pack/    turns a lane's documents into tokens, windows and rows
+batch/   turns rows of several lanes into a `Batch`; also masks, untokenized documents, and `peek`
 
 `pile_stream.py` puts them together, `finite_pass.py` makes the batches of a pass that ends, and `loader.py` is a
-DataLoader. `record.py` knows which batches were handed out, `state.py` writes that as JSON, and `resume.py` says in
-which streams a state can resume. Public names are imported on first use: laying out rows needs no torch.
+DataLoader. `record.py` records which batches were handed out, `state.py` writes the record as JSON, and `resume.py`
+checks whether a state can resume in a stream. Public names are imported on first use: packing rows needs no torch.
 """
 
 from __future__ import annotations

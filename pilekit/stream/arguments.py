@@ -1,4 +1,4 @@
-"""What PileStream is given, checked: each wrong value is one line that says what is right."""
+"""Checks of PileStream's arguments: a wrong value raises one line that names the valid values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilekit.tokenize import Tokenizer, load_tokenizer
 logger = logging.getLogger(__name__)
 
 MOST_TOKENS_IN_ROW = 1 << 24
-"""A longer row is a slip: no memory could hold a batch of it."""
+"""A longer row is a mistake: no memory could hold a batch of such rows."""
 
 
 def check_one_of(name: str, value: object, valid: Sequence[object]) -> None:
@@ -24,16 +24,16 @@ def check_one_of(name: str, value: object, valid: Sequence[object]) -> None:
 
 
 def check_number(name: str, value: object, least: int | None = 1, most: int | None = None) -> None:
-    """PilekitError if the argument `name` is no whole number from `least` to `most`; None: without that bound."""
+    """PilekitError if the argument `name` is not a whole number from `least` to `most`; None: no such bound."""
     if type(value) is not int or (least is not None and value < least) or (most is not None and value > most):
         bound = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most:,}"
         raise PilekitError(f"{name} is a whole number{bound}, not {visible(repr(value), 80)}")
 
 
 def tokenizer_of(tokenizer: object) -> Tokenizer | None:
-    """The tokenizer that `tokenizer` names or is; None: documents as they are.
+    """Load the tokenizer if `tokenizer` is a path; None stays None: the stream gives untokenized documents.
 
-    PilekitError if it has no end-of-document token.
+    PilekitError if the tokenizer has no end-of-document token.
     """
     if tokenizer is None:
         return None
@@ -52,7 +52,7 @@ def tokenizer_of(tokenizer: object) -> Tokenizer | None:
 
 
 def corpus_of(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
-    """The corpus without held-out shards. A `Corpus` is taken as it is, with a warning if it has some."""
+    """The corpus without held-out shards. A `Corpus` is not changed; if it has held-out shards, a warning says so."""
     if not isinstance(data, Corpus):
         return Corpus(data).without_held_out()
     if data.held_out:
@@ -72,7 +72,7 @@ def subsets_of(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...]
 
 
 def masking_of(tokenizer: Tokenizer) -> Masking:
-    """What masked-language modelling needs of the tokenizer."""
+    """The tokens that masked-language modelling needs; PilekitError if the tokenizer has no mask token."""
     if tokenizer.mask_id is None:
         raise PilekitError(
             f'the tokenizer {visible(str(tokenizer.path))} has no mask token, which objective="mlm" needs; name it as '

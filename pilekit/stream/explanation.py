@@ -1,4 +1,4 @@
-"""`explain`: how a stream is dealt out, in words and as a dict."""
+"""`explain`: how a stream divides its documents among lanes, ranks and workers, as text and as a dict."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pilekit.stream.pack.window import MOST_TOKENS
 from pilekit.stream.read.document_selection import DocumentSelection
 
 _BYTES_PER_TOKEN = 4
-"""Of text, roughly; by chance also of a token in memory."""
+"""Bytes of text per token, roughly. A token in memory (uint32) happens to take 4 bytes too."""
 
 
 class Explanation(dict[str, Any]):
-    """What `PileStream.explain` gives: a dict of JSON types, whose `str()` is a text for people.
+    """The result of `PileStream.explain`: a dict of JSON types; its `str()` is a text for people.
 
     plan, reason                 "random" or "sequential", and why
     rows, columns, lanes, unit
-    window                       None where documents come as they are
-    documents                    selected, or None where only reading tells
+    window                       None for a stream without a tokenizer
+    documents                    the number selected; None under the sequential plan, where only reading tells
     global_batch_size, batch_size, grad_accum, rank, world_size
-    world_sizes                  valid ones
+    world_sizes                  the valid world sizes
     accumulations                {world size: valid grad_accum}
-    worker_counts                how many workers can be active on this rank; none named: any number
-    lanes_per_rank, memory_per_rank   lanes of a rank, and bytes of their windows, estimated; shared by its workers
-    restore_documents            that a rank reads and tokenizes at most when it resumes from a state
+    worker_counts                the numbers of workers that can all be active on this rank; empty: any number
+    lanes_per_rank, memory_per_rank   lanes of a rank, and estimated bytes of their windows; its workers share them
+    restore_documents            the most documents that a rank reads and tokenizes to resume from a state
     """
 
     def __str__(self) -> str:
         return "\n".join(f"{title:<14} {text}" for title, text in self.lines())
 
     def lines(self) -> list[tuple[str, str]]:
-        """The same by line: (title, text)."""
+        """The text's lines: (title, text)."""
         told = dict(self)
         told |= {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
         grad_accums = (f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items())
@@ -54,7 +54,7 @@ class Explanation(dict[str, Any]):
 
 
 def explain(selected: DocumentSelection, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
-    """The explanation of a stream; `packing` as PileStream takes it, `window` None without a tokenizer."""
+    """The explanation of a stream; `packing` is PileStream's argument, `window` is None without a tokenizer."""
     grid = share.grid
     lanes = 1 if grid.finite else grid.lanes // share.world_size
     indexes = selected.plan.indexes

@@ -1,17 +1,17 @@
 """Finite passes: every row once, shared among ranks and workers that do not talk to each other.
 
-There are no lanes here, as no two of them would end at the same step. Every rank and worker packs the same single
-sequence, lane 0 of 1, and keeps its own rows by their number. With G rows in a step, row i belongs to step i div G. Of
-the W x a equal parts of a step, number r x a + b is micro-batch b of rank r. Whether a step exists, and how much of it
-is padding, follows from the number of rows alone. So all ranks make the same number of batches. The rows missing in the
-last step are rows without documents, or the step is dropped.
+A finite pass has one lane, because several lanes would end at different steps. Every rank and worker packs this one
+lane, and keeps its own rows by their number. With G rows in a step, row i belongs to step i div G. A step has W x a
+equal parts, and part r x a + b is micro-batch b of rank r. The number of rows alone says whether a step exists and how
+much of it is padding. So all ranks make the same number of batches. Rows without documents fill the last step, or the
+step is dropped.
 
-Each worker of a rank makes every n-th batch. Each of them tokenizes everything: passes that are long enough for this to
-matter are for lanes.
+Each worker of a rank makes every n-th batch, and tokenizes every document for it. Use an endless stream with lanes
+where that would cost too much.
 
-The place behind a batch is behind its last row; behind the last micro-batch of a step it is the end of the step, the
-same on all ranks. So the number of rows before a place follows from the batch's number, and a pass can resume between
-steps with other ranks, workers and accumulation.
+The place after a batch is the place after its last row. After the last micro-batch of a step it is the end of the step,
+the same on all ranks. So the number of rows before a place follows from the batch's number, and a pass can resume
+between steps with other numbers of ranks, workers and micro-batches.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ENDLESS = 1 << 62
 
 @dataclass(frozen=True)
 class Passes:
-    """What an iteration goes through: `epochs` epochs of the shared sequence, from number `epoch` on.
+    """The epochs of one iteration: `epochs` epochs of the shared sequence; the first is number `epoch`.
 
-    drop_last   leave out a last step that rows do not fill, instead of padding it
+    drop_last   leave out an incomplete last step instead of padding it
     """
 
     epochs: int
@@ -44,7 +44,7 @@ class Passes:
     epoch: int = 0
 
     def borders(self, positions: int) -> tuple[int, int]:
-        """The first position, and the one behind the last, where an epoch has so many."""
+        """The first position of the iteration and the one after its last; `positions` is the number in an epoch."""
         return self.epoch * positions, (self.epoch + self.epochs) * positions
 
 
@@ -59,10 +59,10 @@ def pass_part(
     *,
     again: bool,
 ) -> Generator[Item, None, None]:
-    """The rest of this part of the rank's batches, from batch `first` on, which begins at `place`.
+    """The remaining batches of this worker's part. Batch `first` of the rank begins at `place`.
 
-    begin   of the pass, in lane 0
-    again   if no rank and worker has a batch left, give this part of the whole pass
+    begin   where the pass begins in lane 0
+    again   if no rank and worker has a batch left, start the pass again
     """
     behind = first + part.worker + (part.made - 1) * part.workers if part.made else first - 1
     numbers = range(first + part.worker, _ENDLESS, part.workers)[part.made :]
@@ -75,13 +75,13 @@ def pass_part(
 def pass_batches(
     builder: BatchBuilder, share: Share, begin: Place, place: Place, behind: int, numbers: range, drop_last: bool
 ) -> Generator[Item, None, bool]:
-    """This rank's batches of these numbers, as far as there are rows, each with its `stream_state`.
+    """This rank's batches with these numbers, until the rows end; each batch has its `stream_state`.
 
-    begin       of the pass, in lane 0
-    place       behind batch `behind` of the rank; -1: none
-    drop_last   leave out a step that rows do not fill, instead of padding it
+    begin       where the pass begins in lane 0
+    behind      the rank's batch after which `place` lies; -1: no batch
+    drop_last   leave out an incomplete step instead of padding it
 
-    Returns whether any rank or worker has a batch left behind `behind`.
+    Returns whether any rank or worker has a batch left after `behind`.
     """
     lane = builder.lane(0, place)
     size, accumulation = share.grid.global_batch_size, share.grad_accum
@@ -107,7 +107,7 @@ def pass_batches(
                     last = given[-1]
                     after = Place(*last.window.after[last.first_row + last.count - 1].tolist())
                 missing = share.batch_size - rows_in(given)
-                if missing and builder.writer is None:  # documents as they are: the pass's first ones once more
+                if missing and builder.writer is None:  # untokenized: the first documents of the pass again
                     total = at if at > resumed_at else _rows_of_pass(builder, begin)
                     given += _rows_again(builder, begin, (wanted + share.batch_size - missing) % total, missing)
                 yield builder.batch(share, number, given, np.zeros(1, np.int64), np.array([after], np.int64))
@@ -117,7 +117,7 @@ def pass_batches(
 
 
 def _rows_before(share: Share, number: int) -> int:
-    """How many rows of the pass lie before the place behind a rank's batch; 0 for batch -1."""
+    """The number of rows of the pass before the place after the rank's batch `number`; 0 for batch -1."""
     if (number + 1) % share.grad_accum:
         return _first_row(share, number) + share.batch_size
     return (number + 1) // share.grad_accum * share.grid.global_batch_size
@@ -138,7 +138,7 @@ def _rows_of_pass(builder: BatchBuilder, begin: Place) -> int:
 
 
 def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> list[RowRange]:
-    """The pass's rows from number `row` on, and again from its first one where it ends."""
+    """`count` rows of the pass from number `row` on; after the last row the first follows."""
     found: list[RowRange] = []
     while count:
         lane = builder.lane(0, begin)

@@ -1,7 +1,7 @@
 """`StreamLoader`: a DataLoader over a PileStream that keeps the stream's state.
 
-Workers read ahead, but only what was handed out counts: each batch is recorded when the training loop gets it. Every
-iteration starts new workers from the record, as many as leave each lane to one of them.
+Workers read ahead, but only batches that were handed out count: each batch is recorded when the training loop gets it.
+Every iteration starts new workers from the record. It starts only as many workers as leave each lane to one of them.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 _PREFETCH_BYTES = 64 << 20
 _BYTES_OF_TOKEN = 40
-"""In a batch, with all of its columns."""
+"""Of one token in a batch, with all columns."""
 _PIPE_BYTES = 1 << 20
 
 
 class StreamLoader:
-    """Made by `stream.loader(...)`.
+    """The DataLoader that `stream.loader(...)` makes.
 
-    num_workers              processes that make batches; 0: this one does
-    prefetch_factor          batches that each worker makes ahead; by default what 64 MiB hold, from 2 to 128, because a
-                             worker that fills the windows of its lanes gives nothing for a moment
-    pin_memory               whether batches come in page-locked memory, from which they go to a GPU faster
-    multiprocessing_context  how workers are started, as DataLoader takes it
+    num_workers              processes that make batches; 0: this process makes them
+    prefetch_factor          batches that each worker makes ahead; by default as many as 64 MiB hold, from 2 to 128,
+                             because a worker gives no batch while it fills the windows of its lanes
+    pin_memory               whether batches lie in page-locked memory, which a GPU copies faster
+    multiprocessing_context  how workers are started; DataLoader's argument
 
-    Iterating gives the stream's batches without their `stream_state`, which is recorded. PilekitError if a worker dies,
-    and for an error in a worker.
+    Iterating gives the stream's batches, records their `stream_state` and removes it from them. PilekitError if a
+    worker dies or fails.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class StreamLoader:
                 yield batch
             self.stream.pass_ended()
         finally:
-            # torch ends workers when nothing refers to `batches` any more, which after an error is much later.
+            # torch ends the workers when nothing refers to `batches` any more; after an error that is much later.
             if (end := getattr(batches, "_shutdown_workers", None)) is not None:
                 end()
 
     def state_dict(self) -> dict[str, Any]:
-        """The stream's state behind the last batch handed out."""
+        """The stream's state after the last batch handed out."""
         return self.stream.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True) -> None:
@@ -109,7 +109,7 @@ class StreamLoader:
 
 
 class _Batches(IterableDataset[Item]):
-    """The stream's batches for this loader's own DataLoader, which no framework has prepared."""
+    """The stream's batches for this loader's own DataLoader; frameworks never see that DataLoader."""
 
     def __init__(self, stream: PileStream) -> None:
         self._stream = stream
@@ -119,7 +119,7 @@ class _Batches(IterableDataset[Item]):
 
 
 def _clear_errors(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches; what goes wrong in a worker, or ends it, is one clear PilekitError."""
+    """The batches. If a worker fails or dies, one clear PilekitError."""
     try:
         yield from batches
     except PilekitError as error:  # DataLoader puts the worker's traceback before the message
@@ -134,10 +134,10 @@ def _clear_errors(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _widen_pipe(batches: object) -> None:
-    """Let the pipe through which workers send hold several batches: by default a worker waits in the middle of each.
+    """Enlarge the workers' pipe to hold several batches: with the default size a worker waits in the middle of each.
 
-    With two workers on two cores, a tenth as many switches between processes and a tenth more tokens a second. As large
-    as Linux lets everybody have; where that cannot be had, the pipe stays as it is.
+    With two workers on two cores this makes a tenth as many process switches and a tenth more tokens a second. The size
+    is the largest that Linux gives every user. If Linux refuses it, the pipe is not changed.
     """
     queue = getattr(batches, "_worker_result_queue", None)
     if queue is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
@@ -146,15 +146,15 @@ def _widen_pipe(batches: object) -> None:
 
 
 def _as_it_is(batch: Any) -> Any:
-    """Collate nothing: torch would copy a batch, and lose the state of a document."""
+    """Collate nothing: torch's collation would copy a batch, and lose a document's state."""
     return batch
 
 
 def refuse_second_sharding(world_size: int) -> None:
-    """PilekitError with the remedy, where accelerate would share a stream of several ranks out once more.
+    """PilekitError with the remedy if accelerate would divide a stream of several ranks a second time.
 
-    Each rank's stream makes that rank's batches alone. A framework that prepares a DataLoader keeps every n-th batch of
-    each rank, or sends rank 0's batches to all, and so loses data silently.
+    Each rank's stream makes only that rank's batches. A framework that prepares a DataLoader keeps every n-th batch of
+    each rank, or sends rank 0's batches to all ranks, and so loses data silently.
     """
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     if world_size > 1 and getattr(state, "_shared_state", None):
@@ -167,7 +167,7 @@ def refuse_second_sharding(world_size: int) -> None:
 
 
 def _warn_of_lightning() -> None:
-    """Warn that Lightning's Trainer saves a wrong state of a loader without length."""
+    """Warn that Lightning's Trainer saves a wrong state for a loader without a length."""
     if "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules:
         logger.warning(
             "Lightning's Trainer reads a batch ahead of stream.loader() and would save a state behind that batch: give "

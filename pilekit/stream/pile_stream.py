@@ -1,14 +1,14 @@
 """`PileStream`: raw shards in, packed batches out, in one order on any number of ranks and workers.
 
-No stage of the way knows the topology: documents stand in one shared sequence of units (unit_sequence.py), which is
-dealt to lanes. Each lane tokenizes and packs by itself (lane.py), and an optimizer step takes rows from fixed lanes
-(lane_grid.py). Ranks, micro-batches and DataLoader workers only decide which process makes which part of a step. So a
-step's content is the same for every valid world size, accumulation and number of workers, and a run can resume on
-another.
+No stage knows the number of ranks or workers. All documents stand in one shared sequence of units (unit_sequence.py),
+which is divided among lanes. Each lane tokenizes and packs by itself (lane.py), and an optimizer step takes rows from
+fixed lanes (lane_grid.py). Ranks, micro-batches and DataLoader workers only decide which process makes which part of a
+step. So a step's content is the same for every valid world size, accumulation and number of workers, and a run can
+resume with other numbers of these.
 
-A `Record` (record.py) says where each lane stands after the batches that were handed out. It travels with the batches,
-so reading ahead does not count. `stream.loader()` records each batch, with any number of workers. So does iterating the
-stream in one process. With a stock DataLoader `stream.advance(batch)` does.
+A `Record` (record.py) keeps the place of each lane after the batches that were handed out. Its changes travel with the
+batches, so reading ahead does not count. `stream.loader()` records each batch, with any number of workers. Iterating
+the stream in one process records them too. With a stock DataLoader, `stream.advance(batch)` records them.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class PileStream(IterableDataset[Batch]):
     def _packed_rows(
         self, tokenizer: Tokenizer, layout: Layout, objective: Literal["clm", "mlm"], outputs: Sequence[str]
     ) -> BatchWriter:
-        """How rows become batches; what that depends on goes into the fingerprint."""
+        """The writer that turns rows into batches; its settings are added to the fingerprint."""
         assert tokenizer.eos_id is not None
         pad_id = tokenizer.eos_id if tokenizer.pad_id is None else tokenizer.pad_id
         backend = f"{tokenizer.backend} {importlib.metadata.version(tokenizer.backend)}"
@@ -233,7 +233,7 @@ class PileStream(IterableDataset[Batch]):
         return BatchWriter(layout.seq_len, outputs, pad_id, tokenizer.eos_id, masking)
 
     def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
-        """Take this grid: this rank's share of it, and the source of its lanes."""
+        """Use this grid: set this rank's share of it and the source of its lanes."""
         self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
         end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
         source = self._selected.source(grid.lanes, unit, end, records=self.is_raw)
@@ -242,16 +242,16 @@ class PileStream(IterableDataset[Batch]):
     def _start(self, record: Record, loaded: bool = False) -> None:
         """Resume from this record."""
         step, inside = divmod(record.batch, self.grad_accum)
-        # The places of all lanes before a step, from which `peek` can count.
+        # The places of all lanes before a step; `peek` can count from there.
         self._known = None if inside else (step, record.places.copy())
         self._handed_out = HandedOut(record, None if self._passes is None else self._first(), loaded)
-        self._part: WorkerPart | None = None  # of this DataLoader's worker, once it iterates
-        self._begun = False  # whether this DataLoader's worker has iterated
-        self._loaded_part: object = None  # of a worker, in the state that was loaded into it
+        self._part: WorkerPart | None = None  # in a DataLoader worker that iterates: its part of the batches
+        self._begun = False  # whether this DataLoader worker has iterated
+        self._loaded_part: object = None  # the worker's part in the state that was loaded into this worker
         self.begin()
 
     def _first(self) -> Int64:
-        """Where all lanes begin, int64 [L, 3]."""
+        """The places at which all lanes begin, int64 [L, 3]."""
         places = self._selected.first(self.grid.lanes)
         if self._passes is not None:
             places[0, 0] = self._passes.borders(self._selected.positions(self._unit))[0]
@@ -259,7 +259,7 @@ class PileStream(IterableDataset[Batch]):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; PilekitError for a stream of documents, which has none."""
+        """The tokenizer; PilekitError for a stream with tokenizer=None."""
         if self._tokenizer is None:
             raise PilekitError("a stream with tokenizer=None gives documents and has no tokenizer")
         return self._tokenizer
@@ -309,7 +309,7 @@ class PileStream(IterableDataset[Batch]):
         self.pass_ended()
 
     def unrecorded_batches(self) -> Generator[Item, None, None]:
-        """The batches from the record on: all of them, or in a DataLoader's worker those of this worker."""
+        """The batches after the record: all of them, or in a DataLoader worker that worker's batches."""
         worker = get_worker_info()
         if worker is None:
             return self._made(WorkerPart())
@@ -320,7 +320,7 @@ class PileStream(IterableDataset[Batch]):
         return self._made_by_worker(part)
 
     def _made_by_worker(self, part: WorkerPart) -> Generator[Item, None, None]:
-        """The worker's batches. The worker's own state stands behind each batch when it is given."""
+        """The worker's batches. Before each batch is given, the worker's own state moves past it."""
         if self._begun:
             raise PilekitError(
                 "a DataLoader with persistent_workers=True would resume where its workers stand, not behind the last "
@@ -339,19 +339,19 @@ class PileStream(IterableDataset[Batch]):
             numbers = range(record.batch + part.worker, _ENDLESS, part.workers)[part.made :]
             return build_batches(self._builder, self.share, record.places, numbers)
         begin, place = (Place(*places[0].tolist()) for places in (self._first(), record.places))
-        # A state that was just loaded may say that nothing is left; else an empty rest begins the pass again.
+        # A state that was just loaded may be at the end: then nothing is left. Otherwise an ended pass begins again.
         return pass_part(
             self._builder, self.share, self._passes, begin, place, record.batch, part, again=not self._handed_out.loaded
         )
 
     def begin(self) -> object:
-        """An iteration begins: it resumes behind the batches that the one before has handed out."""
+        """Begin an iteration, after the last batch that the iteration before handed out."""
         self._handed_out.begin()
         self._iteration = object()
         return self._iteration
 
     def pass_ended(self) -> None:
-        """An iteration has given its last batch: finite passes begin again."""
+        """Note that an iteration has given its last batch: a finite pass begins again."""
         if self._passes is not None:
             self._begin_pass(self._passes)
 
@@ -403,7 +403,7 @@ class PileStream(IterableDataset[Batch]):
         take_state(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch begins, as a dict of JSON types; about 40 bytes a lane, at any point of the stream.
+        """The place of the next batch, as a dict of JSON types; about 40 bytes a lane, at any point of the stream.
 
         It holds all lanes of the grid, but only the lanes of this rank are current: `merge_state_dicts` joins the
         states of all ranks. In a DataLoader's worker that has begun, it is the state of that worker, for that worker.
@@ -469,7 +469,7 @@ class PileStream(IterableDataset[Batch]):
             wanted["global_batch_size"] = whole
         grid = grid_for(loaded, wanted)
         accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
-        grid.share(self.rank, self.world_size, accumulation)  # whatever is refused is refused before anything changes
+        grid.share(self.rank, self.world_size, accumulation)  # refuse before anything changes
         if self._passes is not None:
             self._passes = replace(self._passes, epoch=loaded.plan.epoch)
         self._settle(grid, loaded.plan.unit, accumulation)
@@ -501,9 +501,9 @@ class PileStream(IterableDataset[Batch]):
 
         Reads and tokenizes every lane of the step's column, from the record (or the loaded state) if that is not past
         the step, else from the beginning. The cost of a step far ahead is that of training up to it in one process,
-        divided by the grid's columns. After the last step of a finite pass the list is empty.
+        divided by the grid's columns. For a step after the end of a finite pass the list is empty.
 
-        reached   called now and then with the number of samples passed before the step, and their total
+        reached   called now and then with the number of samples already passed before the step, and their total
         """
         return self._builder.named(self._rows_of_step(step, reached))
 

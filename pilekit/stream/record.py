@@ -1,7 +1,7 @@
-"""`Record`: the batches that a rank was handed, and where its lanes stand behind them.
+"""`Record`: the number of batches that a rank was handed, and the places of its lanes after them.
 
-Each batch carries what it changes, one int64 array, and the record takes it in when the batch is handed to the training
-loop. So the record depends only on the batches handed out, whatever workers have read ahead.
+Each batch carries its changes to the record as one int64 array. The record takes them in when the batch is handed to
+the training loop. So the record depends only on the batches handed out, however far workers have read ahead.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import torch
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.order.shuffle import Int64
 
-_HEAD = 4  # of a batch's state: its number, lanes, rows, bad lines; then 4 numbers for each lane, 3 for each subset
+# A batch's state begins with its number and its counts of lanes, rows and bad lines. 4 numbers for each lane and 3 for
+# each subset follow.
+_HEAD = 4
 
 
 class WorkerPart(NamedTuple):
-    """Batches first + worker, first + worker + workers, ... of an iteration, of which `made` are behind."""
+    """A worker's batches of an iteration: first + worker, first + worker + workers, ...; `made` of them are done."""
 
     worker: int = 0
     workers: int = 1
     made: int = 0
 
     def resumed(self, loaded: object) -> WorkerPart:
-        """This worker's part as a state says that was loaded into it; PilekitError if that is another worker's."""
+        """This worker's part from the state that was loaded into it; PilekitError if it is another worker's state."""
         if not isinstance(loaded, list) or loaded[:2] != [self.worker, self.workers] or len(loaded) != 3:
             raise PilekitError(
                 f"the state is that of another worker, {visible(repr(loaded), 80)}, and was given to worker "
@@ -40,12 +42,12 @@ class WorkerPart(NamedTuple):
 def batch_state(
     number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, documents: Int64, tokens: Int64
 ) -> Int64:
-    """What a batch changes, as one int64 array: its `stream_state`.
+    """A batch's changes to the record, as one int64 array: its `stream_state`.
 
-    number          of the batch among those of its rank, from 0
-    lanes, places   int64 [k], [k, 3]: the lanes it read, and where they stand after it
-    rows, skipped   rows made, and bad lines passed over for them
-    subsets, documents, tokens   int64 [n]: how many documents begin in it and how many tokens it has, by subset id
+    number          of the batch in its rank, from 0
+    lanes, places   int64 [k], [k, 3]: the lanes it read, and their places after it
+    rows, skipped   rows made, and bad lines skipped for them
+    subsets, documents, tokens   int64 [n]: documents that begin in the batch and tokens in it, by subset id
     """
     changed = np.concatenate((lanes[:, None], places), axis=1)
     counted = np.stack((subsets, documents, tokens), axis=1)
@@ -53,7 +55,7 @@ def batch_state(
 
 
 def state_of(item: Any) -> Int64:
-    """The state that an item of a stream carries; PilekitError if it has none."""
+    """The `stream_state` of a stream's item; PilekitError if it has none."""
     state = item.get("stream_state") if isinstance(item, Mapping) else getattr(item, "stream_state", None)
     if isinstance(state, torch.Tensor):
         state = state.cpu().numpy()
@@ -67,7 +69,7 @@ def state_of(item: Any) -> Int64:
 
 
 def take_state(item: Any) -> Int64:
-    """The same, and remove it from the item."""
+    """Return the item's `stream_state`, and remove it from the item."""
     state = state_of(item)
     if isinstance(item, dict):
         del item["stream_state"]
@@ -78,10 +80,10 @@ def take_state(item: Any) -> Int64:
 
 @dataclass
 class Record:
-    """What a rank has been handed: the lanes' places, its number of batches, and counts for `stats`.
+    """The places of all lanes, the number of batches handed to a rank, and the rank's counts for `stats`.
 
     places      int64 [L, 3]
-    batch       batches handed out since the start of the run; the number of the next one
+    batch       batches handed out since the start of the run; also the number of the next batch
     documents, tokens   int64 [subsets]: of this rank, by subset id
     rows, skipped       of this rank
     """
@@ -108,7 +110,7 @@ class Record:
         self.batch += 1
 
     def take(self, state: Int64) -> None:
-        """Take in what a batch changed, without counting the batch."""
+        """Take in a batch's changes without counting the batch."""
         lanes, rows, skipped = state[1:_HEAD].tolist()
         changed = state[_HEAD : _HEAD + 4 * lanes].reshape(-1, 4)
         counted = state[_HEAD + 4 * lanes :].reshape(-1, 3)
@@ -119,12 +121,12 @@ class Record:
         self.skipped += skipped
 
     def by_subset(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """(documents, tokens) of each subset that has some."""
+        """(documents, tokens) of each subset; subsets without either are left out."""
         used = np.flatnonzero(self.documents | self.tokens).tolist()
         return {names[i]: (int(self.documents[i]), int(self.tokens[i])) for i in used}
 
     def stats(self, names: Sequence[str], seq_len: int) -> dict[str, Any]:
-        """What `PileStream.stats` says of this record."""
+        """The counts that `PileStream.stats` returns."""
         tokens = int(self.tokens.sum())
         return {
             "rows": self.rows,
@@ -140,9 +142,9 @@ class Record:
 
 
 class HandedOut:
-    """The record of what was handed out: by iterating, or by `advance` once it was called in an iteration.
+    """The record of the batches handed out. Iterating counts them, until `advance` is called in an iteration.
 
-    pass_begin   of a finite stream: the places at which its pass begins; None: the stream has no end
+    pass_begin   the places at which a finite pass begins; None: the stream is endless
     """
 
     def __init__(self, record: Record, pass_begin: Int64 | None, loaded: bool = False) -> None:
@@ -152,24 +154,24 @@ class HandedOut:
         self.begin()
 
     def begin(self) -> None:
-        """An iteration begins: it resumes behind the batches that the one before has handed out."""
+        """Begin an iteration, after the last batch that the iteration before handed out."""
         self._before = self.record.copy()
         self._by_advance = False
 
     def iterated(self, state: Int64) -> None:
-        """An iterator gives the batch with this state."""
+        """Count the batch with this state, which an iterator is giving."""
         if not self._by_advance:
             self._add(self.record, state)
 
     def advance(self, state: Int64) -> None:
-        """Only this batch counts, and those given here before it, whatever was iterated."""
-        # A batch that is not the next one was counted by iterating already.
+        """Count this batch. From now on only batches given to `advance` count, not those iterated."""
+        # If this is not the next batch, iterating has counted it already.
         counted = not self._by_advance and int(state[0]) != self.record.batch
         self._add(self._before.copy() if counted else self.record, state)
         self._by_advance = True
 
     def _add(self, record: Record, state: Int64) -> None:
         if self._pass_begin is not None and record.batch and not int(state[0]):
-            record.places, record.batch = self._pass_begin.copy(), 0  # nothing was left, so a whole pass began
+            record.places, record.batch = self._pass_begin.copy(), 0  # the pass had ended, so a new one began
         record.add(state)
         self.record, self.loaded = record, False

@@ -1,4 +1,4 @@
-"""What a state must be to resume in a stream, and what follows from it there."""
+"""Checks that a state fits a stream, and takes the stream's counts, grid and accumulation from it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pilekit.stream.order.lane_grid import Grid, batch_sizes
 from pilekit.stream.state import MAY_CHANGE, Counts, StreamState, merge, misfit, read_state
 
 _SHOWN = {"name": "plan", "rows": "lanes' rows", "columns": "lanes' columns"}
-"""What fields of a state's plan are called where that is not their name."""
+"""Names for messages of fields of a state's plan, where they differ from the field's name."""
 
 
 def loaded_state(state: object, rank: int, world_size: int) -> tuple[StreamState, Counts]:
-    """(the state, the counts that this rank resumes with) of one rank's state, a merged one, or all ranks' in a list.
+    """(the state, this rank's counts) from one rank's state, a merged state, or a list of all ranks' states.
 
-    Rank 0 takes over the counts of all ranks together, so that a later sum is right. PilekitError for another rank's
-    state alone.
+    If the world size changed, rank 0 takes over the counts of all ranks, so that a later sum is right. PilekitError for
+    the state of another rank alone.
     """
     if isinstance(state, Sequence) and not isinstance(state, str):
         loaded = merge(state)
@@ -37,7 +37,7 @@ def loaded_state(state: object, rank: int, world_size: int) -> tuple[StreamState
 
 
 def changed_fields(loaded: StreamState, own: Mapping[str, Any], strict: bool) -> dict[str, Any]:
-    """What the fields were that have changed since the state was taken; PilekitError for one that must not."""
+    """The state's values of the fields that have changed since; PilekitError if a field changed that must not."""
     theirs = loaded.fingerprint
     changed = [field for field in {**own, **theirs} if theirs.get(field) != own.get(field)]
     for field in changed:
@@ -47,7 +47,7 @@ def changed_fields(loaded: StreamState, own: Mapping[str, Any], strict: bool) ->
 
 
 def grid_for(loaded: StreamState, wanted: Mapping[str, Any]) -> Grid:
-    """The state's grid; PilekitError if its plan differs in a field of `wanted`, which the stream was asked for."""
+    """The state's grid; PilekitError if the state's plan differs from `wanted`, the stream's own arguments."""
     for field, value in wanted.items():
         if getattr(loaded.plan, field) != value:
             raise misfit(_SHOWN.get(field, field), getattr(loaded.plan, field), value)
@@ -57,11 +57,11 @@ def grid_for(loaded: StreamState, wanted: Mapping[str, Any]) -> Grid:
 def accumulation_for(
     loaded: StreamState, grid: Grid, world_size: int, batch_size: int | None, grad_accum: int | None
 ) -> int:
-    """Batches per step on this world size: as given, or what follows from the state's global batch and what is given.
+    """Batches per step on this world size, from the state's global batch and the sizes given.
 
-    If both are given and do not make the global batch, grad_accum counts, because training loops count by it. If
-    neither is given, batches stay as large as they were, or become smaller. PilekitError where nothing fits, and for a
-    state inside a step that was to be made in other parts.
+    If both sizes are given and do not make the global batch, grad_accum counts, because training loops count by it. If
+    neither is given, batches keep their size or become smaller. PilekitError if nothing fits, and if the state was
+    taken inside a step that other ranks or another accumulation divided differently.
     """
     whole = grid.global_batch_size
     if batch_size is None and grad_accum is None:

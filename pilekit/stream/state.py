@@ -1,11 +1,11 @@
-"""The state of a stream as JSON: the places of its lanes, and the fingerprint of the stream whose places they are.
+"""The state of a stream as JSON: the places of its lanes, and the fingerprint of the stream.
 
-A lane's place is three int64, (position, document, offset in window): the unit of the shared sequence, how many
-documents of that unit's order are behind it, and how many rows of the window that begins there were given (with
-"concat": how many tokens of the document). No token is stored, and nothing grows with the run. All lanes of a grid are
-one int64 array, because nested dicts would cost more than making small batches does.
+A lane's place is three int64, (position, document, offset in window): the unit of the shared sequence, the number of
+documents before the place in that unit's order, and the number of rows already given of the window that begins there
+(with "concat": the number of tokens of the document). No token is stored, and nothing grows with the run. All lanes of
+a grid are one int64 array, because nested dicts would cost more time than making small batches.
 
-A rank's state holds all lanes, of which those of its own rows are current. `merge` joins the states of all ranks.
+A rank's state holds all lanes, but only the lanes of its own rows are current. `merge` joins the states of all ranks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pilekit.stream.record import Record
 STATE_VERSION = 5
 
 MAY_CHANGE = ("subsets", "repeats")
-"""Fields of the fingerprint that `strict=False` lets differ."""
+"""Fields of the fingerprint that may differ with `strict=False`."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The grid and the units of a run. `epochs`, `drop_last` and `epoch` are those of a finite pass."""
+    """The grid and the units of a run. `epochs`, `drop_last` and `epoch` are for finite passes."""
 
     name: Plan
     rows: _Positive
@@ -52,7 +52,7 @@ class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What was handed out. subsets: [documents, tokens] by subset name."""
+    """Counts of the batches handed out. subsets: [documents, tokens] by subset name."""
 
     rows: _Count = 0
     skipped: _Count = 0
@@ -60,12 +60,12 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
-    """A state.
+    """The state of one rank, or of all ranks.
 
-    step, batch   optimizer steps done, and batches done of the next one
-    rank          whose state it is; None: of all ranks
+    step, batch   optimizer steps done, and batches done of the next step
+    rank          the rank of this state; None: of all ranks
     lanes         the places, int64 [L, 3], little-endian
-    changes       what `subsets` and `repeats` were until which step
+    changes       earlier values of `subsets` and `repeats`, and the step until which they held
     """
 
     version: int = STATE_VERSION
@@ -81,11 +81,11 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[dict[str, Any]]
 
     def places(self) -> Int64:
-        """Where all lanes stand, int64 [L, 3]."""
+        """The places of all lanes, int64 [L, 3]."""
         return np.frombuffer(self.lanes, "<i8").astype(np.int64).reshape(-1, 3)
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of JSON types with a checksum, because another place is as good a number as the right one."""
+        """A dict of JSON types with a checksum, because a changed place would be a valid number too."""
         fields: dict[str, Any] = orjson.loads(msgspec.json.encode(self))
         return {**fields, "xxh3": _checksum(fields)}
 
@@ -99,7 +99,7 @@ def state_from(
     plan: StatePlan,
     changes: Sequence[Mapping[str, Any]],
 ) -> StreamState:
-    """The state of a rank with this record; `names` are the subsets'."""
+    """The state of a rank with this record; `names` are the names of the subsets."""
     step, batch = divmod(record.batch, share.grad_accum)
     return StreamState(
         fingerprint=dict(fingerprint),
@@ -119,12 +119,12 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     others = {name: value for name, value in fields.items() if name != "xxh3"}
     try:
         return xxhash.xxh3_128_hexdigest(orjson.dumps(others, option=orjson.OPT_SORT_KEYS))
-    except TypeError:  # not JSON, so no state
+    except TypeError:  # not JSON, so not a state
         return ""
 
 
 def read_state(state: object) -> StreamState:
-    """The state that `to_json` or `merge` made; PilekitError if it is none, damaged, or of another version."""
+    """Read what `to_json` or `merge` made; PilekitError if it is no state, is damaged, or has another version."""
     if not isinstance(state, Mapping) or "version" not in state:
         raise PilekitError("not the state of a PileStream: it has no version; give what state_dict() returned")
     if "worker" in state:
@@ -150,9 +150,9 @@ def read_state(state: object) -> StreamState:
 
 
 def merge(states: Sequence[object]) -> StreamState:
-    """One state from those of all ranks: each lane's place from the rank that owns it, counts added up.
+    """Join the states of all ranks: each lane's place comes from the rank that owns it, and counts are added up.
 
-    PilekitError if a rank is missing or occurs twice, and if the states are of different streams or moments.
+    PilekitError if a rank is missing or occurs twice, or if the states are of different streams or moments.
     """
     if not isinstance(states, Sequence) or isinstance(states, str) or not states:
         raise PilekitError("there are no states to merge; give a list with the state_dict() of every rank")
@@ -190,7 +190,7 @@ def merge(states: Sequence[object]) -> StreamState:
 
 
 def misfit(field: str, theirs: Any, own: Any) -> PilekitError:
-    """What to raise for a state that does not fit the stream."""
+    """The error for a state that does not fit the stream."""
     more = ", or load it with strict=False to change that from here on" if field in MAY_CHANGE else ""
     return PilekitError(
         f"the stream's state does not fit: its {field} is {_shown(theirs)}, here it is {_shown(own)}; use the settings "

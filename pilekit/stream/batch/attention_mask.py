@@ -1,8 +1,8 @@
 """`document_mask`: which tokens attend to each other, so that a document depends on no other document of its row.
 
-Each token has one number, its segment: two tokens see each other when they are of one row and one segment. Each padding
-token is a segment of its own. It attends to itself alone, so no row of a softmax is empty (which would give NaN), and
-no other token attends to it.
+Each token has a segment number. Two tokens see each other if they have the same row and the same segment. Each padding
+token is a segment of its own. It attends only to itself, so no row of a softmax is empty (which would give NaN), and no
+other token attends to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from pilekit.errors import PilekitError, visible
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(b, h, q_idx, kv_idx) -> bool, what `torch.nn.attention.flex_attention.create_block_mask` takes."""
+"""(b, h, q_idx, kv_idx) -> bool, the argument of `torch.nn.attention.flex_attention.create_block_mask`."""
 
 
 @overload
@@ -28,15 +28,15 @@ def document_mask(batch: Mapping[str, Tensor], *, dense: Literal[True], causal: 
 
 
 def document_mask(batch: Mapping[str, Tensor], *, dense: bool = False, causal: bool = True) -> MaskFunction | Tensor:
-    """Each token attends to its own document, up to itself.
+    """A mask with which each token attends to its own document, up to itself.
 
-    batch   has `doc_ids` or `position_ids`, int64 [batch, T], on the device where the mask is to be
+    batch   has `doc_ids` or `position_ids`, int64 [batch, T], on the device of the mask
     dense   False: a `mask_mod` for FlexAttention: `create_block_mask(document_mask(batch), B, None, T, T)`. True: bool
             [batch, 1, T, T], True where a query (third dimension) attends to a key (fourth), for
             `scaled_dot_product_attention(q, k, v, attn_mask=mask)`
-    causal  False: to all of its document, what comes after it as well, as `objective="mlm"` needs it
+    causal  False: each token attends to its whole document, later tokens included, as `objective="mlm"` needs
 
-    PilekitError if the batch has neither column, or is none.
+    PilekitError if the batch has neither column, or if the column is not [batch, T].
     """
     segments = _segments(batch)
     if dense:
@@ -53,7 +53,7 @@ def document_mask(batch: Mapping[str, Tensor], *, dense: bool = False, causal: b
 
 
 def _segments(batch: Mapping[str, Tensor]) -> Tensor:
-    """int64 [batch, T]: the same number for all tokens of a document in its row, one of its own for each padding."""
+    """int64 [batch, T]: one number for all tokens of a document in its row, and a unique one for each padding token."""
     name = next((name for name in ("doc_ids", "position_ids") if name in batch), None)
     if name is None:
         held = visible(", ".join(map(str, batch)), 200)
@@ -67,4 +67,4 @@ def _segments(batch: Mapping[str, Tensor]) -> Tensor:
     if name == "doc_ids":
         places = torch.arange(column.shape[1], device=column.device)
         return column.where(column >= 0, -1 - places)
-    return (column == 0).cumsum(1)  # 0 begins a document, and is what each padding token has
+    return (column == 0).cumsum(1)  # 0 is at each document's start and on every padding token

@@ -1,10 +1,10 @@
-"""`Batch`: what a stream hands out, and `BatchWriter`, which makes it of rows of windows.
+"""`Batch`, the item of a stream, and `BatchWriter`, which makes batches from rows of windows.
 
 Each batch owns its memory: a training loop may write into it, and keeping one batch keeps no other alive. A batch is
-pickled as bytes, so a DataLoader's worker sends it through its pipe. Torch's shared memory would cost a file, a socket
-and a handshake for each batch, and a killed worker would leave it behind. Values take 16 bits where these suffice, a
-quarter of what the training loop gets, because the process that receives for all workers limits their number. With both
-one worker gives half again as many tokens a second.
+pickled as bytes, so a DataLoader worker sends it through its pipe. Torch's shared memory would cost a file, a socket
+and a handshake for each batch, and a killed worker would leave the file behind. Pickled values take 16 bits if these
+suffice, a quarter of their size in the training loop, because one process receives the batches of all workers and
+limits their number. Together, bytes and 16 bits make one worker give half again as many tokens a second.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pilekit.stream.pack.window import Pieces, RowRange
 T = TypeVar("T")
 
 COLUMNS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
-"""The outputs with an entry for each token, in the order in which a batch holds them."""
+"""The outputs with an entry for each token, in their order in a batch."""
 
 OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
-"""All that `outputs` can name; `stream_state` is always there."""
+"""All names that `outputs` may contain; `stream_state` is always there."""
 
 DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
 
@@ -39,10 +39,10 @@ DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
 class Identities:
     """The documents of a batch, in the order of its rows and, inside a row, of doc_ids.
 
-    shard_names       of the shards that occur
+    shard_names       names of the shards that occur
     shards, numbers   int64 [n]: of each document
-    continued         bool [n]: whether tokens of the document stand before what the row has of it
-    row_documents     int64 [rows]: how many of them each row has
+    continued         bool [n]: whether the document began in another row
+    row_documents     int64 [rows]: the number of documents in each row
     """
 
     shard_names: Mapping[int, str]
@@ -52,31 +52,32 @@ class Identities:
     row_documents: Int64
 
     def by_row(self, values: list[T]) -> list[list[T]]:
-        """What there is of each document, n values, row by row."""
+        """One value for each document, [n], divided by row."""
         ends = np.cumsum(self.row_documents)
         return [values[end - count : end] for end, count in zip(ends, self.row_documents, strict=True)]
 
 
 class Batch(dict[str, torch.Tensor]):
-    """Rows ready for training: a dict of tensors, each contiguous and the batch's own; `outputs` says which of these.
+    """Rows ready for training: a dict of contiguous tensors that the batch owns. `outputs` chooses among these:
 
-    input_ids     int64 [rows, seq_len]: tokens; what documents leave free at a row's end is padding
-    labels        int64 [rows, seq_len], as Hugging Face wants them: `labels[i]` is the label of token i and the model
-                  shifts. -100 on padding and on the first token of a document, which nothing before it can predict; EOD
-                  counts. Where a row begins inside a document, its first token keeps its label, which the shift drops;
-                  the rest of a long document that stands behind another document has -100 on its first token. With
-                  `objective="mlm"`: the original of each token chosen, -100 elsewhere
-    position_ids  int64 [rows, seq_len]: from 0 in each document, and again at each row's start: what a document has in
-                  an earlier row cannot be attended to, and positions stay below seq_len; 0 on padding
-    doc_ids       int64 [rows, seq_len]: documents counted inside the row from 0; -1 on padding
+    input_ids     int64 [rows, seq_len]: tokens; the free end of a row is padding
+    labels        int64 [rows, seq_len], as Hugging Face wants them: `labels[i]` is the label of token i, and the model
+                  shifts. EOD has its label. -100 on padding and on the first token of each document, which nothing
+                  before it can predict, also where the rest of a long document follows another document in a row. If a
+                  row begins inside a document, its first token keeps its label; the shift drops it. With
+                  `objective="mlm"`: the original of each chosen token, -100 elsewhere
+    position_ids  int64 [rows, seq_len]: from 0 in each document, and from 0 again at each row's start, because tokens
+                  in an earlier row cannot be attended to; so positions stay below seq_len. 0 on padding
+    doc_ids       int64 [rows, seq_len]: the number of the document in its row, from 0; -1 on padding
     subset_ids    int64 [rows, seq_len]: index into the stream's `subset_names`; -1 on padding
-    cu_seqlens    int32 [segments + 1]: borders in the batch as one line of rows x seq_len tokens, from 0 to its end. A
-                  segment is what a row has of one document, or a row's padding: what variable-length attention takes
-    max_seqlen    int32 []: the longest segment
+    cu_seqlens    int32 [segments + 1]: borders of the segments in the flattened batch of rows x seq_len tokens, from 0
+                  to its end, for variable-length attention. A segment is one document's tokens in a row, or a row's
+                  padding
+    max_seqlen    int32 []: the length of the longest segment
 
-    stream_state  int64, for `PileStream.advance`: the place after this batch
+    stream_state  int64, for `PileStream.advance`: the place after this batch; always there
 
-    Frameworks move a batch to a device by making another batch from a dict of its tensors, which has no `documents`.
+    Frameworks that move a batch to a device make another batch from its tensors; that batch has no `documents`.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], identities: Identities | None = None) -> None:
@@ -84,7 +85,7 @@ class Batch(dict[str, torch.Tensor]):
         self._identities = identities
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as narrowed bytes, unless the user has put something other than CPU tensors into it."""
+        """Pickle as narrowed bytes, unless the user has put anything but CPU tensors into the batch."""
         if not all(isinstance(one, torch.Tensor) and one.device.type == "cpu" for one in self.values()):
             return Batch, (dict(self), self._identities)
         return _unpickled, ({name: _narrowed(one) for name, one in self.items()}, self._identities)
@@ -95,19 +96,16 @@ class Batch(dict[str, torch.Tensor]):
     def documents(self) -> list[list[tuple[str, int]]]:
         """The identities (shard name, document number) of each row's documents: entry [row][doc_id].
 
-        So `batch.documents()[row][batch["doc_ids"][row, i]]` is the document of token i. A document that goes on in
-        another row is named in both. A DataLoader's worker and `pin_memory` keep this; PilekitError for a batch that
-        was made from another's tensors.
+        So `batch.documents()[row][batch["doc_ids"][row, i]]` is the document of token i. A document that continues in
+        another row is named in both. DataLoader workers and `pin_memory` keep the identities. PilekitError for a batch
+        that was made from another batch's tensors.
         """
         known = self._known()
         shards = (known.shard_names[shard] for shard in known.shards.tolist())
         return known.by_row(list(zip(shards, known.numbers.tolist(), strict=True)))
 
     def continued(self) -> list[list[bool]]:
-        """Whether a document's beginning is missing here, as it stands in another row: entry [row][doc_id].
-
-        Known where `documents()` is; PilekitError likewise.
-        """
+        """Whether each document began in another row: entry [row][doc_id]. PilekitError as `documents()`."""
         known = self._known()
         return known.by_row(known.continued.tolist())
 
@@ -127,13 +125,13 @@ def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -
     )
 
 
-# torch's own place for how to collate a type. A DataLoader collates unless told batch_size=None, and would otherwise
-# hand out [1, rows, seq_len].
+# torch's table of how to collate each type. Without batch_size=None a DataLoader collates, and would hand out tensors
+# [1, rows, seq_len].
 default_collate_fn_map[Batch] = _refuse_to_collate
 
 
 def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
-    """`outputs` as a tuple; PilekitError if one is none of `OUTPUTS`, stands there twice, or there is none."""
+    """`outputs` as a tuple; PilekitError if it is empty, or if a name is not in `OUTPUTS` or occurs twice."""
     found = (outputs,) if isinstance(outputs, str) else tuple(outputs)
     wrong = [name for name in found if name not in OUTPUTS]
     if wrong or not found or len(set(found)) < len(found):
@@ -144,12 +142,12 @@ def checked_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BatchWriter:
-    """How rows become a batch.
+    """Turns rows into a batch.
 
-    outputs     what the batch holds, of `OUTPUTS`
-    pad_id      fills what documents leave free
+    outputs     the tensors of the batch, names of `OUTPUTS`
+    pad_id      fills the free end of a row
     eos_id      ends each document
-    masking     for `objective="mlm"`: which tokens can be chosen, and what replaces them; None: labels are the tokens
+    masking     for `objective="mlm"`: which tokens can be chosen, and their replacements; None: labels are the tokens
     """
 
     seq_len: int
@@ -161,8 +159,8 @@ class BatchWriter:
     def batch(self, parts: Sequence[RowRange], pieces: Pieces, shard_names: Sequence[str]) -> Batch:
         """The batch of all these rows.
 
-        pieces       of the rows
-        shard_names  what the windows' `shards` index
+        pieces       the pieces of the rows
+        shard_names  by the shard numbers of the windows
         """
         rows = len(pieces.per_row)
         columns = {name: np.empty((rows, self.seq_len), np.int64) for name in COLUMNS if name in self.outputs}
@@ -178,7 +176,7 @@ class BatchWriter:
 
     def _write(self, parts: Sequence[RowRange], pieces: Pieces, columns: dict[str, Int64]) -> None:
         masked = self.masking is not None and not {"input_ids", "labels"}.isdisjoint(columns)
-        if masked:  # masking reads and writes both of them
+        if masked:  # masking reads and writes both columns
             shape = (len(pieces.per_row), self.seq_len)
             columns = {"input_ids": np.empty(shape, np.int64), "labels": np.empty(shape, np.int64), **columns}
         given = [columns[name].reshape(-1) if name in columns else _NO_COLUMN for name in COLUMNS]
@@ -205,7 +203,7 @@ _NO_COLUMN: Int64 = np.empty(0, np.int64)
 
 
 def segment_borders(pieces: Pieces, seq_len: int) -> Int64:
-    """int64 [segments + 1]: where documents, paddings and rows begin in a batch as one line of tokens, and its end."""
+    """int64 [segments + 1]: where documents, paddings and rows begin in the flattened batch, and the batch's end."""
     rows = np.arange(len(pieces.per_row))
     ends = np.cumsum(pieces.length)
     before = np.concatenate(([0], ends))[np.cumsum(pieces.per_row) - pieces.per_row]  # tokens of all rows before each
@@ -214,7 +212,10 @@ def segment_borders(pieces: Pieces, seq_len: int) -> Int64:
 
 
 def _narrowed(column: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes, str, int]:
-    """(dtype, shape, values as bytes, the type of these, what each lacks); most int64 values fit in 16 bits."""
+    """(dtype, shape, values as bytes, their narrow type, the number subtracted from each).
+
+    Most int64 values fit in 16 bits. Values that are not narrowed have the type "".
+    """
     dtype, shape, values = column.dtype, tuple(column.shape), column.detach().reshape(-1).numpy()
     if dtype == torch.int64 and len(values):
         least, most = int(values.min()), int(values.max())

@@ -1,4 +1,4 @@
-"""Building batches: the lanes that a rank's share of the grid names, read in turn.
+"""Building batches: take rows in turn from the lanes of a rank's share of the grid.
 
 A batch depends on the grid, on the rank, and on the places of the lanes that it reads. So a DataLoader worker that
 builds every n-th batch needs nothing from the other workers.
@@ -24,14 +24,14 @@ from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.record import batch_state
 
 Item = Any
-"""What a stream gives: a `Batch`, or without a tokenizer a `RawDocument` or a `RawBatch`."""
+"""An item of a stream: a `Batch`, or without a tokenizer a `RawDocument` or a `RawBatch`."""
 
 
 @dataclass(frozen=True)
 class BatchBuilder:
     """Reads lanes of `source`, and makes batches of their rows.
 
-    writer   None: documents as they are
+    writer   None: items are untokenized documents
     """
 
     source: LaneSource
@@ -44,9 +44,9 @@ class BatchBuilder:
         return Lane(encoded(documents, self.encoding), lane, place, self.encoding.layout, documents)
 
     def batch(self, share: Share, number: int, given: Sequence[RowRange], lanes: Int64, places: Int64) -> Item:
-        """Batch `number` of the rows given, filled up with rows without documents, and with its `stream_state`.
+        """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
 
-        lanes, places   int64 [k], [k, 3]: the lanes it read, and where they stand after it
+        lanes, places   int64 [k], [k, 3]: the lanes it read, and their places after it
         """
         rows = rows_in(given)
         parts = [*given, padding(share.batch_size - rows)] if rows < share.batch_size else given
@@ -86,9 +86,9 @@ def _raw_item(given: Sequence[RowRange], batch_size: int, state: Int64) -> RawDo
 
 
 def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: range) -> Generator[Item, None, None]:
-    """The batches of these numbers, each with its `stream_state`.
+    """The batches with these numbers, each with its `stream_state`.
 
-    places   int64 [L, 3]: where the lanes stand before the first of `numbers` that reads them
+    places   int64 [L, 3]: the place of each lane before the first of these batches that reads it
     """
     lanes: dict[int, Lane] = {}
     try:

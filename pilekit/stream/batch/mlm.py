@@ -1,9 +1,9 @@
-"""`objective="mlm"`: which tokens are masked, as a hash of the row's key and the place in the row.
+"""`objective="mlm"`: masked tokens, chosen by a hash of the row's key and the place in the row.
 
-BERT's recipe: 15 % of the tokens are chosen. Of these 80 % become the mask token, 10 % a random token, and 10 % stay as
-they are. Padding and special tokens are never chosen, and a special token is never the random token. Each token is
-decided alone and from a hash, so a row is masked the same way on any number of ranks and workers, and after any resume.
-A row's key is unique to this use of its documents, so the next epoch masks other tokens.
+BERT's recipe: 15 % of the tokens are chosen. Of these, 80 % become the mask token, 10 % a random token, and 10 % do not
+change. Padding and special tokens are never chosen, and the random token is never special. A hash decides on each token
+alone, so a row is masked the same way on any number of ranks and workers, and after any resume. A row's key is unique
+to this use of its documents, so the next epoch masks other tokens.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ REPLACED = 0.1
 
 @dataclass(frozen=True)
 class Masking:
-    """What masking needs to know of a tokenizer.
+    """The tokenizer's numbers that masking needs.
 
-    mask_id      the token that replaces a masked one
+    mask_id      the token that replaces a masked token
     vocab_size   random tokens are below it
-    special_ids  tokens that are never chosen and never drawn; `mask_id` need not be named
+    special_ids  tokens that are never chosen and never drawn; `mask_id` is always one of them
 
     PilekitError if that leaves no token to draw.
     """

@@ -1,4 +1,4 @@
-"""Looking at an optimizer step of all ranks, without handing out the steps before it."""
+"""Computes the rows of one optimizer step, for all ranks, without handing out the steps before it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def rows_of_step(
 ) -> list[RowRange]:
     """The rows of optimizer step `step`, for all ranks.
 
-    known     (a step, places of lanes before it, which lanes these are)
-    reached   called now and then with how many rows before the step are passed, and how many there are
+    known     (a step, the places of all lanes before it, the lanes for which these places are right)
+    reached   called now and then with the number of rows already passed before the step, and their total
 
     PilekitError if no place before the step is known.
     """

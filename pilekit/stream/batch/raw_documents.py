@@ -1,4 +1,4 @@
-"""What a stream without a tokenizer gives: documents as they are, with the state of the stream behind them."""
+"""The items of a stream without a tokenizer: untokenized documents, with the state of the stream after them."""
 
 from __future__ import annotations
 

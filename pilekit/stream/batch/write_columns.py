@@ -18,7 +18,7 @@ IGNORED = -100
 """The label that Hugging Face's and torch's losses leave out."""
 
 NO_DOCUMENT = -1
-"""What `doc_ids` and `subset_ids` are on padding."""
+"""The value of `doc_ids` and `subset_ids` on padding."""
 
 _int64 = types.int64
 _column = types.Array(types.int64, 1, "C")
@@ -47,9 +47,9 @@ def write(
     doc_ids: Int64,
     subset_ids: Int64,
 ) -> None:
-    """Write the rows `first_row` .. `first_row + count` as the batch's rows from `row` on, padding included.
+    """Write the rows `first_row` .. `first_row + count` of a window, with padding, as the batch's rows from `row` on.
 
-    ids, offsets, document_subsets   as in `PackedWindow`
+    ids, offsets, document_subsets   as in `TokenizedDocuments`
     document, begin, length, start   as in `Rows`
     input_ids ...                    int64 [rows x seq_len], flat, or [0]
     """
@@ -61,7 +61,7 @@ def write(
             here = document[piece]
             source = offsets[here] + begin[piece]
             end = at + length[piece]
-            from_text = min(length[piece], offsets[here + 1] - source)  # one less than the piece where EOD ends it
+            from_text = min(length[piece], offsets[here + 1] - source)  # one less than the length if EOD ends the piece
             if len(input_ids) > 0:
                 for i in range(from_text):
                     input_ids[at + i] = np.int64(ids[source + i])

@@ -1,18 +1,18 @@
 """The lane grid: which lanes a batch reads, and which process reads them.
 
 There are R rows x M columns of lanes; lane = row x M + column. Step t (one optimizer step) takes q = G / R samples from
-every lane of column t mod M, so the content of a step depends on the grid and the lanes alone. The topology only says
-which process makes which part of it:
+every lane of column t mod M, so the content of a step depends only on the grid and the lanes. The number of ranks,
+micro-batches and workers only decides which process makes which part of a step:
 
     ranks          rank r of W owns the rows r, r + W, r + 2W, ...
     accumulation   with a micro-batches per step, micro-batch s of a rank reads part s of a of its rows
-    workers        batch b = t x a + s of a rank is counted from the start of the run. Its lanes depend on b modulo
-                   a x M alone. So if n divides a x M, the batches first + w, first + w + n, ... share no lane with
-                   another worker's batches, and torch's DataLoader takes exactly these from worker w
+    workers        a rank counts its batches from the start of the run: b = t x a + s. The lanes of batch b depend only
+                   on b modulo a x M. So if n divides a x M, the batches first + w, first + w + n, ... share no lane
+                   with another worker's batches, and torch's DataLoader takes exactly these from worker w
 
-So W x a must divide R. Under the sequential plan a lane is a list of whole shards, and there are few lanes. There W
-divides R and a divides q, and each micro-batch takes q / a samples from every lane of the rank in the column. All
-micro-batches of a step then share their lanes, so with a > 1 one worker is active.
+So W x a must divide R. Under the sequential plan a lane is a list of whole shards, so there are few lanes. There W must
+divide R and a must divide q, and each micro-batch takes q / a samples from every lane of the rank in the column. All
+micro-batches of a step then share their lanes, so with a > 1 only one worker is active.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pilekit.errors import PilekitError, visible
 from pilekit.stream.order.shuffle import Int64
 
 COLUMNS = 4
-"""M by default: as many workers as can be active per rank without accumulation."""
+"""The default M. Without accumulation, so many workers can be active per rank."""
 
 MOST_SAMPLES = 1 << 24
-"""In an optimizer step."""
+"""The most samples in an optimizer step."""
 
 MOST_LANES = 1 << 20
-"""In a grid. Each lane holds a window of documents, so more is a slip."""
+"""The most lanes in a grid. Each lane holds a window of documents, so a larger number is a mistake."""
 
 Plan = Literal["random", "sequential"]
 
@@ -41,7 +41,7 @@ Plan = Literal["random", "sequential"]
 class Grid:
     """R `rows` x M `columns` of lanes, serving steps of `global_batch_size` samples.
 
-    finite  a pass that ends: all ranks and workers read the one lane, each keeps its own samples (finite_pass.py)
+    finite  for finite passes: all ranks and workers read the same lane, and each keeps its own samples (finite_pass.py)
     """
 
     rows: int
@@ -68,11 +68,11 @@ class Grid:
         return self.global_batch_size // self.rows
 
     def world_sizes(self) -> list[int]:
-        """The numbers of ranks that can serve this grid, increasing."""
+        """The numbers of ranks that can share this grid, increasing."""
         return divisors(self.global_batch_size if self.finite else self.rows)
 
     def accumulations(self, world_size: int) -> list[int]:
-        """The numbers of micro-batches per step that a world size of `world_sizes()` can make, increasing."""
+        """The possible numbers of micro-batches per step with this valid world size, increasing."""
         if self.finite:
             return divisors(self.global_batch_size // world_size)
         return divisors(self.per_visit if self.plan == "sequential" else self.rows // world_size)
@@ -102,7 +102,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Share:
-    """What rank `rank` of `world_size` reads of a grid, in `grad_accum` batches per step."""
+    """The part of a grid that rank `rank` of `world_size` reads, in `grad_accum` batches per step."""
 
     grid: Grid
     rank: int
@@ -138,7 +138,7 @@ class Share:
         return lanes
 
     def workers(self, asked: int) -> int:
-        """How many of `asked` DataLoader workers are active: the most that leave each lane to one of them; 0 of 0."""
+        """How many of `asked` DataLoader workers are active: the most of them that share no lane; 0 of 0."""
         if self.grid.finite:
             return asked
         if self.grid.plan == "sequential" and self.grad_accum > 1:
@@ -146,20 +146,20 @@ class Share:
         return max((count for count in divisors(self.grad_accum * self.grid.columns) if count <= asked), default=0)
 
     def worker_counts(self) -> list[int]:
-        """The numbers of workers that can all be active, increasing; none named: any number."""
+        """The numbers of workers that can all be active, increasing; an empty list: any number."""
         if self.grid.finite:
             return []
         return [n for n in range(1, self.grad_accum * self.grid.columns + 1) if self.workers(n) == n]
 
 
 def default_rows(global_batch_size: int, world_size: int) -> int:
-    """R where the caller names none: the largest divisor of the global batch up to max(32, 4 x world size)."""
-    # A lane costs memory, and time to restore.
+    """The default R: the largest divisor of the global batch up to max(32, 4 x world size)."""
+    # Not more, because each lane costs memory, and time at a resume.
     return max(rows for rows in divisors(global_batch_size) if rows <= max(32, 4 * world_size))
 
 
 def given_lanes(lanes: object) -> tuple[int, int] | None:
-    """(R, M) as the caller gave it, checked; None for "auto"."""
+    """(R, M) from the user's `lanes`, checked; None for "auto"."""
     if lanes == "auto":
         return None
     if not isinstance(lanes, tuple | list) or len(lanes) != 2 or any(type(n) is not int or n < 1 for n in lanes):
@@ -173,10 +173,10 @@ def given_lanes(lanes: object) -> tuple[int, int] | None:
 def batch_sizes(
     world_size: int, batch_size: int | None, grad_accum: int | None, global_batch_size: int | None
 ) -> tuple[int, int]:
-    """(global_batch_size, grad_accum) from what is known; global_batch_size = batch_size x grad_accum x world size.
+    """(global_batch_size, grad_accum) from the sizes given; global_batch_size = batch_size x grad_accum x world size.
 
-    Without G: batch_size is 8 and grad_accum 1 by default. With G and one of the two, the other follows; with G alone,
-    grad_accum is 1. PilekitError where no whole number follows.
+    Without global_batch_size, batch_size is 8 and grad_accum 1 by default. With it and one of the two, the other
+    follows. With it alone, grad_accum is 1. PilekitError if no whole number follows.
     """
     for name, value in (
         ("batch_size", batch_size),

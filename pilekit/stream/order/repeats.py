@@ -1,9 +1,9 @@
 """`repeats`: how often the documents of a subset are used per epoch, without any state.
 
-A subset with the factor f stands for the paper's epochs. Each unit has `copies` copies per epoch, at different places
-of the permutation; copy k of a document is read if k < floor(f), and copy floor(f) of those documents whose hash of
-(seed, epoch, document) is below f's fraction. So a document is used floor(f) or ceil(f) times in each epoch, exactly f
-times where f is whole, and which documents get the one more differs from epoch to epoch.
+The factor f of a subset is the number of epochs in the Pile's paper. Each unit has `copies` copies per epoch, at
+different places of the permutation. Copy k of a document is read if k < floor(f). Copy floor(f) is read if the
+document's hash of (seed, epoch, document) is below the fraction of f. So a document is used floor(f) or ceil(f) times
+in each epoch, exactly f times if f is whole. In each epoch other documents get the additional copy.
 
 Released train shards of the Pile already contain the up-sampling: factors multiply what is in the shards.
 """
@@ -24,17 +24,17 @@ _REPEATS = 3
 """Keeps these hashes apart from others of the same seed."""
 
 MOST = 1000
-"""A factor beyond this is taken for a mistake."""
+"""A larger factor is a mistake."""
 
 
 def exact_repeats(
     repeats: Mapping[str, float] | None, subsets: Sequence[str] | None, manifest: Manifest
 ) -> dict[str, float]:
-    """`repeats` by exact subset names, sorted, without those of 1; subsets that it does not name have 1.
+    """`repeats` by exact subset names, sorted; factors of 1 are left out, because subsets not named have 1.
 
-    subsets   the exact names of those selected; None: all
+    subsets   exact names of the selected subsets; None: all
 
-    PilekitError for unknown subsets, one named twice or not selected, and factors that are no numbers from 0 to 1000.
+    PilekitError for a subset that is unknown, named twice or not selected, and for a factor that is not from 0 to 1000.
     """
     if repeats is None:
         return {}
@@ -63,7 +63,7 @@ def exact_repeats(
 
 
 def copies(repeats: Mapping[str, float], subsets: Sequence[str] | None) -> int:
-    """Copies of each unit per epoch: the largest factor, rounded up. `subsets` None: all, so 1 is always among them."""
+    """Copies of each unit per epoch: the largest factor, rounded up; with `subsets` None (all) at least 1."""
     factors = [repeats.get(name, 1.0) for name in subsets] if subsets is not None else [1.0, *repeats.values()]
     return max(1, math.ceil(max(factors)))
 

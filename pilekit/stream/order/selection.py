@@ -1,13 +1,13 @@
-"""`Selection`: which documents of a corpus a stream is made of, numbered 0 .. N - 1.
+"""`Selection`: the documents of a corpus that a stream uses, numbered 0 .. N - 1.
 
     selection = Selection.of(corpus, indexes_of(corpus), subsets={"ArXiv"}, dedup="dedup/")
     selection.locate(1000, 1256)        [(shard, line numbers), ...]
 
-The numbers go through the shards in the order of their names, and through the lines of each. Documents are left out by
-their subset, by a finished dedup's keep masks, and as bad lines by the indexes; passing them costs nothing.
+The documents are numbered shard by shard, in the order of the shards' names, and in each shard by line. The subset and
+a finished dedup's keep masks leave documents out, and the indexes leave out bad lines. Skipping them costs nothing.
 
-If all lines of a shard are selected, places are arithmetic and no row of its index is read. Else there is a bit for
-each of its lines.
+If all lines of a shard are selected, a document's place is computed and no row of the shard's index is read. Otherwise
+there is one bit for each line of the shard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pilekit.shards.read.reader import OnError
 from pilekit.stream.order.shuffle import Int64
 
 _COMPARED = 32
-"""Texts of a shard that are compared with those that were deduplicated."""
+"""Texts of a shard that are compared with the deduplicated texts."""
 
 
 def indexes_of(
@@ -44,12 +44,12 @@ def indexes_of(
     advance: Advance | None = None,
     found: Sequence[ShardIndex | None] | None = None,
 ) -> list[ShardIndex]:
-    """The index of each shard; those that are missing are made. Rows are not read.
+    """The index of each shard; missing indexes are made. Rows are not read.
 
-    advance   called with each further amount of stored bytes dealt with
-    found     what `find_indexes` has just found
+    advance   called with each further number of stored bytes done
+    found     the result of a `find_indexes` call just before
 
-    `PilekitError` for a bad line, unless `on_error` is "skip": then the indexes say how many there are.
+    `PilekitError` for a bad line, unless `on_error` is "skip": then the indexes only count bad lines.
     """
     indexes = index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=found)
     if on_error == "raise":
@@ -61,13 +61,13 @@ def indexes_of(
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The selected documents of a corpus; `len()` is how many.
+    """The selected documents of a corpus; `len()` is their number.
 
     corpus    the shards
     indexes   of the shards, in their order
-    lines     of each shard, which of its lines are selected
-    subsets   only documents of these subsets, by their exact names; None: of all
-    dropped   but not of these
+    lines     the selected lines of each shard
+    subsets   exact names of the selected subsets; None: all
+    dropped   exact names of subsets that are left out
     dedup     the folder of the dedup whose masks were applied
     """
 
@@ -90,8 +90,8 @@ class Selection:
     ) -> Selection:
         """Select; arguments as in the class.
 
-        `PilekitError` if nothing is selected, for damage in an index, and if the dedup is not finished or not of these
-        shards, which the first texts of each must show.
+        `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it is of
+        other shards, which shows in the first texts of each shard.
         """
         chosen, without = None if subsets is None else frozenset(subsets), frozenset(dropped)
         folder = None if dedup is None else Path(dedup)
@@ -122,7 +122,7 @@ class Selection:
                 "tells what the shards hold"
             )
         if masks is not None:
-            # Another shard of the same name and length would lose the wrong documents: some texts are compared.
+            # Compare some texts: another shard of the same name and length would lose the wrong documents.
             deque(masks(selection._some_of_each()), maxlen=0)
         return selection
 
@@ -130,7 +130,7 @@ class Selection:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def locate(self, begin: int, end: int) -> list[tuple[int, Int64]]:
-        """Where the documents `begin` to `end` - 1 are: (index of the shard, line numbers), 0 <= begin <= end <= N."""
+        """The places of documents `begin` to `end` - 1: (index of the shard, line numbers), 0 <= begin <= end <= N."""
         found = []
         shard = int(np.searchsorted(self._ends, begin, side="right"))
         while begin < end:
@@ -142,7 +142,7 @@ class Selection:
         return found
 
     def selects(self, label: str) -> bool:
-        """Whether documents of this label are among the selected ones, as far as the label tells."""
+        """Whether the subset selection keeps documents with this label."""
         return (self.subsets is None or label in self.subsets) and label not in self.dropped
 
     @property
@@ -152,9 +152,9 @@ class Selection:
 
     @property
     def fingerprint(self) -> str:
-        """Of the shards, 32 hexadecimal digits: of their names, documents and text, so recompressing changes nothing.
+        """Hash of the shards' names, documents and text, 32 hexadecimal digits; recompressing does not change it.
 
-        A Parquet file has no text but its own bytes; there it is the file that counts.
+        A Parquet shard's index has no hash of the text, so its file is hashed instead (size and sample).
         """
         of = [
             [shard.name, index.header.documents, index.header.content_hash or [index.header.size, index.header.sample]]

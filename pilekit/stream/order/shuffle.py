@@ -1,8 +1,8 @@
-"""Everything random in a stream: `mix` and `permutation`, pure functions of the seed and of identities.
+"""`mix` and `permutation`: everything random in a stream, as pure functions of the seed and of identities.
 
-No generator has a state to save, and no result depends on the order of the calls. Both use integers alone: splitmix64's
-finalizer and the raw words of Philox, which are the same in every version of numpy and on every processor. numpy does
-not promise that of `Generator.permutation`.
+No generator has a state to save, and no result depends on the order of the calls. Both functions use only integers:
+splitmix64's finalizer and the raw words of Philox, which are the same in every version of numpy and on every processor.
+numpy does not promise the same for `Generator.permutation`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mix(*parts: int | npt.NDArray[np.integer]) -> UInt64:
     """A hash of the sequence of `parts`, uint64 of their common shape ([] for plain integers).
 
     Parts are integers or integer arrays, taken modulo 2^64, and broadcast. One splitmix64 round per part, from h = 0:
-    `h = finalize((h ^ part) + 0x9E3779B97F4A7C15)`. So the order of the parts counts, and how many there are.
+    `h = finalize((h ^ part) + 0x9E3779B97F4A7C15)`. So the hash depends on the order and the number of the parts.
     """
     state: UInt64 = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):
@@ -39,7 +39,7 @@ def mix(*parts: int | npt.NDArray[np.integer]) -> UInt64:
 
 
 def permutation(n: int, seed: int, *key: int) -> Int64:
-    """A permutation of 0 .. n-1, int64 [n]: that of the `n` raw words of a Philox which (seed, key) sets up.
+    """A permutation of 0 .. n-1, int64 [n]: the sorting order of `n` raw words of a Philox seeded with (seed, key).
 
     8 bytes per entry, about 100 ns per entry.
     """

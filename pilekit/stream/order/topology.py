@@ -1,4 +1,4 @@
-"""Which rank of how many this process is."""
+"""Finds this process's rank and the world size."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pilekit.errors import PilekitError, visible
 def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
     """(rank, world size): as given, else of torch.distributed, else of $RANK and $WORLD_SIZE (torchrun), else 0 of 1.
 
-    num_replicas   what torch's DistributedSampler calls the world size
+    num_replicas   DistributedSampler's name for the world size
 
-    A world size of 1 needs no rank; any other that is given needs one, unless torch.distributed knows it. PilekitError
-    for numbers that contradict each other.
+    With a given world size above 1, the rank must be given too, unless torch.distributed or $RANK knows it.
+    PilekitError for numbers that contradict each other.
     """
     if num_replicas is not None:
         if world_size not in (None, num_replicas):
@@ -24,7 +24,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
             )
         world_size = num_replicas
     joined = torch.distributed.is_available() and torch.distributed.is_initialized()
-    told = world_size is None  # by the environment
+    told = world_size is None  # whether torch.distributed or the environment decides
     if world_size is None:
         world_size = torch.distributed.get_world_size() if joined else _environment("WORLD_SIZE", 1)
     if type(world_size) is not int or world_size < 1:

@@ -1,11 +1,11 @@
 """`Sequence`: the one sequence of units that all lanes of a stream share.
 
-A unit is a run of consecutive selected documents. Position p of the sequence stands in epoch p div S, where S = units x
-copies, and is number p mod S of that epoch's seeded permutation of all (unit, copy). Lane l of L takes the positions l,
+A unit is a run of consecutive selected documents. An epoch has S = units x copies positions. Position p lies in epoch p
+div S, and is number p mod S of that epoch's seeded permutation of all (unit, copy). Lane l of L takes the positions l,
 l + L, l + 2L, ... So every unit of an epoch belongs to exactly one lane, no lane is ever empty, and a lane's place is
-one integer. Lanes cross from an epoch into the next at slightly different steps.
+one integer. Lanes enter the next epoch at slightly different steps.
 
-The documents of a unit are permuted too: by (epoch, unit, copy), so the copies of a document have other neighbours.
+The documents of a unit are permuted too, by (epoch, unit, copy). So the copies of a document have different neighbours.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _UNITS, _DOCUMENTS = 1, 2
 
 
 class Unit(NamedTuple):
-    """Which unit stands at a position.
+    """The unit at a position.
 
     epoch        counted from 0
-    unit, copy   the unit's number, and which of its copies
-    begin, end   its documents, numbered among the selected ones
+    unit, copy   the unit's number, and the number of the copy
+    begin, end   its documents, by their numbers in the selection
     """
 
     epoch: int
@@ -41,8 +41,8 @@ class Unit(NamedTuple):
 class Sequence:
     """The sequence over `documents` selected documents, in units of `unit`, `copies` times each per epoch.
 
-    With `shuffle=False` units and documents keep their order, copy after copy. The permutations of two epochs are held,
-    8 bytes per unit and copy each, because lanes near an epoch's end stand on both sides.
+    With `shuffle=False` units and documents keep their order, copy after copy. The permutations of two epochs are in
+    memory, 8 bytes per unit and copy each, because near an epoch's end some lanes are in the next epoch already.
     """
 
     documents: int
@@ -55,7 +55,7 @@ class Sequence:
 
     @property
     def units(self) -> int:
-        """Number of units in the corpus, the last one may be shorter."""
+        """The number of units in the corpus. The last unit may be shorter."""
         return -(-self.documents // self.unit)
 
     @property
@@ -71,7 +71,7 @@ class Sequence:
         return Unit(epoch, unit, copy, unit * self.unit, min(self.documents, (unit + 1) * self.unit))
 
     def order(self, unit: Unit) -> Int64:
-        """The unit's order, int64 [end - begin]: its i-th document is the selected one numbered `begin + order[i]`."""
+        """The unit's order, int64 [end - begin]: its i-th document has number `begin + order[i]` in the selection."""
         length = unit.end - unit.begin
         if not self.shuffle:
             return np.arange(length, dtype=np.int64)
