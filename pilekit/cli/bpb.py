@@ -231,7 +231,7 @@ def _is_result(path: str) -> bool:
 
 
 def _refuse_scoring_options(context: click.Context, paths: Sequence[str]) -> None:
-    """Refuse options that say how to score, where nothing is left to score."""
+    """Refuse scoring options if nothing is left to score."""
     shown = ("as_json", "plot", "comparing", "model_dir", "paths")
     given = [
         parameter.opts[0]
@@ -247,7 +247,7 @@ def _refuse_scoring_options(context: click.Context, paths: Sequence[str]) -> Non
 
 
 def _check_targets(models: Sequence[str], out: Path | None, plot: str | None) -> None:
-    """Check now, and not after hours, that results can be written."""
+    """Check at once, not after hours, that results can be written."""
     from pilekit.artifacts.atomic_write import check_target
     from pilekit.evaluate.results.result_folder import check_out
     from pilekit.stats.plot import figure_format

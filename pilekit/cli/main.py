@@ -95,7 +95,7 @@ def pilekit(debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
-    # `--debug` may also stand behind the command, where people add it after an error.
+    # `--debug` may also follow the command, where people add it after an error.
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     # If a terminal lacks a character, print its number. Do not fail.
@@ -133,7 +133,7 @@ def main() -> NoReturn:
 def rank_main() -> NoReturn:
     """`main` for a process that may be one rank of many. A failed rank exits at once, without closing connections.
 
-    Closing them can mean to wait for ranks that wait for this one, before anybody has seen the error.
+    Closing them could wait for ranks that wait for this rank, before the error is printed.
     """
     try:
         main()

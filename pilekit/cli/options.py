@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share, so that they are spelt alike everywhere.
+"""The arguments and options that several commands share, so that every command spells them alike.
 
     @click.command()
     @corpus_argument

@@ -1,4 +1,4 @@
-"""`pilekit stats`: what is in a corpus, as a table, as JSON, as a figure."""
+"""`pilekit stats`: the contents of a corpus, as a table, as JSON, as a figure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a corpus is: a manifest with its subsets, and its shards. `Corpus` (find) searches local folders (local) or URLs
-(remote, through stores) for files and makes a `Shard` of each (shard); names turns typed subset names into exact ones.
+"""A corpus: a manifest with subsets, and shards. `Corpus` (find) searches local folders (local) or URLs (remote,
+through stores) for files and makes a `Shard` of each (shard); names turns typed subset names into exact ones.
 """
 
 from __future__ import annotations

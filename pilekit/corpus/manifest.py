@@ -180,7 +180,7 @@ class Manifest(_Strict, frozen=True):
     release: Release = Release()
     tables: tuple[PublishedTable, ...] = ()
     tables_from: Literal["pile"] | None = None
-    """A bundled manifest whose published figures for single subsets hold here too, unlike its overall figures."""
+    """A bundled manifest whose published figures for single subsets apply here too; its overall figures do not."""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The files that pilekit writes beside shards: their names, and how they are told from shards.
+"""The files that pilekit writes beside shards: their names, and how to tell them from shards.
 
 The shell's `pilekit stats folder/*` includes them, but they are not input.
 """

@@ -4,7 +4,7 @@
 
 The keep masks go by the shard's name and the documents' numbers. Another shard of the same name (a selection, whose
 documents have other numbers) would lose the wrong documents. So the texts of each shard's first batch are compared with
-the hashes in its sketch, but for texts that an earlier stage has changed.
+the hashes in its sketch, except texts that an earlier stage changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Deduplicated(DocumentStage):
     """Keep the documents that `pilekit dedup --out folder`, or `deduplicate`, kept.
 
     PilekitError for a folder without a finished dedup; while running, for a shard that was not deduplicated there, and
-    for a document that is not the deduplicated one of its number.
+    for a document that differs from the deduplicated document of its number.
     """
 
     folder: str | Path
@@ -85,7 +85,7 @@ class Deduplicated(DocumentStage):
         return mask
 
     def _compare_texts(self, batch: DocumentBatch) -> None:
-        """Raise PilekitError if a document is not the sketched one of its number. No sketch: nothing is checked."""
+        """Raise PilekitError if a document differs from its sketch. Without a sketch nothing is checked."""
         path = Path(self.folder) / SKETCHES / f"{batch.shard}{SKETCH_SUFFIX}"
         if not path.exists():
             return

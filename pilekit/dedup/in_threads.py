@@ -1,4 +1,4 @@
-"""Kernels in threads beside the reading of a shard, with their results in order and few batches in memory."""
+"""Run kernels in threads while a shard is read; results come in order, and few batches are in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def map_in_threads(
     """(item, result) for each item, in order, while further items are read.
 
     threads   0: no thread beside the caller's
-    size_of   bytes of an item; nothing is read while a large one is worked on
+    size_of   bytes of an item; nothing is read while a large item is processed
     """
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(max(1, threads)) as pool:

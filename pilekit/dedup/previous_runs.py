@@ -1,8 +1,8 @@
-"""Earlier runs, which a corpus is deduplicated against: their sketches, masks and shards.
+"""The earlier runs that a corpus is deduplicated against: their sketches, masks and shards.
 
-A run that was itself made against another run brings that one along, and so on. Documents of earlier runs are not
-sketched again. Candidates among them are read again from their shards, so the shards must be unchanged and where they
-were; this is checked before any work starts.
+If an earlier run was itself made against another run, that run is included, and so on. Documents of earlier runs are
+not sketched again. Candidates among them are read again from their shards, so the shards must be unchanged and in the
+same place; this is checked before any work starts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECORDS, DONE = "/records", "/summary"
 """Names of the notes about the whole folder; no shard's name begins with a slash."""
 
 _SAME = ("threshold", "keep", "ngram", "num_perm", "bands", "rows", "seed")
-"""Parameters that must be equal, so that two runs in turn give what one run over both corpora gives."""
+"""Parameters that must be equal, so that two runs in turn give the result of one run over both corpora."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
     sketch (each shard) -> exact copies -> candidates -> their shingle sets (each shard) -> resolve
         -> removed.parquet and masks -> clean shards (each) -> summary.json
 
-Sketches, shingle sets, clean shards and the decisions are files that are complete or not there. A run that was killed
-uses them again and makes the rest. `sketches/`, `masks/`, `removed.parquet`, `summary.json` and `clean/` stay;
-`scratch/` is removed. The result depends on the shards and the parameters in the folder's header alone, not on the
-number of processes, the memory, or the order in which shards are given.
+Sketches, shingle sets, clean shards and the decisions are files that are complete or not there. After a kill, the next
+run reuses the complete files and makes the rest. `sketches/`, `masks/`, `removed.parquet`, `summary.json` and `clean/`
+stay; `scratch/` is removed. The result depends on the shards and the parameters in the folder's header alone, not on
+the number of processes, the memory, or the order in which shards are given.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CLEAN, SCRATCH = "clean", "scratch"
 _KEY_BYTES, _ROW_BYTES = 8, 24
 
 Report = Callable[[str, int, int], None]
-"""Called with the name of the step, a further amount that is done of it, and its total, in bytes; from any thread."""
+"""Called with the name of the step, the bytes done since the last call, and the step's total bytes; from any thread."""
 
 
 class _Options(msgspec.Struct):
@@ -111,16 +111,17 @@ def deduplicate(
     ngram       words in an n-gram
     num_perm    about this many MinHash permutations: as many as make bands for a recall of 0.99 at the threshold
     keep        which of similar documents stays: the "longest" (of equally long ones the first), or the "first"
-    against     folder of an earlier run; its documents come before all of these, and before them the documents of the
-                run that it was made against
+    against     folder of an earlier run; its documents come before all of these, and documents of the run that it was
+                made against come first
     write       write the clean shards; else only masks and records
-    memory      bytes for sorting and comparing, at least 64 MB; beside some bits for each document, and the processes
+    memory      bytes for sorting and comparing, at least 64 MB; some bits for each document and the processes' own
+                memory are extra
     jobs        number of shards at a time, each in its own process; None: one for every two CPUs
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed, and is in no clean shard
     advance     receives the progress of each step
 
-    A killed run is resumed; the same run again, once finished, answers at once. `PilekitError` if the folder was made
-    from other shards or with other parameters: it names what differs.
+    A killed run is resumed; a repeated finished run returns at once. `PilekitError` if the folder was made from other
+    shards or with other parameters: it names the difference.
     """
     try:
         given = (threshold, only, ngram, num_perm, keep, write, memory, jobs, on_error)

@@ -16,7 +16,7 @@ STORED_BYTES_PER_PROCESS = 64 << 20
 
 
 def processes_for(shards: Sequence[Shard], jobs: int | None) -> int:
-    """The number of processes: `jobs` if given, else as many as are worth their start; at most one for each shard."""
+    """The number of processes: `jobs` if given, else by the stored bytes; at most one for each shard."""
     if any(shard.path.startswith("memory://") for shard in shards):
         return 1
     if jobs is None:

@@ -1,7 +1,8 @@
 """Count one shard: `Counts` of documents, bytes, sizes and tokens per subset, and hashes of texts to find copies.
 
 `DocumentRows` come from the shard's index, from the compiled scan, or from reading the shard, and are counted alike, so
-the result is the same to the last bit. An index holds all but tokens. A damaged index is warned of, and the shard read.
+the result is exactly the same. An index holds everything except tokens. If the index is damaged, a warning is logged
+and the shard is read.
 
 The rows of a block are counted with a handful of numpy calls. Only hashes of texts grow with the shard.
 """

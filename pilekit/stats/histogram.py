@@ -1,4 +1,4 @@
-"""Counts of sizes in fixed bins, from which every quantile comes out within 1 %.
+"""Counts of sizes in fixed bins, which give every quantile within 1 %.
 
 Sizes below 128 have a bin each. Above, every doubling is cut into 64 bins of equal width, so a bin that starts at
 `low` is at most `low / 64` wide, and its middle is within `low / 128` of every size in it: an error of at most 0.79 %.
@@ -24,7 +24,7 @@ RELATIVE_ERROR = 1 / (2 * BINS_PER_DOUBLING)
 def bin_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The bin of each size; int64 of any shape, sizes >= 0."""
     sizes = np.minimum(sizes, LARGEST)
-    # The exponent of a float64 and the next six bits, side by side, are the bin but for an offset.
+    # The exponent of a float64 and the next six bits, side by side, are the bin plus an offset.
     leading = sizes.astype(np.float64).view(np.int64) >> (52 - 6)
     return np.where(sizes < BINS_PER_DOUBLING, sizes, leading - (1023 + 5) * BINS_PER_DOUBLING)
 

@@ -1,4 +1,4 @@
-"""The figure of `pilekit stats --plot`: what the corpus is made of, and how long its documents are.
+"""The figure of `pilekit stats --plot`: the subsets' shares of the corpus, and the sizes of their documents.
 
 Both panels have a row for each subset, the largest at the top. The left panel shows the subset's share of the bytes
 beside the paper's. The right one shows the distribution of its documents' sizes on a logarithmic axis, drawn from the

@@ -1,4 +1,4 @@
-"""`corpus_stats`: what is in a corpus, per subset.
+"""`corpus_stats`: the contents of a corpus, per subset.
 
 Every shard is counted by itself (counting.py), several at a time, and the counts are added up in the order of the
 shards, so the result does not depend on the number of processes. Hashes of texts are compared here, in the order of the
@@ -28,8 +28,8 @@ from pilekit.stats.histogram import quantile
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 SCANNED_FROM_BYTES = 16 << 20
-"""Compressed bytes a process from which the compiled scan counts. It takes half a second and 130 MB to load, which it
-regains from about 150 MiB on. In between it costs some tenths of a second, and memory stays the same for 50 MB of text
+"""The compiled scan is used from this many compressed bytes per process. Loading it takes half a second and 130 MB. It
+saves that time from about 150 MiB on. Below, it costs some tenths of a second, but memory is the same for 50 MB of text
 and for more."""
 
 
@@ -72,7 +72,7 @@ class SubsetStats:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CorpusStats:
-    """What is in a corpus.
+    """The contents of a corpus.
 
     subsets    the largest first
     total      all subsets together
@@ -121,14 +121,14 @@ def corpus_stats(
 ) -> CorpusStats:
     """Count a corpus.
 
-    corpus      a `Corpus`, or what makes one: a path, glob or URL, or several
+    corpus      a `Corpus`, or one or several paths, globs or URLs
     subsets     only documents of these subsets, in any spelling the manifest knows; None: all
-    tokenizer   count tokens too; a `Tokenizer`, or what `load_tokenizer` takes
+    tokenizer   count tokens too; a `Tokenizer`, or an argument of `load_tokenizer`
     copies      count the documents whose text occurred before (equal 64-bit hash); takes about 10 bytes of memory a
-                document, where all else is constant
+                document; all other memory is constant
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    advance     called with each further amount of stored bytes that is done
+    advance     called with the number of stored bytes done since the last call
 
     A damaged shard is a `PilekitError` whatever `on_error` says. Shards with an index are read only for tokens.
     """
@@ -162,7 +162,7 @@ def corpus_stats(
     for shard_counts, text_hashes in imap_shards(count, items, jobs=processes, names=names, on_progress=advance):
         rows = counts.merge(shard_counts).astype(np.int16)
         text_hashes.reverse()
-        while text_hashes:  # Each block is dropped when the counter has its hashes.
+        while text_hashes:  # Each block is dropped once the counter has its hashes.
             hashes, local_rows = text_hashes.pop()
             copy_counter.add(hashes, rows[local_rows])
     copied = copy_counter.copies(len(counts.groups)) if copies else None

@@ -31,7 +31,7 @@ LIST_BYTES = 4 << 20
 
 
 def check_unchanged(shard: Shard, sketch: ShardSketch) -> None:
-    """Raise `PilekitError` if the shard is not the one that was sketched."""
+    """Raise `PilekitError` if the shard differs from the sketched shard."""
     now = fingerprint(shard.path)
     if (now.size, now.sample) != (sketch.header.size, sketch.header.sample):
         raise _changed(shard)

@@ -1,11 +1,11 @@
 """Decide documents in keeper order, each by its exact similarity to kept candidates: the kernel of `resolve.py`.
 
-The sizes of two sets tell how many shingles they must share for the threshold. Sorted sets are merged only as far as
-that number can still be reached; the merge has no branches and takes 1.5 ns a value.
+The sizes of two sets tell how many shingles they must share for the threshold. The merge of two sorted sets stops when
+that number is out of reach; it has no branches and takes 1.5 ns a value.
 
-Members of hot runs are compared with representatives: up to 128 kept members of the run, the one used last first. A run
-has a word for its state (the number of representatives in the low half, `_LET_GO` or `_UNSURE` in the high half) and
-then a word for each representative's rank.
+Members of hot runs are compared with representatives: up to 128 kept members of the run, most recently used first. A
+run is stored as one word of state (the number of representatives in the low half, `_LET_GO` or `_UNSURE` in the high
+half), then the rank of each representative.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Int64 = npt.NDArray[np.int64]
 MOST_REPRESENTATIVES = 128
 
 _LATELY = 1 << 12
-"""Size of the table of documents that the current one was compared with; a forgotten one is compared again."""
+"""Size of the table of documents already compared with the current document; a forgotten document is compared again."""
 
 _OWN, _HALF, _LOW = np.uint64(63), np.uint64(32), np.uint64(0xFFFFFFFF)
 _LET_GO, _UNSURE = np.uint64(1), np.uint64(2)
-"""States of a run: it let go of a representative; and some document may resemble one of these."""
+"""States of a run: it dropped a representative; a document may resemble a dropped representative."""
 
 ROWS, COMPARED, HOT_RUNS, HOT_DOCUMENTS, TOUCHED = range(5)
 """Places in `counts`."""
@@ -132,7 +132,7 @@ def decide(
 
 @compiled()
 def _add(run: UInt64, rank: np.uint64, own: bool, counts: Int64) -> bool:
-    """Make a kept document a representative; returns whether it may resemble one that the run has let go of."""
+    """Make a kept document a representative; returns whether it may resemble a dropped representative."""
     held, state = int(run[0] & _LOW), run[0] >> _HALF
     unsure = own and state != np.uint64(0)
     if unsure:

@@ -1,15 +1,15 @@
 """Resolve candidates: the exact similarity of each document to kept documents, in keeper order.
 
-A document is decided when all documents before it in keeper order are. It is compared with those of its candidates that
-are kept. If one reaches the threshold, the document is removed, and an edge names the most similar of them (of equally
-similar ones the first in keeper order). So each removal has its proof, and each of a hundred near-copies is compared
-with one document, not with ninety-nine.
+Documents are decided one after the other in keeper order. Each is compared with its kept candidates. If any reaches the
+threshold, the document is removed, and an edge names the most similar kept candidate (of equals, the first in keeper
+order). So each removal has its proof, and each of a hundred near-copies is compared with one document, not with
+ninety-nine.
 
 A run of 100,000 documents with one licence header cannot be compared pair by pair. A member of a hot run is compared
-with up to 128 kept members of its run; a new one takes the place of the one that has resembled nothing for longest. So
-a run costs what its length costs, and a run of any number of copies of 128 documents loses nothing. Where the longest
-is kept, a document that the run let go of is mostly too long to resemble what follows. Two similar documents mostly
-share other bands too, where their run is short.
+with up to 128 kept members of its run, the representatives. A new representative replaces the one that has resembled
+nothing for longest. So the cost is linear in the run's length, and a run with near-copies of at most 128 documents
+misses nothing. If the longest is kept, a dropped representative is mostly too long to resemble later documents.
+Besides, two similar documents mostly share other bands too, in which their run is short.
 
 Decisions depend on the candidates and the threshold alone, not on memory.
 """
@@ -39,7 +39,7 @@ from pilekit.dedup.scratch_space import scratch_array
 from pilekit.engine import Advance
 
 _MOST_TOUCHED = 16 << 20
-"""Bytes of sets that are compared between two looks at how much is mapped."""
+"""Bytes of sets that are compared between two checks of the mapped memory."""
 
 
 class Counts(NamedTuple):
@@ -47,7 +47,7 @@ class Counts(NamedTuple):
 
     compared        pairs of shingle sets
     hot_runs        runs with so many kept members that others were not compared with all of them
-    hot_documents   documents that were kept, but were not compared with all kept before them in such a run
+    hot_documents   kept documents that were not compared with all earlier kept members of such a run
     """
 
     compared: int

@@ -4,7 +4,7 @@ Only candidates are compared, so only their sets are stored: about 1.4 bytes for
 two files of 64-bit words:
 
     <place>.sets    the sets in the order of their documents, each ascending
-    <place>.ends    0, then the end of each document's set; documents without a set end where the one before does
+    <place>.ends    0, then the end of each document's set; without a set, the end of the document before
 """
 
 from __future__ import annotations

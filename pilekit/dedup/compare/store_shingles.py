@@ -36,7 +36,7 @@ def store_shingles(
     jobs: int | None = None,
     advance: Advance | None = None,
 ) -> ShingleStore:
-    """Read the shards again for the shingle sets of the flagged documents.
+    """Read the shards again and write the shingle sets of the flagged documents.
 
     shards    the shards of `population.sketches`, in the same order
     flagged   a flag for each id
@@ -44,7 +44,7 @@ def store_shingles(
     jobs      number of shards at a time, each in its own process; None: the usable CPUs
     advance   receives further amounts of stored bytes
 
-    `PilekitError` for a shard that is not the one that was sketched.
+    `PilekitError` for a shard that differs from the sketched shard.
     """
     work = []
     for place, (shard, sketch) in enumerate(zip(shards, population.sketches, strict=True)):
@@ -73,7 +73,7 @@ def _store_shard(
         texts.clear()  # A large text must not be held twice.
         return shingle_sets(data.pop(), offsets, sketch.header.ngram)
 
-    # The ends are complete last: where they are, the sets are.
+    # The ends are written last: if they exist, so do the sets.
     with write_atomically(ends_file(folder, place)) as ends_out, write_atomically(sets_file(folder, place)) as sets_out:
         sizes = np.zeros(sketch.documents, dtype=np.int64)
         found = []

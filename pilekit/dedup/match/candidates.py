@@ -1,14 +1,14 @@
 """Candidates: documents that share the key of a band.
 
 For each band: the keys that may occur twice are picked out in two passes over the sketches (repeated.py), sorted with
-the ranks of their documents (external_sort.py), and cut into runs of equal keys. Of a run of up to 64 documents, every
+the ranks of their documents (external_sort.py), and cut into runs of equal keys. In a run of up to 64 documents, every
 pair is a candidate. A longer run is hot: its members are noted with the run's hash, and compared with representatives
 of the run later. Runs end after 262,144 members.
 
-Similar documents share many bands, so the same run comes again and again. A table of fixed size remembers the hashes of
-the runs seen last; a run that it has forgotten costs time only, because rows are made distinct.
+Similar documents share many bands, so the same run occurs many times. A table of fixed size remembers the hashes of
+recent runs. A forgotten run costs only time, because rows are made distinct.
 
-Two documents of earlier runs (bit 63 of the rank clear) are no pair: neither can be removed.
+Two documents of earlier dedup runs (bit 63 of the rank clear) are no pair, because neither can be removed.
 
 Each thread has a band of its own, because reading, picking and sorting release the GIL. The result is a sorted set, so
 neither memory nor threads change it. 20 million documents with 21 bands take about 30 s of CPU.
@@ -47,11 +47,11 @@ _LEAST_MEMORY = 64 << 20
 
 
 class Candidates:
-    """What has to be compared.
+    """The documents and pairs to compare.
 
     flagged   a flag for each document, by id: whether it is in a pair or in a hot run
     rows      (later rank, 0, earlier rank) of pairs and (rank, hash of the run, 0) of members of hot runs; distinct
-    runs      (hash, length) of hot runs, uint64 [2, runs]; some come several times
+    runs      (hash, length) of hot runs, uint64 [2, runs]; some occur several times
     """
 
     def __init__(self, documents: int, folder: Path, memory: int):
@@ -60,7 +60,7 @@ class Candidates:
         self.runs: list[Table] = []
 
     def add(self, rows: Table, runs: Table) -> None:
-        """Take rows and hot runs; they may have come before."""
+        """Take rows and hot runs; repetitions are allowed."""
         self.flagged[ids_of(rows[0])] = True
         self.flagged[ids_of(rows[2, rows[1] == 0])] = True
         self.rows.add(rows)
@@ -80,7 +80,7 @@ def find_candidates(
 ) -> Candidates:
     """Find all documents that share the key of a band with another one. Close `rows` of the result when done.
 
-    copies     a flag for each document, by id: those that take no part
+    copies     a flag for each document, by id: exact copies, which take no part
     memory     bytes to use, beside the flags
     jobs       number of threads; None: the usable CPUs
     advance    receives the number of further keys read, of 2 * documents * bands in all
@@ -157,7 +157,7 @@ def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
 
 
 def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> tuple[Table, Table]:
-    """What `Candidates.add` takes, of whole runs; runs that were seen lately are left out."""
+    """The rows and hot runs of whole runs, for `Candidates.add`; recently seen runs are left out."""
     begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
     lengths = np.diff(np.append(begins, len(keys)))
     for i in np.flatnonzero(lengths > LONGEST_RUN)[::-1].tolist():

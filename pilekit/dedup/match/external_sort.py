@@ -41,7 +41,8 @@ class RowSort:
 
     def __init__(self, folder: Path, columns: int, memory: int, *, distinct: bool = False):
         self._folder, self._columns, self._distinct = folder, columns, distinct
-        # Rows that all tie take most: the table, its tied rows, a key in work, and three numbers for each row.
+        # Rows that all tie take the most memory: the table, its tied rows, a working key, and three numbers for each
+        # row.
         self._capacity = max(1024, memory // (16 * columns + 32))
         self._tables: list[Table] = []
         self._held = 0

@@ -1,4 +1,4 @@
-"""The documents to compare, numbered, and the one order in which they are kept.
+"""Number the documents to compare, and rank them in keeper order.
 
 An id counts the documents of all sketches in corpus order; documents of earlier runs come first. A rank is a document's
 place in keeper order, as a 64-bit number:
@@ -8,7 +8,8 @@ place in keeper order, as a 64-bit number:
     bits 0-31     the id
 
 The document with the lower rank is kept. Ranks are unique, so the order is total. A rank contains the id, so documents
-are compared, sorted and written by rank alone. What the proofs say of each document is a row of a table on disk.
+are compared, sorted and written by rank alone. A table on disk has a row for each document, with the facts for the
+proofs.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Population:
 
     sketches    all sketches, earlier runs first
     base        the id of each sketch's first document, then the number of all documents; int64 [sketches + 1]
-    documents   number of ids; those of documents that an earlier run removed are not used
+    documents   number of ids; ids of documents that an earlier run removed are not used
     first_own   the first id that is not of an earlier run
     labels      names of the subsets, in alphabetical order
     table       a `ROW` for each id
@@ -72,7 +73,7 @@ class Population:
 
         keep      "longest": of similar documents the longest is kept, of equally long ones the first; or "first"
         folder    for the table
-        against   sketches of earlier runs, each with a bool by document number: what the run kept
+        against   sketches of earlier runs, each with a bool by document number: whether the run kept it
         """
         self.keep = keep
         self.sketches: list[ShardSketch] = []

@@ -1,7 +1,8 @@
 """The removed documents, each with the kept document that it resembles: a row for each id, in a file without a name.
 
-An exact copy goes with the document that stands for its text. If that is kept, the copy is an exact copy of it. If that
-is removed, the copy is a near-duplicate of the same kept document, with the same similarity.
+An exact copy follows the document that stands for its text. If that document is kept, the copy is recorded as its exact
+copy. If that document is removed, the copy is recorded as a near-duplicate of the same kept document, with the same
+similarity.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Removals(NamedTuple):
 
 
 class Decisions:
-    """What is removed and why, of this many documents; `folder` is for scratch files."""
+    """The removed documents and the reasons, for this many documents; `folder` is for scratch files."""
 
     def __init__(self, documents: int, folder: Path):
         self._rows = scratch_array(folder, _ROW, documents)

@@ -67,7 +67,7 @@ def mask_shard(
 
 
 def shard_changed(shard: Shard) -> PilekitError:
-    """The error for a shard that is not the one that was sketched."""
+    """The error for a shard that differs from the sketched shard."""
     return PilekitError(
         f"{visible(shard.path)}: was changed since it was sketched; bring it back as it was, or start again in another "
         "folder"

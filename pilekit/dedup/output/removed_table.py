@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
 class RemovedCounts:
     """Removed documents and their bytes of text, by subset: (exact copies, near-duplicates).
 
-    repeated    exact copies that are repeated on purpose: those for which `is_repeated` was true
+    repeated    exact copies that are repeated on purpose, by `is_repeated`
     """
 
     documents: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def write_removed(
 ) -> RemovedCounts:
     """Write all removals to `path`.
 
-    header        what the file says about how it was made
+    header        how the file was made, stored in it
     is_repeated   whether copies in this shard (its name) and this subset are there on purpose
     """
     shards = [sketch.header.shard for sketch in population.sketches]

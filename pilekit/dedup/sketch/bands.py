@@ -39,7 +39,7 @@ class Bands:
 
 
 def choose_bands(threshold: float, num_perm: int, recall: float = RECALL) -> Bands:
-    """The bands with most rows that find a pair at the threshold with a probability of `recall`.
+    """The bands with the most rows that still find a pair at the threshold with a probability of `recall`.
 
     More rows mean fewer candidates. The last band may need a few permutations more than `num_perm`; permutations that
     are left over make further bands.

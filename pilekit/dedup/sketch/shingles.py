@@ -171,7 +171,7 @@ def next_shingles(data: Bytes, begin: int, end: int, ngram: int, state: UInt64, 
 
     The document is `data[begin:end]`. Repeated shingles come repeatedly.
     """
-    # A check at each word that eight bytes are there would prevent inlining and halve the speed.
+    # Checking at each word for eight available bytes would prevent inlining and halve the speed.
     if len(data) >= 8:
         return _next_shingles(data, begin, end, ngram, state, out)
     padded = np.zeros(8, dtype=np.uint8)
@@ -185,7 +185,7 @@ def _next_shingles(data: Bytes, begin: int, end: int, ngram: int, state: UInt64,
     stop, full = np.uint64(end), np.uint64(ngram)
     marks = np.empty((PIECE_BYTES >> 3) + 8, dtype=np.uint8)
     bits = marks.view(np.uint64)
-    inside = word = _ZERO  # Whether a word began before this place and goes on, and where it began.
+    inside = word = _ZERO  # Whether a word began before this place and continues, and where it began.
     count = 0
     while at < stop:
         until = min(stop, at + np.uint64(PIECE_BYTES))

@@ -1,9 +1,9 @@
-"""The sketch of a shard: a Parquet file with all that matching needs to know of its documents.
+"""The sketch of a shard: a Parquet file with everything that matching needs of its documents.
 
 A row for each selected document, in the shard's order: `number`, `text_bytes`, `subset`, the xxh3_128 of its text
 (`hash_high`, `hash_low`) and a key for each band (`key_000`, ...). Columns are stored plain in row groups of 65,536, so
 each is read without the others, at the speed of the disk and in bounded memory. The `SketchHeader` in the file's
-metadata describes the whole shard, with the documents of other subsets.
+metadata describes the whole shard, documents of other subsets included.
 
 Pages have checksums and the header has a sum, so damage is an error and never a wrong answer.
 """
@@ -126,7 +126,7 @@ def key_column(band: int) -> str:
 
 
 def load_sketch(path: str | Path) -> ShardSketch:
-    """Load the sketch at a path; `PilekitError` if it is none, is damaged, or has another format."""
+    """Load the sketch at a path; `PilekitError` if it is no sketch, is damaged, or has another format."""
     path = str(path)
     with _opened(path) as table:
         metadata, schema = table.metadata, table.schema_arrow

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WRITTEN_BYTES = 64 << 20
-"""Rows that take so much memory are written, however few they are: labels may be long."""
+"""Rows are written once they take this much memory, even if they are few: labels may be long."""
 
 
 def index_of(
@@ -74,7 +74,7 @@ def build_index(
     place: str | None = None,
     content_hash: str | None = None,
 ) -> ShardIndex:
-    """Read the shard and write its index, whether there is one or not.
+    """Read the shard and write its index, even if an index exists.
 
     place          where the index goes; None: beside the shard or, where that cannot be written, into the cache folder
     content_hash   the hash that the decompressed bytes must have; another hash is a `PilekitError`
@@ -96,9 +96,9 @@ def index_corpus(
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; existing indexes that fit and are undamaged are kept.
 
-    corpus    a `Corpus`, or what makes one: a path, glob or URL, or several
+    corpus    a `Corpus`, or one or several paths, globs or URLs
     jobs      shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    advance   called with each further amount of stored bytes that is done
+    advance   called with the number of stored bytes done since the last call
     whole     False: do not read the rows of existing indexes, so damage in them shows later
     found     the result of `find_indexes`, if it is known
     """
@@ -122,7 +122,7 @@ def _index_shard(shard: Shard, advance: Advance, *, manifest: Manifest, on_error
 
 @contextmanager
 def _locked_place(shard: Shard, places: list[str]) -> Iterator[str]:
-    """Lock the first of these places that can be written, and give it."""
+    """Lock the first of these places that can be written, and yield it."""
     fingerprint(shard.path)  # Nothing is made for a shard that cannot be read.
     places = [place for place in places if not is_url(place)]
     if not places:
@@ -165,7 +165,7 @@ def _build(
 
 
 class Scan(Protocol):
-    """What is known of the whole shard when its rows have been read, as of `ShardScan`."""
+    """The facts about a whole shard, complete when its rows have been read; `ShardScan` has them."""
 
     lines: int
     content_bytes: int
@@ -183,7 +183,7 @@ def write_index(
 ) -> ShardIndex:
     """Write the index of the shard at `path` to `place`, where nobody else writes.
 
-    made_of   called after the last row: gives the shard's fingerprint, or raises what is wrong with the shard
+    made_of   called after the last row: returns the shard's fingerprint, or raises the shard's error
     """
     with write_atomically(place) as file:
         import pyarrow.parquet as pq

@@ -1,11 +1,11 @@
 """`DocumentRows`: number, label, size and hash of documents, the common form of stats, index and verify.
 
 `LineRows` makes them from blocks of lines, decoded or scanned by compiled code (json_line_kernel.py). The scan takes
-two thirds of the time and gives the same to the last bit. Lines that the scan leaves are decoded, so errors, skipped
-lines and odd spellings are the same everywhere. The first documents of each label are decoded, which teaches the scan
-the label. Where most lines are of another form, the scan is given up.
+two thirds of the time of decoding and gives exactly the same rows. Lines that the scan cannot read are decoded, so
+errors, skipped lines and odd spellings are the same either way. The first documents of each label are decoded, which
+teaches the scan the label. If most lines have another form, the scan is given up.
 
-Loading the scan takes half a second: it is for shards of half a gigabyte of text and more.
+Loading the scan takes half a second, so it is used for shards of half a gigabyte of text and more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UInt64 = npt.NDArray[np.uint64]
 class DocumentRows(NamedTuple):
     """Some documents in the order of their numbers, [documents] each; columns that were not asked for are empty.
 
-    codes         the place of each document's label in `labels`, which may hold others too
+    codes         the place of each document's label in `labels`, which may hold other labels too
     text_bytes    UTF-8 bytes of each text
     text_hashes   xxh3_64 of each text
     """
@@ -78,7 +78,7 @@ def rows_of(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
 class LineRows:
     """Takes the blocks of a shard in order.
 
-    scan     scan the lines; becomes false where the shard's lines are of another form
+    scan     scan the lines; becomes false if most lines have another form
     hashed   hash the texts
     """
 
@@ -156,7 +156,7 @@ class LineRows:
 
 
 def _merged(one: DocumentRows, other: DocumentRows) -> DocumentRows:
-    """Both rows, in the order of their numbers."""
+    """The rows of both, in the order of their numbers."""
     places = {label: place for place, label in enumerate(dict.fromkeys([*one.labels, *other.labels]))}
     codes = np.array([places[label] for label in other.labels], dtype=np.int64)[other.codes]
     order = np.argsort(np.concatenate([one.numbers, other.numbers]))

@@ -4,11 +4,10 @@ The rows are `number`, `subset`, `text_bytes` and `text_hash` (xxh3_64 of the te
 polars and duckdb read an index as a table of documents. The file's key-value metadata describes the whole shard
 (metadata.py) and is read without touching the rows.
 
-An index is used only if it fits: fingerprint of the shard, and fields of text and label, must be those that it was
-built from. The fingerprint looks at a few places only, so a local shard that was changed after its index was built does
-not fit either, as with make. (A copy that lost its times, by `cp` without -p, costs a new index.) Pages have checksums,
-the metadata has a sum, and contradicting numbers are refused: a damaged or forged index is an error, never a wrong
-answer.
+An index is used only if it fits: the shard's fingerprint and the text and label fields must be the same as when it was
+built. The fingerprint samples only a few places. So, as with make, a local shard that is newer than its index does not
+fit either. (A copy that lost its times, by `cp` without -p, costs a new index.) Pages have checksums, the metadata has
+a sum, and contradicting numbers are refused. So a damaged or forged index is an error, never a wrong answer.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ REMOTE_AT_ONCE = 32
 
 
 class IndexDamage(PilekitError):
-    """The file is not an index, or a damaged one; reading the shard itself tells the same."""
+    """The file is no index or is damaged; reading the shard itself gives the same facts."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class ShardIndex:
     """A loaded index: header and frames are in memory, rows are read when they are asked for.
 
     path    of the index itself
-    built   whether the call that gave it has built it
+    built   whether the call that returned it built it
     """
 
     path: str
@@ -135,7 +134,7 @@ _EMPTY = np.zeros(0, dtype=np.int64)
 
 
 def load_index(path: str | Path) -> ShardIndex:
-    """Load the index at a path or URL; `PilekitError` if it is not one, is damaged, or of a later format."""
+    """Load the index at a path or URL; `PilekitError` if it is no index, is damaged, or has a later format."""
     path = str(path)
     with _opened(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
@@ -175,7 +174,7 @@ def find_index(
 ) -> ShardIndex | None:
     """The shard's index, if one fits.
 
-    tell    if there are only indexes that do not fit, warn why
+    tell    if indexes exist but none fits, warn why
     whole   read all rows, and refuse an index with damaged rows
     """
     now: Fingerprint | None = None

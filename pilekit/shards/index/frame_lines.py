@@ -1,8 +1,8 @@
-"""Which line begins first in each frame, found while the shard's lines go by.
+"""Find the first line of each frame while the shard's lines are read.
 
-Frames are announced (in the decoding thread) before their text comes; blocks of whole lines follow in order. For each
-frame, one search for a newline finds the first line that begins at or after the frame's beginning, and one count of
-newlines finds the number of that line. Nothing else is kept of a line.
+The decoding thread announces each frame; then the frame's text arrives as blocks of whole lines, in order. For each
+frame, one newline search finds the first line that begins at or after the frame's start, and one newline count gives
+the number of that line. No other facts about lines are kept.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FrameLines:
         self._at = at
 
     def frame_of(self, line: int) -> int:
-        """The frame (or mark) in which a line begins that has passed."""
+        """The frame (or mark) in which this line begins; the line has passed."""
         return bisect_right(self._lines, line) - 1
 
     def frames(self, content_bytes: int, lines: int) -> Frames:
@@ -82,7 +82,7 @@ class FrameLines:
         return Frames(offset, text_offset, line, np.minimum(begin, ends) - text_offset)
 
     def _next(self) -> int | None:
-        """Where in the text the next frame begins that has no line yet; None: it is not announced yet."""
+        """Where in the text the next frame without a line begins; None: it is not announced yet."""
         found = len(self._lines)
         return self._text_offsets[found] if found < len(self._text_offsets) else None
 

@@ -1,14 +1,14 @@
 r"""Read the documents of whole lines without Python objects: a compiled scan that releases the GIL.
 
-Counting needs only label and UTF-8 length of each text, and hashing needs its UTF-8. A line in the Pile's own form,
-`{"text": "...", "meta": {"pile_set_name": "..."}}`, shows all of them. The scan accepts exactly the lines of this form
-that are valid JSON and valid UTF-8 (RFC 8259, RFC 3629), with any white space, and whose label is known. Any other line
-(another key, another order, blank, bad) is left to the careful reader, which decodes it and says what is wrong with it.
-So the scan never decides that a line is bad, and both ways agree.
+Counting needs the label and the UTF-8 length of each text; hashing needs its UTF-8 bytes. The scan finds all of them in
+a line of the Pile's own form, `{"text": "...", "meta": {"pile_set_name": "..."}}`, with any white space. It accepts a
+line if it has this form, is valid JSON and UTF-8 (RFC 8259, RFC 3629), and has a known label. Any other line (another
+key, another order, blank, bad) is left to the careful reader, which decodes it and reports its errors. The scan never
+decides that a line is bad, so both ways agree.
 
-Eight bytes at a time are tested for the four kinds of byte that need a look (quote, backslash, control, non-ASCII). The
-scan reaches 1.2-1.4 GB/s on one core (1.1-1.2 with texts), where decoding into objects reaches 0.7-0.9 and holds the
-GIL, which the decompressing thread needs.
+The scan tests eight bytes at a time for the four kinds of special byte (quote, backslash, control, non-ASCII). It
+reaches 1.2-1.4 GB/s on one core (1.1-1.2 with texts). Decoding into objects reaches 0.7-0.9 and holds the GIL, which
+the decompressing thread needs.
 """
 
 from __future__ import annotations
@@ -166,16 +166,16 @@ def _string(
 ) -> tuple[int, int]:
     """(place after the closing quote, UTF-8 bytes of the string that begins at `begin`), or (-1, 0) if it is bad.
 
-    It is decoded to `texts[to:]`, if that is given.
+    It is decoded into `texts[to:]`, if given.
     """
     at = begin
-    size = 0  # of what stands before `plain`, decoded
-    plain = begin  # from here to `at` all bytes mean themselves
+    size = 0  # decoded bytes before `plain`
+    plain = begin  # the bytes from here to `at` have no escapes
     while at < end:
         word_at = at >> 3
         if word_at < len(words):
             # A byte is special if one of the subtractions borrows into its high bit, or that bit is set. A borrow from
-            # a special byte may make the one above it look special too, which costs a look and no more.
+            # a special byte may make the one above it look special too; this costs only a second look.
             word = words[word_at]
             special = (
                 ((word ^ _QUOTES) - _ONES) | ((word ^ _BACKSLASHES) - _ONES) | (word - _SPACES) | word
@@ -226,7 +226,7 @@ def _string(
 
 @compiled()
 def _copy(data: Bytes, begin: int, end: int, texts: Bytes, to: int) -> None:
-    # Of unsigned places the compiler knows that they do not count from the end, and moves many bytes at a time.
+    # With unsigned places the compiler knows that none counts from the end, and moves many bytes at a time.
     source, target = np.uint64(begin), np.uint64(to)
     for i in range(np.uint64(end - begin)):
         texts[target + i] = data[source + i]
@@ -234,7 +234,7 @@ def _copy(data: Bytes, begin: int, end: int, texts: Bytes, to: int) -> None:
 
 @compiled()
 def _encode(code: int, texts: Bytes | None, to: int) -> int:
-    """How many bytes a character takes in UTF-8; they are written to `texts[to:]`, if that is given."""
+    """How many bytes a character takes in UTF-8; they are written to `texts[to:]`, if given."""
     size = 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
     if texts is not None:
         if size == 1:

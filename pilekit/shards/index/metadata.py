@@ -4,8 +4,8 @@
     pilekit.frames   `Frames`: four rows of little-endian int64, each as its differences, zstd, base64
     pilekit.sum      xxh3_64 of the two values above
 
-The sum shows damage. A forged index has a right sum, so frames are plain numbers that nothing needs to parse, their
-size is bounded before they are unpacked, and numbers that contradict each other are refused.
+The sum detects damage. A forged index may have a right sum. So frames are plain numbers that need no parser, their size
+is bounded before they are unpacked, and contradicting numbers are refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Frames:
     beginning of the file, for Parquet its row groups.
 
     offset        the stored byte where the frame begins; for Parquet the number of the row group
-    text_offset   decompressed bytes before the frame; for Parquet as its metadata tells them
+    text_offset   decompressed bytes before the frame; for Parquet as its metadata states
     line          number of the first line that begins in the frame or, if none does, in a later frame
     line_at       decompressed bytes of the frame before that line begins; the frame's size, if no line begins
     """
@@ -58,7 +58,7 @@ class Frames:
 
 
 class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What an index says of the whole shard; unknown fields, of a later pilekit of this format, are ignored."""
+    """The index's facts about the whole shard; unknown fields, from a later pilekit with this format, are ignored."""
 
     format: int
     """Version of the index's own layout."""
@@ -71,12 +71,12 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     """With `sample`, the fingerprint of the shard."""
     sample: str
     lines: Count
-    """Bad and blank lines included; document numbers are below."""
+    """Bad and blank lines included; every document number is less."""
     documents: Count
     text_bytes: Count
     """UTF-8 bytes of all texts."""
     content_bytes: Count
-    """Decompressed bytes; for Parquet as its metadata tells them."""
+    """Decompressed bytes; for Parquet as its metadata states."""
     content_hash: str
     """xxh3_128 of the decompressed bytes in hexadecimal; "" for Parquet."""
     skipped: Count
@@ -109,9 +109,9 @@ class _Version(msgspec.Struct):
 
 
 def read_metadata(values: Mapping[bytes, bytes], groups: list[int]) -> tuple[IndexHeader, Frames]:
-    """Header and frames of a file with this metadata and so many rows in each row group.
+    """Header and frames of an index with this metadata; `groups` are the rows of each row group.
 
-    Raises `LaterFormat`, or a `ValueError` or an error of msgspec or zstandard that says what is wrong.
+    Raises `LaterFormat`, or a `ValueError` or an error of msgspec or zstandard that gives the reason.
     """
     for key in (HEADER_KEY, FRAMES_KEY, SUM_KEY):
         if key not in values:
@@ -129,7 +129,7 @@ def read_metadata(values: Mapping[bytes, bytes], groups: list[int]) -> tuple[Ind
 
 def _decode_frames(text: bytes) -> Frames:
     packed = base64.b64decode(text, validate=True)
-    # A kilobyte may unpack to gigabytes; zstd enforces the size that it claims.
+    # A kilobyte may unpack to gigabytes; zstd enforces the claimed size.
     size = zstandard.frame_content_size(packed)
     if size % 32 or not 0 <= size <= 32 * MOST_FRAMES:
         raise ValueError("the size of its frames is impossible")

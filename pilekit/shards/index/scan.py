@@ -1,8 +1,8 @@
-"""`ShardScan`: read a shard once for all that its index holds.
+"""`ShardScan`: read a shard once and collect everything that its index holds.
 
-This costs little beside reading. Lines are decoded as everywhere (those of a long shard are scanned, in half the time),
-a block's texts are measured and hashed together, the decompressed bytes are hashed in the decoding thread, and one
-newline is searched for each frame. Memory is that of reading, and 32 bytes a frame.
+This takes little more time than reading. Lines are decoded (in a long shard they are scanned, in half the time), a
+block's texts are measured and hashed together, the decompressed bytes are hashed in the decoding thread, and one
+newline is searched for each frame. Memory is that of reading, plus 32 bytes a frame.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 SCANNED_FROM_BYTES = 200 << 20
-"""Loading the compiled scan takes as long as it saves on so many stored bytes."""
+"""Loading the compiled scan takes as long as it saves on this many stored bytes."""
 
 
 class ShardScan:
@@ -39,10 +39,10 @@ class ShardScan:
 
     lines           lines read so far; after damage the lines before it
     skipped         bad lines passed over so far
-    content_bytes   decompressed bytes so far; for Parquet as its metadata tells them
+    content_bytes   decompressed bytes so far; for Parquet as its metadata states
     frames          the `Frames`, at the end; of a damaged shard, as far as it was read
-    frame_of        gives the frame in which a line or row begins that was read, by its number from 0
-    row_groups      of Parquet, what the footer says of them
+    frame_of        the frame in which a line or row begins, by the number (from 0) of a line or row that was read
+    row_groups      of Parquet, from its footer
     """
 
     frames: Frames

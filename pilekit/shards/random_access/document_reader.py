@@ -3,9 +3,9 @@
     for document in read_documents("00.jsonl.zst", [5_000_000, 17]):
         print(document.subset, document.text[:80])
 
-A document costs the decoding of its frame, wherever it lies: about 1 MiB of text in a shard that `pilekit reframe`
-wrote. A shard with frames too long for memory (as released) is read once, in order, and documents that come before
-their turn wait in memory.
+Reading a document decodes only its frame: about 1 MiB of text in a shard that `pilekit reframe` wrote. A shard with
+frames too long for memory (as released) is read once, in order, and documents that are read before their turn wait in
+memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class StoredDocument(NamedTuple):
     """One document.
 
     text     its text
-    meta     the record's "meta" object; where the record has none, all its fields but the text
-    subset   its label, `(none)` where it has none
+    meta     the record's "meta" object; if the record has none, all its fields but the text
+    subset   its label, `(none)` if it has none
     number   the number of its line in the shard, from 0
     shard    the shard's name; with the number it is the document's identity
     """
@@ -81,9 +81,9 @@ class DocumentReader:
     """Reads documents of one shard; close it when done. One thread at a time may use it.
 
     index     of the shard; None: the shard is read from its beginning (Parquet needs no index)
-    held      where decoded frames are held, if several readers share that
-    advance   called with each further amount of stored bytes, where the shard is read from its beginning
-    cache     where frames of a remote shard are kept on disk (not those of Parquet)
+    held      holds the decoded frames; several readers may share it
+    advance   called with the number of further stored bytes read, if the shard is read from its beginning
+    cache     keeps frames of a remote shard on disk (not of Parquet)
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class DocumentReader:
 
         labels   only documents with these labels; lines whose ending shows another label are not parsed
 
-        `PilekitError` if a number is not that of a document: the index tells which numbers are.
+        `PilekitError` if the index has no document of a number.
         """
         if len(numbers):
             self._known(int(numbers[0]))
@@ -208,7 +208,7 @@ class DocumentReader:
 
 
 def _record(line: Line) -> object:
-    """The decoded line, or the `BadRecord` that says what is wrong with it."""
+    """The decoded line, or the `BadRecord` with the reason."""
     if not bytes(line).strip():
         return BadRecord("is blank")
     return record_of(line)

@@ -1,4 +1,4 @@
-"""A folder with frames of remote shards: each is fetched once, and read from there by any number of processes.
+"""A disk cache for frames of remote shards: each frame is fetched once and serves any number of processes.
 
     <folder>/<key>.frame    16 bytes: xxh3_128 of the rest; the stored bytes of one frame
     <folder>/size           an upper bound of the bytes that all frames take, as decimal digits
@@ -6,10 +6,10 @@
     <folder>/lock           held by the process that adds and removes
 
 A key is a hash of the shard's fingerprint and the frame's place, so a replaced shard has other keys. Readers take no
-lock: a frame that is missing, cut off or damaged is fetched. Before the bound would be passed, the least recently used
-frames go, until a tenth of the bound is free. The count can only be too high after a kill; the next look at all frames
-corrects it. No other file is touched, and no symbolic link is followed. A frame is left out while another process holds
-the lock, and on a full disk.
+lock: if a frame is missing, cut off or damaged, it is fetched. When a new frame would exceed the bound, the least
+recently used frames are removed until a tenth of the bound is free. After a kill, the count in `size` can only be too
+high; the next listing of all frames corrects it. The cache touches no other file and follows no symbolic link. A frame
+is not cached while another process holds the lock, or when the disk is full.
 
 fsspec's caches (`blockcache::`, `filecache::`, `simplecache::`) have no bound.
 """
@@ -51,7 +51,7 @@ class FrameCache:
         try:
             cache.folder.mkdir(parents=True, exist_ok=True)
             with locked(cache.folder / "lock", wait=False):
-                (cache.folder / "size").unlink(missing_ok=True)  # The count may be lost where the machine went down.
+                (cache.folder / "size").unlink(missing_ok=True)  # A crash of the machine may have lost the count.
                 cache._make_room(0)
         except (OSError, PilekitError) as error:
             if why := _reason(error):
@@ -123,7 +123,7 @@ class FrameCache:
 
 
 def _reason(error: Exception) -> str | None:
-    """Why a frame cannot be kept; None where another process holds the lock."""
+    """Why a frame cannot be kept; None if another process holds the lock."""
     cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, BlockingIOError):
         return None

@@ -15,7 +15,7 @@ HELD_BYTES = 64 << 20
 WHOLE_BYTES = 128 << 20
 """Corpora up to this size, decoded, are held whole for repeated reads."""
 BYTES_PER_LINE = 8
-"""A decoded frame also takes so much memory for the place of each line."""
+"""A decoded frame also takes this much memory for the place of each line."""
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class FrameLRU(Generic[T]):
         return self._frames[key][0]
 
     def add(self, key: Hashable, frame: T, size: int) -> None:
-        """Hold a frame of `size` bytes, and drop the least recently used frames where there are too many bytes."""
+        """Hold a frame of `size` bytes, and drop the least recently used frames if there are too many bytes."""
         self._frames[key] = (frame, size)
         self._bytes += size
         while self._bytes > (WHOLE_BYTES if self.whole else HELD_BYTES):

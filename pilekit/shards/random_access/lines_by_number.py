@@ -1,8 +1,8 @@
 """Lines of a shard by their number: from the frames that the index names, or in order from the beginning.
 
-A frame is decoded whole, compared with what the index says of it, and cut into lines. The index is believed only as far
-as decoding bears it out: a frame must have the size that the index tells, and as many lines, beginning where it says.
-A shard without an index, or with frames too long for memory (as released), is read through up to the last line wanted.
+A frame is decoded whole, compared with its entry in the index, and cut into lines. The decoded frame must have the size
+and the number of lines that the index gives, and its first line must begin where the index says. A shard without an
+index, or with frames too long for memory (as released), is read from its beginning up to the last requested line.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class LinesByNumber:
     """The lines of one shard that is not Parquet and has an index.
 
     lines   how many lines the shard has
-    held    where decoded frames are held
-    cache   where the stored bytes of a remote shard's frames are kept
+    held    holds the decoded frames
+    cache   keeps the stored bytes of a remote shard's frames
     """
 
     def __init__(self, path: str, index: ShardIndex, held: FrameLRU[FrameText], cache: FrameCache | None = None):
@@ -60,7 +60,7 @@ class LinesByNumber:
         self.lines = index.header.lines
         self._sizes = np.diff(index.frames.text_offset, append=index.header.content_bytes)
         self._first = np.append(index.frames.line, self.lines)
-        # Whatever lies between a frame and the next counts as part of the frame before.
+        # Bytes between two frames count as part of the frame before.
         self._offsets = np.append(index.frames.offset, index.header.size)
         self._file: BinaryIO | None = None
 
@@ -87,7 +87,8 @@ class LinesByNumber:
         numbers   int64 [lines], increasing, 0 <= number < lines
         hold      hold small frames too
         """
-        # A frame in which no line begins has the number of the next line: searching gives the last of equal numbers.
+        # A frame in which no line begins has the number of the next line, so the search takes the last of equal
+        # numbers.
         of_each = np.searchsorted(self.index.frames.line, numbers, side="right") - 1
         borders = np.flatnonzero(np.diff(of_each, prepend=-1, append=len(self._sizes))).tolist()
         frames = of_each[borders[:-1]].tolist()
@@ -112,7 +113,7 @@ class LinesByNumber:
         return lines
 
     def _with_rest(self, begun: bytes, frame: int) -> bytes:
-        """The line that begins so at the end of this frame, with what follows in later frames."""
+        """The line that begins with `begun` at the end of this frame, completed from later frames."""
         parts, size = [begun], len(begun)
         for following in range(frame + 1, len(self._sizes)):
             data = self._text(following).data
@@ -157,7 +158,7 @@ class LinesByNumber:
     def _read(self, frames: list[int]) -> dict[int, memoryview]:
         """The stored bytes of the first of these frames, and of neighbours that follow it, read at once.
 
-        Empty for gzip, whose text cannot be entered in the middle.
+        Empty for gzip, which cannot be decoded from the middle.
         """
         if self.index.header.storage == "gzip":
             return {}
@@ -195,7 +196,7 @@ class LinesByNumber:
         return bytes(stored) if len(stored) == self._sizes[frame] else None
 
     def _decoded_in_pieces(self, frame: int) -> bytes:
-        """The text of a frame, in pieces: gzip's, and that of a damaged frame, to name the damage."""
+        """The text of a frame, decoded in pieces: for gzip, and for a damaged frame, to name the damage."""
         pieces: Iterator[bytes] = iter(())
         if self.index.header.storage == "zstd":
             pieces = decompress_frame_at(self._opened(), int(self._offsets[frame]), number=frame)
@@ -220,10 +221,10 @@ class LinesByNumber:
 
 
 class LinesInOrder:
-    """The lines of a shard, for each request by reading from the beginning; the path `-` is standard input.
+    """The lines of a shard; each request reads from the beginning. The path `-` is standard input.
 
     lines     how many lines the shard has; None: not known
-    advance   called with each further amount of stored bytes read
+    advance   called with the number of further stored bytes read
     """
 
     def __init__(self, path: str, shown: str, lines: int | None = None, advance: Callable[[int], None] | None = None):

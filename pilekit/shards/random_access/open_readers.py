@@ -1,8 +1,8 @@
 """`OpenReaders`: documents of any shard of a corpus, with few open files and bounded memory.
 
-All shards together hold 64 MiB of decoded frames; a corpus of up to 128 MiB is held whole, as a stream reads each
-document many times. Pickling leaves files and frames behind, and after a fork each process opens its own files, because
-parent and child would move one position.
+All shards together hold 64 MiB of decoded frames. A corpus of up to 128 MiB is held whole, because a stream reads each
+document many times. Files and frames are not pickled. After a fork each process opens its own files, because parent and
+child would share one file position.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ OPEN_SHARDS = 32
 
 
 class OpenReaders:
-    """The readers of a corpus's shards; `indexes` are theirs, in their order. Threads must not share it.
+    """The readers of a corpus's shards; `indexes` has one index per shard, in order. Threads must not share it.
 
-    cache   where frames of remote shards are kept on disk
+    cache   keeps frames of remote shards on disk
     """
 
     def __init__(self, corpus: Corpus, indexes: Sequence[ShardIndex], cache: FrameCache | None = None):

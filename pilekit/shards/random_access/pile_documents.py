@@ -34,18 +34,18 @@ logger = logging.getLogger(__name__)
 class PileDocuments:
     """The documents of a corpus, by position: in the order of shards by name, and of lines in a shard.
 
-    data       a path, a glob, a URL, a list of them, or a `Corpus`, which is taken as it is: it includes val and test
-               shards, which `Corpus(path).without_held_out()` leaves out
+    data       a path, a glob, a URL, a list of them, or a `Corpus`, which is used whole, val and test shards included;
+               `Corpus(path).without_held_out()` leaves them out
     subsets    only documents of these subsets, in any spelling the manifest knows; None: all
-    manifest   what the corpus is, as `Corpus` takes it; the Pile's by default. A `Corpus` has its own
+    manifest   the manifest, as for `Corpus`; the Pile's by default. A `Corpus` has its own
 
     `documents[i]` is a `StoredDocument`, `documents[i:j]` a list of them. Uses the shards' indexes; a missing index is
     built, which reads its shard once. Bad lines are left out with a warning. Damage in a frame is a `PilekitError` when
     a document in it is asked for.
 
-    A stock `DataLoader` takes it, however it starts its workers: it can be pickled, and each process opens its own
-    files. `default_collate` joins documents whose `meta` have the same fields; others need a `collate_fn`. Threads must
-    not share it.
+    It works with a stock `DataLoader` and any way of starting workers: it can be pickled, and each process opens its
+    own files. `default_collate` joins documents whose `meta` have the same fields; others need a `collate_fn`. Threads
+    must not share it.
     """
 
     def __init__(

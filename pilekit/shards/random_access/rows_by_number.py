@@ -1,7 +1,7 @@
 """Rows of a Parquet shard by their number: only the row group of a row is decoded.
 
-Row groups take the place of frames, and the file's own footer tells where they are. A decoded row group is held where
-it fits. Its size beforehand says little: a dictionary makes gigabytes out of a kilobyte.
+Row groups take the place of frames, and the file's footer gives their places. A decoded row group is held in memory if
+it fits. Its stored size says little about the decoded size: a dictionary can turn a kilobyte into gigabytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Int64 = npt.NDArray[np.int64]
 class RowsByNumber:
     """The rows of one Parquet shard; `lines` is how many it has, `format` where they keep text and label.
 
-    all_fit   whether all row groups can be held, by what the footer says
+    all_fit   whether all row groups can be held, by the sizes in the footer
     """
 
     def __init__(self, path: str, wanted: RecordFormat, held: FrameLRU[pa.Table]):
@@ -40,7 +40,7 @@ class RowsByNumber:
         self.all_fit = all(group.total_byte_size <= HELD_BYTES for group in groups)
         self._begins = np.cumsum([0, *(group.num_rows for group in groups)])
         self.lines = int(self._begins[-1])
-        # Of a record text, label and "meta" are wanted, and all other fields where there is no "meta".
+        # A record needs text, label and "meta"; without "meta" it needs all fields.
         names = {self.format.text_field, self.format.label_path[0], "meta"}
         self._columns = sorted(names) if "meta" in self._table.schema_arrow.names else None
 
@@ -49,7 +49,7 @@ class RowsByNumber:
         self._file.close()
 
     def records(self, numbers: Int64) -> Iterator[object]:
-        """These rows, which increase, as what lines of JSON would decode to; a `BadRecord` for bad rows.
+        """These rows, by increasing number, as decoded JSON records; a `BadRecord` for each bad row.
 
         The row group is held when its last row has been taken.
         """

@@ -3,7 +3,7 @@
     lines = SelectedLines.where(index.header.lines, numbers)
     lines.numbers(0, 10)        the first ten chosen lines
 
-Line i is bit i mod 8 (lowest first) of byte i div 8, as in a keep mask, so masks are ANDed as they are. A count of the
+Line i is bit i mod 8 (lowest first) of byte i div 8, as in a keep mask, so the two are ANDed directly. A count of the
 set bits before each 512 bytes lets two binary searches find a run of chosen lines. 7 million lines take 0.9 MB. Where
 all lines are chosen there are no bits, and a rank is a line number.
 """

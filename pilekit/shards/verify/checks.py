@@ -70,12 +70,12 @@ class IndexComparison:
     """Compares an index with the shard it lies beside, by the same text_field and label_path.
 
     Call `see` with the rows of the shard, then `conclude`. An index whose fingerprint does not fit is compared too, to
-    tell from which line on the documents differ.
+    find the first line at which the documents differ.
     """
 
     def __init__(self, index: ShardIndex, now: Fingerprint, manifest: Manifest):
         self.index, self.misfit = index, misfit(index.header, now, manifest)
-        self.differs_at: int | None = None  # number of the first document that is not the same in both
+        self.differs_at: int | None = None  # number of the first document that differs
         self.text_bytes = 0
         self._parts = index.rows()
         self._rows: DocumentRows | None = None  # rows of the index that were read and not compared yet
@@ -96,10 +96,10 @@ class IndexComparison:
             rows, self._rows = _part(rows, count, None), _part(self._rows, count, None)
 
     def conclude(self, scan: ShardScan, findings: FindingList, *, whole: bool, suspect_from: int | None) -> None:
-        """Add what is wrong, at most one finding.
+        """Add a finding if the index is wrong, at most one.
 
         whole          the shard was read to its end
-        suspect_from   the number of the line from which on damage may have changed the text
+        suspect_from   the number of the first line whose text damage may have changed
         """
         if suspect_from is not None and self.differs_at is not None and self.differs_at >= suspect_from:
             self.differs_at = None
@@ -148,7 +148,7 @@ def _part(rows: DocumentRows, begin: int, end: int | None) -> DocumentRows:
 
 
 def _first_difference(here: DocumentRows, there: DocumentRows) -> int | None:
-    """The number of the first document that is not the same in both, which are equally long."""
+    """The number of the first document that differs; both are equally long."""
     places = {label: place for place, label in enumerate(here.labels)}
     codes = np.array([places.get(label, -1) for label in there.labels], dtype=np.int64)[there.codes]
     differs = (here.numbers != there.numbers) | (here.codes != codes)

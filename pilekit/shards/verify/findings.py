@@ -1,4 +1,4 @@
-"""Findings: what is wrong with shards, as data, in lists that stay short however much is wrong."""
+"""Findings: the problems of shards as data, in lists of bounded length."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pilekit.errors import visible
 
 MOST_FINDINGS = 100
-"""A shard lists so many findings of one kind, and counts the others."""
+"""A shard lists this many findings of one kind and counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem of a shard.
 
     shard     the shard's name, e.g. `train/00.jsonl`
-    problem   what is wrong and the remedy; safe to print
-    frame     number of the frame (of Parquet, the row group) from 0; None where there is none
+    problem   the problem and the remedy; safe to print
+    frame     number of the frame (of Parquet, the row group) from 0; None if there is none
     line      number of the line (of Parquet, the row) from 1; of damage, the first line that may be wrong
     byte      offset in the stored file: where the frame begins or, in plain text, the line; of damage, the first byte
               that may be wrong

@@ -1,7 +1,7 @@
-"""Frames against a seek table or an index, and after damage each frame by itself.
+"""Compare frames with a seek table or an index; after damage, check each later frame by itself.
 
-A decoder cannot resume after damage, and nothing in a frame says where the next one begins; a seek table or an index
-does. With one, every later frame is checked, and of two frames that ran into each other the first is the damaged one.
+A decoder cannot resume after damage, because a frame does not say where the next one begins. A seek table or an index
+does, so with it every later frame is checked. If two frames ran into each other, the first is the damaged one.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def known_frames(file: BinaryIO, table: SeekTable | None, index: ShardIndex | No
 
 
 def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tuple[int | None, int, str, bool]:
-    """The damage that ended reading: (frame, its first suspect byte, what is wrong, whether its lines are suspect).
+    """The damage that ended reading: (frame, its first suspect byte, the reason, whether its lines are suspect).
 
     Without frames (gzip) all lines from that byte on are suspect.
 
-    begins   where frames begin, as far as that is known, then where the last frame ends
-    read     how many frames reading came to
+    begins   where the known frames begin, then where the last frame ends
+    read     how many frames the reader reached
     lines    how many lines were read
     """
     number = damage.frame
@@ -74,7 +74,7 @@ def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: F
 
 
 def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: FindingList) -> None:
-    """Add the first frame that the seek table lists otherwise than it was read."""
+    """Add the first frame that differs from its entry in the seek table."""
     begins, texts = scan.frames.offset.tolist(), [*scan.frames.text_offset.tolist(), scan.content_bytes]
     read = [(begin, texts[number + 1] - texts[number]) for number, begin in enumerate(begins)]
     for number, (listed, found) in enumerate(zip_longest(_listed(file, table), read)):

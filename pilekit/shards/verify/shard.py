@@ -43,9 +43,9 @@ class Verdict:
     """The result for one shard.
 
     now         its fingerprint; None if it could not be read at all
-    sha256      of its stored bytes, in hexadecimal; None where it was not wanted
-    unjudged    what could not be judged: "cut" (no seek table, index or sum), "change" (no checksums, index or sum),
-                "unread" (lines after damage), "fields" (documents of an index with other fields)
+    sha256      of its stored bytes, in hexadecimal; None if it was not requested
+    unjudged    checks that were not possible: "cut" (no seek table, index or sum), "change" (no checksums, index or
+                sum), "unread" (lines after damage), "fields" (documents of an index with other fields)
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -57,10 +57,10 @@ class Verdict:
 def verify_shard(
     task: tuple[Shard, Expected | None], advance: Advance, *, manifest: Manifest, hashed: bool, ahead: bool
 ) -> Verdict:
-    """Read a shard once and say what is wrong with it.
+    """Read a shard once and list its problems.
 
-    task     the shard, and the sum that it should have, if that is known
-    hashed   take its SHA-256 even if none is expected
+    task     the shard, and its expected sum, if known
+    hashed   compute its SHA-256 even if none is expected
     ahead    decompress in a thread
     """
     (shard, expected), told = task, 0
@@ -99,7 +99,7 @@ class _BadLines(SkippedLines):
 
 
 class _ShardCheck:
-    """One shard, its findings so far, and what they are compared with."""
+    """One shard, its findings so far, and the index and seek table that it is compared with."""
 
     def __init__(self, shard: Shard, now: Fingerprint, manifest: Manifest, expected: Expected | None, hashed: bool):
         self.shard, self.now, self.manifest, self.expected = shard, now, manifest, expected
@@ -142,7 +142,7 @@ class _ShardCheck:
         except PilekitError as stopped:
             # Reading may have stopped in a seek table that is known to be wrong, after all frames.
             error = None if self._is_in_table(stopped.__cause__) else stopped
-        suspect = None  # The number of the line from which on the text may be wrong although it was read.
+        suspect = None  # The number of the first line whose text may be wrong although it was read.
         if error is not None:
             suspect = self._locate(error)
         elif self.table is not None:
@@ -204,7 +204,7 @@ class _ShardCheck:
     def _locate(self, error: PilekitError) -> int | None:
         """Add the damage that ended reading, and check the frames after it.
 
-        Returns the number of the line from which on the text that was read may be wrong; None if it is right.
+        Returns the number of the first line whose text may be wrong although it was read; None if all text is right.
         """
         damage, scan = error.__cause__, self.scan
         line = scan.lines + 1
@@ -287,7 +287,7 @@ class _ShardCheck:
         return found
 
     def _unguarded(self) -> tuple[str, ...]:
-        """The damage that would not have been noticed in a shard that was read to its end, without index and sum."""
+        """The kinds of damage that go unnoticed when the shard is read to its end without index and sum."""
         cut, change = self.storage != "parquet" and self.table is None, self.storage == "plain"
         if self.storage in ("zstd", "parquet") and len(self.scan.frames):
             with open_stored(self.shard.path, scattered=True)[0] as file:
@@ -303,5 +303,5 @@ class _ShardCheck:
 
 
 def _without_place(error: Exception, shard: Shard) -> str:
-    """The error's message without the place, which the finding has in fields of its own."""
+    """The error's message without the place, because the finding has fields for it."""
     return re.sub(rf"\A{re.escape(visible(shard.path))}(, (line|row) [\d,]+)?: ", "", visible(str(error)))

@@ -1,7 +1,7 @@
-"""`verify_corpus`: what is wrong with the shards of a corpus, and where.
+"""`verify_corpus`: the problems of a corpus's shards, each with its place.
 
-Every shard is read once (shard.py), several shards at a time. Notes say what could not be judged because sums or
-checksums are missing.
+Every shard is read once (shard.py), several shards at a time. Notes name the checks that were not possible because sums
+or checksums are missing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pilekit.shards.verify.shard import Expected, Verdict, verify_shard
 class Verification:
     """The result of `verify_corpus`.
 
-    findings       all that is wrong, in the order of the shards
-    notes          what could not be judged, and what else was done; safe to print
+    findings       all problems, in the order of the shards
+    notes          checks that were not possible, and other remarks; safe to print
     shards         how many shards were verified
     stored_bytes   of the shards that could be read
     """
@@ -78,16 +78,16 @@ def verify_corpus(
 ) -> Verification:
     """Verify all shards of a corpus.
 
-    corpus              a `Corpus`, or what makes one: a path, glob or URL, or several
+    corpus              a `Corpus`, or one or several paths, globs or URLs
     sums                a file of SHA-256 sums (path or URL), with names below the corpus root; None: `SHA256SUMS` or
                         `SHA256SUMS.txt` in that root, if there is one
     write_sums          write such a file there, if nothing is wrong; lines for other files are kept
-    use_manifest_sums   the manifest's sums are for this corpus; else only for files of exactly the listed size
-    whole               a listed file that is not there is a finding; None: if `corpus` is the path of a folder
+    use_manifest_sums   apply the manifest's sums to all files; else only to files of exactly the listed size
+    whole               a listed file that is missing is a finding; None: if `corpus` is the path of a folder
     jobs                shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    advance             called with each further amount of stored bytes that is done
+    advance             called with the number of stored bytes done since the last call
 
-    What is wrong with shards is in the result. A wrong sums file, and a named one that is missing, is a `PilekitError`.
+    Problems of shards are in the result. A bad sums file, or a named sums file that is missing, is a `PilekitError`.
     """
     if not isinstance(corpus, Corpus):
         source, corpus = corpus, Corpus(corpus)
@@ -178,7 +178,7 @@ def _expected(
 
 
 def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Finding]:
-    """A finding for each listed file that is not there."""
+    """A finding for each listed file that is missing."""
     others = set(listed) - {stored_name(shard) for shard in corpus.shards}
     if is_url(corpus.root):
         gone = [name for name in others if looks_like_shard(name)]  # Only shards were searched for.
@@ -192,7 +192,7 @@ def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Fin
 
 
 def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, listed: dict[str, str]) -> list[str]:
-    """What could not be judged, a line for each kind."""
+    """The checks that were not possible, a line for each kind."""
     shards: dict[str, list[str]] = defaultdict(list)
     for shard in corpus.shards:
         verdict = verdicts[shard.name]

@@ -100,7 +100,7 @@ def reframe_corpus(
     frame_bytes   the least text in a frame: a frame ends with the line that reaches it
     level         zstd compression level
     jobs          the number of processes; None: the usable CPUs, or fewer for a small corpus
-    advance       called with each further amount of the input's stored bytes that is done
+    advance       called with the number of the input's stored bytes done since the last call
 
     Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
     standard input, or lies in `out`, and for output that cannot be written or does not read back.
