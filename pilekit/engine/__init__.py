@@ -1,6 +1,6 @@
-"""Where work runs: on many shards in local processes, later on a cluster behind the same two calls; in ranks of a job.
+"""Where work runs: `local.py` maps a function over shards in local processes, `ranks.py` joins the ranks of a job.
 
-ranks.py, which imports torch, is imported by those who need it.
+ranks.py imports torch, so it is imported only where it is needed.
 """
 
 from __future__ import annotations

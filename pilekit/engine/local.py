@@ -89,7 +89,7 @@ def imap_shards(
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
 ) -> Iterator[R]:
-    """Like `map_shards`, but yields each result as soon as it is its turn, in the order of the items.
+    """Like `map_shards`, but yields each result as soon as it and all earlier results are there.
 
     At most two results per job are held. Nothing is yielded after a failed item. The failure is raised at the end.
     """
@@ -199,7 +199,7 @@ def _start(workers: list[_Worker], jobs: int, module: str, needs_main: bool) -> 
     context: Any = get_context(START_METHOD)
     if module.startswith("pilekit."):  # Imports of other modules may start threads. A running server stays as it is.
         context.set_forkserver_preload([module])
-    atexit.unregister(_stop_server)  # once, however many calls there are
+    atexit.unregister(_stop_server)  # registered once for all calls
     atexit.register(_stop_server, os.getpid())
     resource_tracker.ensure_running()  # Started later, by the first child, it would unblock interrupts.
     with _starting(needs_main):
@@ -258,7 +258,7 @@ def _stop(workers: list[_Worker]) -> None:
 def _stop_server(owner: int) -> None:
     """Stop the server at the end of the process `owner`, and wait for it, so that its CPU time counts as a child's."""
     server: Any = forkserver._forkserver
-    if os.getpid() == owner:  # Not in a process that was forked from it.
+    if os.getpid() == owner:  # Not in a process that was forked from `owner`.
         with suppress(Exception):
             # Closing its pipe may not be enough: a forked process may hold it open.
             os.kill(server._forkserver_pid, signal.SIGTERM)

@@ -37,7 +37,7 @@ from pilekit.errors import PilekitError, ToldElsewhere, visible
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others before it gives them up for dead."""
+"""The time a rank waits for the others before it considers them dead."""
 
 _SIGNS_OF_LOSS = ("gloo/", "Connection closed", "Connection reset", "Connection refused", "Broken pipe", "Timed out")
 """Gloo's errors for a closed connection; they have no type of their own."""

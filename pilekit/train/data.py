@@ -20,10 +20,10 @@ from pilekit.train.config import TrainConfig, check_world, world_sizes
 def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileStream:
     """The stream of a config, at its beginning; `.tokenizer` is the config's, or that of `model.path`.
 
-    A batch is this rank's share of an optimizer step. torch.distributed knows the rank; with `world_size`, the stream
-    is that of the first of so many ranks, of a run that is only planned. Val and test shards are left out with a
-    warning. A PilekitError names the field that is wrong. Missing indexes are built, so on a shared disk one rank
-    should come first.
+    A batch is this rank's share of an optimizer step. torch.distributed knows the rank; with `world_size`, the run is
+    only planned, and the stream is that of its first rank. Val and test shards are left out with a warning. A
+    PilekitError names the field that is wrong. Missing indexes are built, so on a shared disk one rank should come
+    first.
     """
     data = config.data
     rank, ranks = rank_of_world(0 if world_size is not None else None, world_size)

@@ -190,7 +190,7 @@ def activation_bytes(
     blocks, tokens = blocks_of(model), rows * seq_len
     trunk, mask = _kept_by_trunk(model, rows, seq_len, objective), 0
     if attention == "document" or objective == "mlm":
-        mask = tokens * seq_len  # one mask for all blocks, of which each block keeps a copy in `dtype`
+        mask = tokens * seq_len  # one mask for all blocks; each block keeps a copy in `dtype`
         trunk += len(blocks) * mask * dtype.itemsize
     head = head_bytes(model, rows * (seq_len - 1) if objective == "clm" else round(CHOSEN * tokens), dtype)
     if recomputed == "none" or not blocks:
@@ -215,7 +215,7 @@ def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
 
 
 def _kept_by_trunk(model: PreTrainedModel, rows: int, seq_len: int, objective: Objective) -> int:
-    """Bytes that autograd keeps of the trunk's forward pass, without parameters and buffers."""
+    """Bytes that autograd keeps from the trunk's forward pass, without parameters and buffers."""
     storages: dict[int, int] = {}
     own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
 

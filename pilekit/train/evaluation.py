@@ -78,7 +78,7 @@ def evaluate(
     """`score_corpus` of the engine's model; all ranks take part and get the same figures.
 
     max_length   tokens in a window; None: as many as the model has positions
-    limit        only the first so many documents of each subset; None: all
+    limit        only this many documents of each subset, from the first; None: all
     on_error     how to treat a bad line: see `bits_per_byte`
 
     Training continues afterwards unchanged: no weight, gradient or random number is touched. Raises PilekitError on all

@@ -215,7 +215,7 @@ class Trainer:
         return batch, targets, tokens
 
     def _learning_rate(self, updates: int) -> float:
-        """The learning rate after so many updates of the weights; skipped steps do not count."""
+        """The learning rate after this many updates of the weights; skipped steps do not count."""
         config = self.config
         return learning_rate(updates, steps=config.steps, lr=config.optimizer.lr, schedule=config.schedule)
 

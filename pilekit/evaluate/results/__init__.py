@@ -1,5 +1,5 @@
-"""Records of scored documents, on disk (`result_folder.py`) and in memory (`records.py`), and what is made of them.
+"""Records of scored documents, in memory (`records.py`) and on disk (`result_folder.py`), and their figures.
 
-`tabulate.py` makes the figures of a `result.py` from records, with `intervals.py`, the `paper.py`'s variant and
-`published.py` figures beside them; `compare.py` compares results.
+`tabulate.py` turns records into a result (`result.py`), with intervals (`intervals.py`), the paper's variant
+(`paper.py`) and published figures (`published.py`). `compare.py` compares results.
 """

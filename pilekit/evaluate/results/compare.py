@@ -3,10 +3,10 @@
     results -> the documents that all of them scored -> sums per subset and over all, and of resampled documents
 
 The intervals of two figures say little about their difference: most of an interval comes from which documents are hard,
-and that is the same for both models. So documents are paired by their identity (shard name, number, hash of the text),
-and pairs are resampled: one draw of documents gives the sums of every model, and the interval is that of the difference
-of these sums. Where models err alike it is many times narrower than the two intervals. Each further model is compared
-with the first, and all on the same documents.
+and these are the same for both models. So documents are paired by their identity (shard name, number, hash of the
+text), and pairs are resampled: one draw of documents gives the sums of every model, and the interval is that of the
+difference. If models err alike, it is many times narrower than the two intervals. Each further model is compared with
+the first, all on the same documents.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 ROUNDING = 1e-6
-"""The relative difference that two scorings of one model may have: other batches round a sum in float32 otherwise."""
+"""The relative difference that two scorings of one model may have: batches change how float32 sums are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Two models on the same documents.
 
-    documents    those that all models compared have scored, and their UTF-8 `bytes`
-    bpb          bits per byte of the first model and of the other, on these documents; None where there is no byte
-    difference   the other's less the first's: below 0 the other is better
+    documents    number of documents that all compared models have scored, and their UTF-8 `bytes`
+    bpb          bits per byte of the first model and of the other, on these documents; None if they have no byte
+    difference   the other's minus the first's: below 0 the other is better
     interval     95 % interval of the difference; None with fewer than two documents
     """
 
@@ -52,12 +52,12 @@ class Difference:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether documents are so few (under 100) that intervals are too narrow."""
+        """Whether there are under 100 documents, so that intervals are too narrow."""
         return self.documents < APPROXIMATE_BELOW
 
     @property
     def sign(self) -> int:
-        """-1 or 1 where the interval is below 0 (the other model is better) or above, beyond rounding; else 0."""
+        """-1 if the interval is below 0 (the other model is better), 1 if it is above, both beyond rounding; else 0."""
         if self.interval is None or self.bpb is None:
             return 0
         low, high = self.interval
@@ -78,7 +78,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A further model against the first: over all documents, pooled, and per subset, in the first result's order."""
+    """A further model against the first: pooled over all documents, and per subset in the first result's order."""
 
     overall: Difference
     subsets: dict[str, Difference]
@@ -89,10 +89,10 @@ class Comparison:
     """The result of `compare`.
 
     kind       "causal" or "masked"
-    models     the name of each: its path or letter, and the folder of its result if that was given
+    models     the name of each model: its path or letter, and the folder of its result if given
     against    the second model against the first, the third against the first, ...
-    left_out   how many documents of each were not scored by all others
-    cautions   differences between the protocols that move figures of equal models too, a sentence each
+    left_out   number of each model's documents that not all others scored
+    cautions   differences between the protocols that would change even equal models' figures, a sentence each
     """
 
     kind: str
@@ -102,9 +102,9 @@ class Comparison:
     cautions: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Of two models `{"subsets": {name: {"difference", "interval", ...}}, "overall": {...}}`.
+        """For two models `{"subsets": {name: {"difference", "interval", ...}}, "overall": {...}}`.
 
-        `overall` also has "models", "left_out" and "cautions". Of more models it is `{"comparisons": [...]}`, with the
+        `overall` also has "models", "left_out" and "cautions". For more models it is `{"comparisons": [...]}`, with the
         same for each further model against the first.
         """
         pairs = [
@@ -132,11 +132,11 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     """Compare each further model with the first, on the documents that all of them scored.
 
     results   of two models or more, or of one model by several protocols
-    folders   where each result is stored, to be named beside its model; None: not named
+    folders   where each result is stored, named beside its model; None: not named
 
-    Tokenizers may differ: the bytes are the same. A warning tells of each difference between the protocols that moves
-    figures. PilekitError for fewer than two results, for one without records, for causal models beside masked ones, and
-    if there is no document that all scored.
+    Tokenizers may differ, because bytes are counted. Each difference between the protocols that changes figures is a
+    warning. PilekitError for fewer than two results, for a result without records, for causal models beside masked
+    models, and if no document was scored by all.
     """
     protocols = [result.protocol for result in results]
     models = tuple(
@@ -177,7 +177,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 
 def common_rows(records: Sequence[Records]) -> npt.NDArray[np.int64]:
-    """int64 [results, documents]: the rows in each of the documents that all have, in the order of the first."""
+    """int64 [results, documents]: each result's rows of the common documents, in the first result's order."""
     rows_of = [
         {identity: row for row, identity in enumerate(zip(names, one.number.tolist(), one.text.tolist(), strict=True))}
         for one in records
@@ -188,7 +188,7 @@ def common_rows(records: Sequence[Records]) -> npt.NDArray[np.int64]:
 
 
 def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
-    """A sentence for each difference between the first protocol and another that moves figures of equal models."""
+    """A sentence for each difference from the first protocol that would change even equal models' figures."""
     found = []
     for letter, other in zip(LETTERS[1:], protocols[1:], strict=False):
         both = (protocols[0], other)
@@ -254,7 +254,7 @@ def _around(template: dict[str, Any] | None, *, ids: bool) -> str:
 
 
 def left_out_text(left_out: Sequence[int]) -> str:
-    """How many documents of each result were not compared."""
+    """A sentence on the documents of each result that were not compared."""
     counts = ", ".join(f"{count:,} of {letter}" for letter, count in zip(LETTERS, left_out, strict=False) if count)
     return f"left out: {counts}"
 
@@ -270,7 +270,7 @@ def _differences(records: Sequence[Records], rows: npt.NDArray[np.int64]) -> tup
 
 
 def _of(columns: npt.NDArray[np.float64]) -> list[Difference]:
-    """Each further model against the first; `columns` float64 [documents, 1 + models]: bytes, then each one's nats."""
+    """Each further model against the first; `columns` float64 [documents, 1 + models]: bytes, then nats."""
     total, *nats = (math.fsum(column) for column in columns.T.tolist())
     size, documents = int(total), len(columns)
     if not size:

@@ -1,9 +1,9 @@
 """Intervals of figures that are ratios of sums over documents, by resampling documents.
 
-The documents that were scored are a sample. Drawing as many from it, with replacement, and computing the figure again
-gives a figure that another sample might have given; the middle 95 % of 1,000 such figures are the interval (the
-percentile bootstrap). Documents are drawn, not tokens, because tokens of one document are not independent. Numerator
-and denominator of a ratio come from the same draws, and so do two models' sums where they are compared.
+The scored documents are a sample. As many documents are drawn from it, with replacement, and the figure is computed
+for them. The middle 95 % of 1,000 such figures are the interval (the percentile bootstrap). Documents are drawn, not
+tokens, because tokens of one document are not independent. Numerator and denominator of a ratio come from the same
+draws, and so do the sums of compared models.
 
 Draws come from a counter (SplitMix64: draw i of replicate r is a hash of seed, r and i), and sums are taken in the
 order of the documents. So an interval is the same to the last bit on every machine. The kernel first counts how often
@@ -25,18 +25,18 @@ Float64 = npt.NDArray[np.float64]
 
 
 METHOD = {"method": "percentile bootstrap over documents", "level": LEVEL, "replicates": REPLICATES, "seed": SEED}
-"""How intervals are made, for the protocol."""
+"""The method of the intervals, for the protocol."""
 
 
 def resampled_sums(columns: Float64, *, seed: int = SEED, replicates: int = REPLICATES) -> Float64:
     """The sums of each column over samples of the documents, each as many as there are, drawn with replacement.
 
-    columns      float64 [documents, columns]: what is summed, a row per document
+    columns      float64 [documents, columns]: the values to sum, a row per document
     seed         any whole number; the same gives the same draws
-    replicates   how many samples
+    replicates   number of samples
 
-    Returns float64 [replicates, columns]. All columns of a replicate are sums over the same draws. Each document is as
-    likely as another to documents / 2^32.
+    Returns float64 [replicates, columns]. All columns of a replicate are sums over the same draws. All documents are
+    equally likely, to within documents / 2^32.
     """
     rows = np.ascontiguousarray(columns, dtype=np.float64)
     sums = np.zeros((replicates, rows.shape[1]))
@@ -48,7 +48,7 @@ def resampled_sums(columns: Float64, *, seed: int = SEED, replicates: int = REPL
 def interval(values: Float64, level: float = LEVEL) -> tuple[float, float] | None:
     """The middle `level` of the resampled figures that are finite (a sample without a byte has none).
 
-    None if fewer than half are finite.
+    None if fewer than half of them are finite.
     """
     finite = values[np.isfinite(values)]
     if 2 * len(finite) < len(values) or not len(finite):

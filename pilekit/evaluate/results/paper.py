@@ -20,7 +20,7 @@ from pilekit.corpus import Manifest
 from pilekit.evaluate.results.records import Records
 
 FAR = 0.1
-"""Tokens per byte further from the constants than this are those of another tokenizer than GPT-2's."""
+"""If tokens per byte differ more than this from the constants, the tokenizer is not GPT-2's."""
 
 
 def bytes_of_tokens(tokens: int, subset: str, manifest: Manifest) -> float:

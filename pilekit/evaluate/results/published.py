@@ -1,10 +1,11 @@
-"""Published figures that may stand beside the ones at hand, and the warnings about a result's data.
+"""Published figures that may be shown beside a result, and the warnings about a result's data.
 
-A number beside a number is read as a comparison. So published figures are shown only beside a causal model, disjoint
-windows (`context_len` 1), and documents of the Pile's val or test. Those are recognised by the names of their shards
-and by the labels in them, scored or not: those of the 22 subsets, all of them and no others. The paper's variant with
-another tokenizer than GPT-2's is shown alone too. If the shards are named val or test and nothing is shown, half a line
-says why. The protocols still differ: the manifest says where and how each figure was measured.
+Readers compare two numbers that stand side by side. So published figures are shown only for a causal model, disjoint
+windows (`context_len` 1), and documents of the Pile's val or test. The names of the shards, and the labels of their
+documents, scored or not, identify val and test: the labels must be the 22 subsets, all of them and no others. The
+paper's variant with another tokenizer than GPT-2's gets no published figures. If the shards are named val or test and
+no figure is shown, half a line says why. The protocols still differ: the manifest says where and how each figure was
+measured.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _WITHOUT_FIVE = "pile-uncopyrighted"
 class PublishedColumn:
     """The published bits per byte of one model.
 
-    model, overall, subsets   its name and figures; None where no overall figure is published, or not all subsets are
-                              there to be compared with it; {} where only the overall figure is published
-    split                     "val" or "test": where it was measured
+    model, overall, subsets   its name and figures; `overall` is None if no overall figure is published, or if the
+                              result lacks a subset; `subsets` is {} if only the overall figure is published
+    split                     "val" or "test": the data it was measured on
     measured_on, source       the data exactly, and whose figures they are
-    is_secondary              whether they were read in a copy
+    is_secondary              whether they come from a copy of the source
     """
 
     model: str
@@ -43,11 +44,11 @@ class PublishedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Published figures that may stand beside a result.
+    """Published figures that may be shown beside a result.
 
     columns   models with figures per subset; in the manifest's order
     overall   models with an overall figure alone, measured on the same split
-    differs   what differs in protocol, in a sentence or two
+    differs   the differences in protocol, in a sentence or two
     """
 
     columns: tuple[PublishedColumn, ...]
@@ -61,7 +62,7 @@ class Published:
 
 
 def published_beside(records: Records, protocol: dict[str, Any], manifest: Manifest) -> Published | None:
-    """The published figures that may stand beside those of `records`; None where none may."""
+    """The published figures that may be shown beside those of `records`; None if none may."""
     split = _split(records, protocol, manifest)
     if split is None or why_withheld(records, protocol, manifest) is not None:
         return None
@@ -85,7 +86,7 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
         )
         if result.subsets and result.certainty == "verified":
             notes[f"{result.title} of {result.source}, on {result.measured_on}. {result.note}".strip()] = None
-    # A published overall figure is of all 22 subsets, so it is not shown beside one of some of them.
+    # A published overall figure covers all 22 subsets, so it is not shown beside a figure of only some of them.
     whole = len(_labels(records)) == len(pile.subsets)
     columns = [column if whole else replace(column, overall=None) for column in found.values() if column.subsets]
     overall = [column for column in found.values() if whole and not column.subsets and column.split in split]
@@ -98,9 +99,9 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
 
 
 def why_withheld(records: Records, protocol: dict[str, Any], manifest: Manifest) -> str | None:
-    """Why no published figures stand beside a causal model's on shards named val or test; None where some do.
+    """Why a causal model on shards named val or test has no published figures beside it; None if it has.
 
-    None also where nobody would look for them: on other shards, and where the manifest's subsets are not the Pile's.
+    Also None if nobody would expect them: on other shards, and if the manifest's subsets are not the Pile's.
     """
     if _split(records, protocol, manifest) is None:
         return None
@@ -119,7 +120,7 @@ def why_withheld(records: Records, protocol: dict[str, Any], manifest: Manifest)
 
 
 def warnings_on(records: Records, protocol: dict[str, Any], manifest: Manifest) -> tuple[str, ...]:
-    """What a reader must know: nothing scored, subsets of the Pile left out, constants that do not fit."""
+    """Warnings for the reader: nothing scored, subsets of the Pile left out, constants that do not fit."""
     found = []
     if not records.bytes.any():
         documents = "1 document" if len(records) == 1 else f"{len(records):,} documents"

@@ -1,7 +1,7 @@
 """Records: a row for each scored document, in columns. All figures are computed from them.
 
 A document's identity is its shard's name, its number there, and the hash of its text. Records are in the order of the
-corpus, so neither the order of scoring nor the number of ranks has a part in the figures.
+corpus, so figures depend neither on the order of scoring nor on the number of ranks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COLUMNS = {
 class Records:
     """Scored documents as parallel columns, by their shard's place in the corpus, then by number.
 
-    shards    names, in the order of the corpus; also of those without a document
+    shards    names, in the order of the corpus, including shards without a document
     subsets   names, in the manifest's order, then others in the order of their first documents
     shard     int32 [documents]: index into `shards`
     number    int64 [documents]: number in the shard
@@ -75,8 +75,8 @@ class Records:
     def of(cls, documents: Iterable[ScoredDocument], shards: Sequence[str], manifest: Manifest) -> Records:
         """The records of `documents`, given in any order, of a corpus with these shards.
 
-        Equal records of one document become one, with a warning. PilekitError for a document of another shard, and
-        where two records of one document differ.
+        Equal records of one document become one, with a warning. PilekitError for a document of another shard, and if
+        two records of one document differ.
         """
         places = {name: place for place, name in enumerate(shards)}
         found: dict[tuple[int, int], ScoredDocument] = {}

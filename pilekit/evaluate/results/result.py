@@ -1,8 +1,8 @@
 """The figures of an evaluation, and the protocol that they depend on.
 
-Documents, bytes, tokens and nats are summed over documents, and bits per byte is nll / (ln 2 * bytes): every byte
-counts alike, whatever document it is in. Every figure has an interval: documents are a sample of the text that a model
-may be asked to predict, and another sample would have given another figure.
+Bytes, tokens and nats are summed over documents, and bits per byte is nll / (ln 2 * bytes): every byte counts alike,
+whatever its document. Every figure has an interval, because documents are a sample of all text, and another sample
+would have given another figure.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ APPROXIMATE_BELOW = 100
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The sums over some documents, and the figures that follow from them.
+    """Sums over some documents, and the figures computed from them.
 
-    documents     documents, empty ones counted
+    documents     number of documents, empty documents included
     bytes         UTF-8 bytes of their raw text
     tokens        tokens predicted; without a prefix, a document's first token is not
     nll           sum of their negative log-likelihoods in nats
-    interval      95 % interval of `bpb`; None with fewer than two documents, or no byte
-    paper_bytes   the paper's variant: the bytes that `tokens` stand for by its fixed constant, which replace `bytes`;
-                  0.0 where no constant is published. None: bytes are counted
+    interval      95 % interval of `bpb`; None for fewer than two documents, or without a byte
+    paper_bytes   in the paper's variant, replaces `bytes`: `tokens` divided by the paper's constant; 0.0 if no constant
+                  is published. None: bytes are counted
     """
 
     documents: int = 0
@@ -47,28 +47,28 @@ class Score:
 
     @property
     def bpb(self) -> float | None:
-        """Bits per byte; None where there is no byte, or no token was predicted."""
+        """Bits per byte; None if there is no byte, or no token was predicted."""
         divisor = self.bytes if self.paper_bytes is None else self.paper_bytes
         return self.nll / (math.log(2) * divisor) if divisor and self.tokens else None
 
     @property
     def byte_perplexity(self) -> float | None:
-        """2 ** bpb; None where there is no such number."""
+        """2 ** bpb; None if there is no such number."""
         return None if self.bpb is None or self.bpb >= 1024 else 2.0**self.bpb
 
     @property
     def tokens_per_byte(self) -> float | None:
-        """Tokens predicted per byte of raw text; None where there is no byte."""
+        """Tokens predicted per byte of raw text; None if there is no byte."""
         return self.tokens / self.bytes if self.bytes else None
 
     @property
     def nats_per_token(self) -> float | None:
-        """The mean negative log-likelihood of a token; None where there is no token."""
+        """The mean negative log-likelihood of a token; None if there is no token."""
         return self.nll / self.tokens if self.tokens else None
 
     @property
     def is_approximate(self) -> bool:
-        """Whether documents are so few that the interval may be too narrow: under 100."""
+        """Whether there are under 100 documents, so that the interval may be too narrow."""
         return self.documents < APPROXIMATE_BELOW
 
     def to_dict(self, key: str = "bpb") -> dict[str, Any]:

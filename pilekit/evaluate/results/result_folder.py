@@ -5,12 +5,12 @@
         records/KEY/records.RANK.jsonl  a line per document, appended as soon as the document is scored
 
 KEY is a hash of the model and of the part of the protocol that a record depends on (`record_key`). Records under one
-KEY belong in one table, whichever ranks and runs made them; other models and protocols have folders of their own. The
+KEY form one table, whichever ranks and runs made them; other models and protocols have folders of their own. The
 figures are a function of the records alone, so `read_result` computes them again.
 
 A kill or a full disk can tear the last line of a file. A torn line has no newline: it is ignored, and cut off when the
 file is opened again, so its document is scored again. Every other line has a checksum, so that no changed digit becomes
-a wrong figure. One run holds the folder at a time, by a lock, and each rank its own file.
+a wrong figure. A run locks the folder, and each rank locks its own file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _decoder = msgspec.json.Decoder(ScoredDocument)
 
 
 def record_line(document: ScoredDocument) -> bytes:
-    """The line of a document with its checksum and the newline; a float comes back to the last bit."""
+    """The line of a document, with its checksum and the newline; floats are read back exactly."""
     start = msgspec.json.encode(document)[:-1] + b',"check":"'
     return start + xxhash.xxh3_64_hexdigest(start + b'"}').encode() + b'"}\n'
 
@@ -60,8 +60,8 @@ def read_line(line: bytes) -> ScoredDocument:
 def record_key(protocol: dict[str, Any]) -> str:
     """A hash (32 hexadecimal digits) of the model and the protocol, as far as the record of a document depends on it.
 
-    All records under one key may stand in one table. The name and place of the model, and the figures that are made of
-    the records, are no part of the key.
+    All records under one key may form one table. The key does not depend on the model's path, or on fields
+    about the figures computed from records.
     """
     of = {name: value for name, value in protocol.items() if name not in _NO_PART_OF_KEY}
     of["model"] = {name: value for name, value in protocol["model"].items() if name != "path"}
@@ -70,7 +70,7 @@ def record_key(protocol: dict[str, Any]) -> str:
 
 
 def records_folder(out: str | Path, key: str) -> Path:
-    """Where the folder `out` has the records of `key`."""
+    """The folder for the records of `key` in the folder `out`."""
     return Path(out) / RECORDS / key
 
 
@@ -78,7 +78,7 @@ def records_folder(out: str | Path, key: str) -> Path:
 def record_file(path: Path) -> Iterator[Callable[[ScoredDocument], ScoredDocument]]:
     """Lock the file of a rank, cut off a torn last line, and yield a function that appends a document and returns it.
 
-    PilekitError where the file cannot be written.
+    PilekitError if the file cannot be written.
     """
     with locked(path.with_name(f".{path.name}.lock"), wait=False):
         with _writing(path):
@@ -114,7 +114,7 @@ def _writing(path: Path) -> Iterator[None]:
 def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: Manifest) -> Iterator[Records]:
     """Lock the folder of a run until the block ends, and yield the records of `key`.
 
-    PilekitError where another process holds it, where it cannot be written, and where it is no folder for results.
+    PilekitError if another process holds the folder, if it cannot be written, or if it is no folder for results.
     """
     check_out(out)
     folder = records_folder(out, key)
@@ -127,7 +127,7 @@ def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: M
 
 
 def check_out(out: str | Path) -> None:
-    """PilekitError where `out` is no folder for results: where it holds a model, or its records/ is a file."""
+    """PilekitError if `out` is no folder for results: if it holds a model, or if its records/ is a file."""
     if os.path.lexists(Path(out) / "config.json"):
         raise PilekitError(f"{visible(str(out))}: holds a model (config.json); give --out a folder of its own")
     folder = Path(out) / RECORDS
@@ -138,7 +138,7 @@ def check_out(out: str | Path) -> None:
 def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records:
     """The records of all ranks and runs in the folder, perhaps none; `shards` are the names in the corpus.
 
-    PilekitError for a damaged line, for a record of another shard, and where two records of one document differ.
+    PilekitError for a damaged line, for a record of another shard, and if two records of one document differ.
     """
 
     def documents() -> Iterator[ScoredDocument]:

@@ -2,10 +2,10 @@
 
 The same records give the same figures to the last bit, on any machine; sums are exact (`fsum`).
 
-There are two overall figures, for two questions. Pooled: what does a byte of the documents that were read cost? Its
-interval draws from all documents alike. Weighted: what does a byte of the corpus cost? The subsets' figures count by
-their shares of the mixture, however much was read of each; its interval draws from each subset on its own, as the
-mixture is not random.
+There are two overall figures, for two questions. Pooled: what does a byte of the scored documents cost? Its interval
+draws from all documents alike. Weighted: what does a byte of the corpus cost? Each subset's figure counts by the
+subset's share of the mixture, however much of it was scored. Its interval draws from each subset separately, because
+the mixture is not random.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Float64 = npt.NDArray[np.float64]
 def tabulate(records: Records, protocol: dict[str, Any], manifest: Manifest) -> BitsPerByte:
     """The figures of `records`: per subset, pooled over all, and weighted by the manifest's mixture.
 
-    protocol   how they were scored; the result's protocol also says how intervals were made
+    protocol   how the documents were scored; the result's protocol also says how intervals were made
     manifest   its order of subsets, weights, constants of the paper, and published figures
     """
     in_paper = bool(protocol["paper"])
@@ -68,7 +68,7 @@ def _sums(records: Records) -> Score:
 
 
 def _with_interval(sums: Score, paper_bytes: float | None, records: Records, seed: int) -> tuple[Score, Float64 | None]:
-    """The score with its interval, and the resampled bits per byte that it is made of, if any.
+    """The score with its interval, and the resampled bits per byte behind the interval, if any.
 
     In the paper's variant the divisor is proportional to the tokens, so tokens are resampled.
     """
@@ -106,5 +106,5 @@ def _weighted(scores: dict[str, Score], drawn: dict[str, Float64 | None], manife
 
 
 def _seed(subset: str) -> int:
-    """A seed for each subset, so that the draws of one subset are independent of another's."""
+    """A seed for each subset, so that the draws of subsets are independent."""
     return SEED + (zlib.crc32(subset.encode(errors="surrogatepass")) + 1 << 32)

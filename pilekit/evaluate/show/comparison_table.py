@@ -1,7 +1,8 @@
 """The table of `pilekit bpb --compare`: a row per subset, the total last, and below it a verdict in words.
 
-It fits into 80 columns. In fewer, documents are rounded and left out, then the models' own figures; the difference, its
-interval and its marks always stay. Each further model has a table against the first.
+It fits into 80 columns. In a narrower terminal, document counts are rounded and then dropped, and after them the
+models' own figures. The difference, its interval and its marks always stay. Each further model has its own table
+against the first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def comparison_table(comparison: Comparison, width: int) -> RenderableType:
 
 
 def differences_table(against: Against, letter: str) -> FittedTable[_Row]:
-    """The model called `letter` against A, which notebooks show."""
+    """The model called `letter` against A, as notebooks show it."""
 
     def own(which: int, title: str) -> Column[_Row]:
         return Column(title, lambda row: DASH if row[1].bpb is None else f"{row[1].bpb[which]:.4f}")
@@ -78,7 +79,7 @@ def _marks(one: Difference) -> str:
 
 
 def _notes(comparison: Comparison) -> list[tuple[str, str]]:
-    """Which model is which, what the marks mean, and what to mind."""
+    """The models' letters, the meaning of the marks, and warnings."""
     differences = [one for against in comparison.against for one in (against.overall, *against.subsets.values())]
     lines = list(zip(LETTERS, comparison.models, strict=False))
     if any(one.sign for one in differences):

@@ -1,9 +1,9 @@
 """The figures of `pilekit bpb --plot`: bits per byte of every subset with its interval, or differences of models.
 
-A result has a bar for each subset, the hardest text at the top, with its 95 % interval, and lines at the overall
-figures; published figures that may stand beside it are marks on the same rows. A comparison has a point with its
-interval for each subset and further model: left of 0 that model is better than the first. A point is filled if its
-interval does not hold 0, hollow if it does, a cross if there is no interval, and pale for few documents.
+A result has a bar with its 95 % interval for each subset, the hardest at the top, and lines at the overall figures.
+Published figures are marks on the same rows. A comparison has a point with its interval for each subset and further
+model: left of 0 that model is better than the first. A point is filled if its interval does not hold 0, hollow if it
+does, a cross if there is no interval, and pale for few documents.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, save_figure
 
 FEW = "#a9c1d3"
-"""Bars with few documents, whose interval is approximate."""
+"""Legend of bars with few documents, whose interval is approximate."""
 UNCLEAR = "#7f7f7f"
 PALE = 0.5
-"""The share of a colour where the interval is approximate; the rest is white."""
+"""The share of the colour if the interval is approximate; the rest is white."""
 SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 MARKS = "osD^"
-"""A row has room for the marks of so many published models."""
+"""A row has room for the marks of this many published models."""
 
 
 def write_figure(result: BitsPerByte | Comparison, path: str | Path) -> None:
-    """Draw a result or a comparison into the .png, .svg or .pdf file `path`, which is there whole or not at all."""
+    """Draw a result or a comparison into the .png, .svg or .pdf file `path`, completely or not at all."""
     save_figure(draw_comparison(result) if isinstance(result, Comparison) else draw_result(result), Path(path))
 
 
@@ -73,7 +73,7 @@ def draw_result(result: BitsPerByte) -> Any:
 
 
 def draw_comparison(comparison: Comparison) -> Any:
-    """The matplotlib `Figure`: a row for each subset and one for all, with a point for each further model on each."""
+    """The matplotlib `Figure`: a row for each subset and one for all, each with a point for every further model."""
     first = comparison.against[0]
     differing = {name: one.difference for name, one in first.subsets.items() if one.difference is not None}
     shown = sorted(differing, key=lambda name: differing[name])[:MOST_ROWS]
@@ -99,7 +99,7 @@ def draw_comparison(comparison: Comparison) -> Any:
 
 
 def _points(axes: Any, differences: Sequence[Difference], offset: float, colour: str) -> None:
-    """A point for each row that has a difference."""
+    """Draw a point on each row that has a difference."""
     for row, one in enumerate(differences):
         if one.difference is not None:
             look = _look(one, colour)
@@ -109,7 +109,7 @@ def _points(axes: Any, differences: Sequence[Difference], offset: float, colour:
 
 
 def _look(one: Difference, colour: str) -> dict[str, Any]:
-    """The marker of a difference: does its interval hold 0, does it have one, is it approximate?"""
+    """The marker of a difference, by its interval: without 0, with 0, approximate or missing."""
     shade: Any = colour if one.sign else UNCLEAR
     if one.interval is None:
         return {"marker": "x", "markersize": 6, "linestyle": "none", "color": shade}
@@ -119,7 +119,7 @@ def _look(one: Difference, colour: str) -> dict[str, Any]:
 
 
 def _looks(axes: Any, drawn: Sequence[Difference]) -> list[Any]:
-    """The legend of all markers but the plain one."""
+    """The legend of all markers except the plain one."""
     looks: list[tuple[str, dict[str, Any]]] = []
     if any(one.interval is not None and not one.sign for one in drawn):
         looks.append(("interval holds 0", {"marker": "o", "color": UNCLEAR, "markerfacecolor": "white"}))
@@ -151,10 +151,10 @@ def _published(axes: Any, shown: Sequence[str], published: Published) -> list[An
 
 
 def _evenly_chosen(columns: Sequence[PublishedColumn]) -> list[PublishedColumn]:
-    """As many as there are marks for: from the highest overall figure to the lowest, in even steps."""
+    """At most as many models as there are marks: from the highest overall figure to the lowest, in even steps."""
     if len(columns) <= len(MARKS):
         return list(columns)
-    known = [one for one in columns if one.overall is not None] or columns  # none has one where subsets are missing
+    known = [one for one in columns if one.overall is not None] or columns  # no model has one if subsets are missing
     whole = sorted(known, key=lambda one: -(one.overall or sum(one.subsets.values())))
     return [whole[place] for place in np.unique(np.linspace(0, len(whole) - 1, len(MARKS)).round().astype(int))]
 
@@ -185,12 +185,12 @@ def _legend(figure: Any, handles: list[Any], columns: int) -> None:
 
 def _error(axes: Any, x: float, y: float, interval: tuple[float, float], color: Any) -> None:
     """A horizontal interval at a point."""
-    # A percentile interval need not hold its own figure, and an arm has no negative length.
+    # A percentile interval may exclude its own figure, and an arm cannot have a negative length.
     arms = [[max(x - interval[0], 0)], [max(interval[1] - x, 0)]]
     axes.errorbar([x], [y], xerr=arms, fmt="none", ecolor=color, elinewidth=1.3, capsize=2.5)
 
 
 def _model(path: str | None) -> str:
-    """The end of a model's path, which is more telling than its beginning."""
+    """The end of a model's path, which says more than its beginning."""
     name = path or "a model"
     return visible(name if len(name) <= 50 else f"…{name[-49:]}")

@@ -1,8 +1,8 @@
 """The table of `pilekit bpb`: a row per subset, the overall figures last, and the protocol below.
 
-An 80-column terminal holds documents, bytes, tokens, the figure with its interval and one published column; a narrower
-one rounds numbers, then loses columns. Labels and paths may be hostile, so they are shown as rich `Text`, with control
-characters made visible.
+An 80-column terminal has room for documents, bytes, tokens, the figure with its interval and one published column. In a
+narrower terminal, numbers are rounded, and then columns are dropped. Labels and paths may be hostile, so they are shown
+as rich `Text`, with control characters made visible.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def result_table(result: BitsPerByte, width: int) -> RenderableType:
 
 
 def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
-    """The figures alone, which notebooks show."""
+    """The figures alone, as notebooks show them."""
     copies, published = result.training_copies, result.published.columns if result.published else ()
     counted = {} if copies is None else copies.subsets
     rows = [
@@ -103,7 +103,7 @@ def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
 
 
 def notes_table(lines: Sequence[tuple[str, str]]) -> Table:
-    """Lines of `what  how` below a table."""
+    """Lines of a name and its explanation, below a table."""
     table = Table(box=None, padding=0, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, min_width=NOTES_INDENT, style="dim")
     table.add_column(overflow="fold", max_width=NOTES_WIDTH)
@@ -113,7 +113,7 @@ def notes_table(lines: Sequence[tuple[str, str]]) -> Table:
 
 
 def _column(title: str, short_title: str, cell: Callable[[Score, bool], str]) -> Column[_Row]:
-    """A column of a score's numbers; `cell` makes them in full or short. The weighted row has none."""
+    """A column of a score's numbers; `cell` formats them in full or short. The weighted row has none."""
     short = Column[_Row](short_title, lambda row: DASH if row.score is None else cell(row.score, True))
     return Column(title, lambda row: DASH if row.score is None else cell(row.score, False), short)
 
@@ -127,7 +127,7 @@ def _figure(value: float | None, digits: int = 4) -> str:
 
 
 def _model_title(model: str) -> str:
-    """The name in two lines, or if it is long in several, not much wider than a figure."""
+    """The name in two lines, or in more if it is long, so that it is not much wider than a figure."""
     name = visible(model, 60)
     first, _, last = name.rpartition(" ")
     if max(len(first), len(last)) <= 12:
@@ -136,7 +136,7 @@ def _model_title(model: str) -> str:
 
 
 def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tuple[str, str]]:
-    """The notes below the columns of these titles: what the figures mean, then the protocol."""
+    """The notes below a table with these column titles: the meaning of the figures, then the protocol."""
     lines: list[tuple[str, str | None]] = []
     if len(result.subsets) > MOST_ROWS:
         more = len(result.subsets) - MOST_ROWS
@@ -170,7 +170,7 @@ def _mixture(weighted: Weighted | None) -> str | None:
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
+    """The first few names, and the number of the others."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
@@ -188,7 +188,7 @@ def _published(result: BitsPerByte, titles: set[str]) -> str | None:
 
 
 def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | None]]:
-    """The protocol as `what, how`; None where there is nothing to say."""
+    """The protocol as pairs of a name and its value; the value is None if there is nothing to say."""
     model, tokenizer, prefix = protocol["model"], protocol["tokenizer"], protocol["prefix"]
     described = f"{model['model_type']}, {model['parameters']:,} parameters, {protocol['dtype']}"
     numbered = f"id {prefix['id']}" + ("" if prefix["given"].isdecimal() else f", {prefix['given']}")

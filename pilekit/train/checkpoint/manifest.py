@@ -5,8 +5,8 @@
     step-N/state.json   {"xxh3": "<hash of the bytes of state>", "state": {"format": 2, "progress": {}, "files": {}}}
 
 A save writes `state.json` last, so a folder without it is no checkpoint. It holds its own hash too. `verify` therefore
-finds any byte that differs from what was written; torch itself loads a file with a changed byte without an error.
-Verifying reads more than 2 GB/s from memory on two cores.
+finds any changed byte; torch itself loads a file with a changed byte without an error. Verifying reads more than 2 GB/s
+from memory on two cores.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def decode_state(content: bytes, path: Path) -> State:
 
 
 def verify(folder: Path, ranks: Ranks | None = None, *, hashes: bool = True) -> State:
-    """Prove that every file of `folder` is as it was written: first all sizes, then all hashes.
+    """Prove that every file of `folder` is unchanged: first all sizes, then all hashes.
 
     Raises `Damaged`, or PilekitError if the checkpoint has another format or cannot be read at the moment. With
     `ranks`, all ranks call this together: each hashes a share of the bytes, and all end alike. `hashes=False` compares

@@ -77,8 +77,8 @@ class Checkpoints:
     def newest(self) -> Path | None:
         """The newest checkpoint that verifies, whatever `latest` says; None if there is no checkpoint.
 
-        Completes or removes what a killed save left. One warning names damaged checkpoints that are newer. Raises
-        PilekitError if there are checkpoints and none is good.
+        Completes or removes the leftovers of a killed save. One warning names damaged checkpoints that are newer.
+        Raises PilekitError if there are checkpoints and none is good.
         """
         self._wait()
         ranks = self._ranks

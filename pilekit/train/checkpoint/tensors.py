@@ -46,7 +46,7 @@ from pilekit.train.step.sharding import is_sharded, own_part
 NAMED = 5
 """How many names a message lists."""
 
-# torch warns that a single process saves without a process group, which is what it should do.
+# torch warns that a single process saves without a process group; that is intended here.
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
 
@@ -139,7 +139,7 @@ class _Writer(FileSystemWriter):
         try:
             return super().write_data(plan, planner)
         except RuntimeError as error:
-            # torch reports that a tensor is incomplete, and not why.
+            # torch reports that a tensor is incomplete, but not why.
             reason: BaseException | None = error
             while reason is not None and not isinstance(reason, OSError):
                 reason = reason.__context__
@@ -190,7 +190,7 @@ def _form(shape: Sequence[int], dtype: torch.dtype) -> str:
 
 
 class _Reader(FileSystemReader):
-    """Reads the index once, and refuses an index that holds anything unusual."""
+    """Reads the index once, and refuses an index with anything unusual in it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -25,7 +25,7 @@ MOST_RANKS = 2**16
 
 
 def check(config: TrainConfig) -> None:
-    """Raise PilekitError for a config that no run can have, naming the field, its value and what it may hold.
+    """Raise PilekitError for a config that no run can have, naming the field, its value and the values it may have.
 
     Types are checked too, because a config made in Python was not read from a file.
     """
@@ -74,7 +74,7 @@ def shown(value: Any) -> str:
 
 
 def closest(name: str, names: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
-    """The name that was probably meant, first of all one from `elsewhere`, and all `names`."""
+    """The name that was probably meant, preferably from `elsewhere`, and all `names`."""
     names = list(names)
     near = [*elsewhere, *difflib.get_close_matches(name.lower(), names, n=1)]
     return (f'did you mean "{near[0]}"? ' if near else "") + f"There are {', '.join(names)}"

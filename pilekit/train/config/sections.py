@@ -142,7 +142,7 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
 
     kind: Literal["constant", "linear", "cosine", "polynomial", "exponential", "wsd"] = "cosine"
     """What follows the warmup: the highest rate to the end, or one of five ways down to `min_lr`. "wsd" (warmup,
-    stable, decay) stays at the highest rate and falls in a straight line over its last steps."""
+    stable, decay) stays at the highest rate and falls linearly over its last steps."""
     warmup: FromZero = 0
     """Steps in which the rate rises in equal parts to the highest."""
     min_lr: NotNegative = 0.0

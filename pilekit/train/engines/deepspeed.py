@@ -4,9 +4,9 @@ DeepSpeed decides within a step: it clips, skips overflows, and keeps the float3
 (`set_gradient_accumulation_boundary`). bf16 gradients are summed and sent in float32, and masters start from rank 0's
 float32 weights, not from their bfloat16 copies.
 
-Its state is read and written parameter by parameter (`safe_get_full_fp32_param`, ...) as DTensors, of which each rank
-keeps its part. So checkpoints are pilekit's own: verified, independent of stage and number of ranks, and any engine
-resumes from them. Each save gathers weights and optimizer once, and needs memory for this rank's part of them.
+Its state is read and written parameter by parameter (`safe_get_full_fp32_param`, ...) as DTensors; each rank keeps its
+part. So checkpoints are pilekit's own: verified, independent of stage and number of ranks, and any engine resumes from
+them. Each save gathers weights and optimizer once, and needs memory for this rank's part of them.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class DeepSpeedEngine(Adapter):
         if self._stage == 0:
             return super().load(read)
         self._check_between_steps()
-        if not self._stepped:  # DeepSpeed makes the optimizer's state in its first step, so take one that moves nothing
+        if not self._stepped:  # DeepSpeed makes the optimizer's state in its first step: take a step that moves nothing
             nothing = torch.zeros(1, 2, dtype=torch.long)
             rows = {"input_ids": nothing, "labels": nothing, "position_ids": torch.arange(2)[None]}
             self.forward_backward(rows, scale=0.0, last=True)
@@ -175,7 +175,7 @@ class DeepSpeedEngine(Adapter):
         return result
 
     def _whole(self, name: str, kind: str | None = None) -> Tensor:
-        """The whole float32 master of a parameter, or a moment of it; all ranks must call this."""
+        """The whole float32 master of a parameter, or one of its moments; all ranks must call this."""
         read = self._deepspeed.utils
         if kind is None:
             return read.safe_get_full_fp32_param(self._parameters[name])  # type: ignore[no-any-return]

@@ -216,7 +216,8 @@ def _result(ranks: Sequence[_Rank]) -> Any:
 
 
 def _error(answers: dict[int, tuple[bool, Any] | None], *, interrupted: bool) -> BaseException:
-    """The error to raise: of a rank that died, else of a rank that failed by itself, else of one that lost another."""
+    """The error to raise: of a rank that died, else of a rank that failed by itself, else of a rank that lost
+    another."""
     failures: list[tuple[int, _Failure]] = []
     for rank, answer in sorted(answers.items()):
         if answer is None:

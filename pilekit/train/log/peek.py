@@ -1,8 +1,8 @@
 """The command that shows the documents of a step; warnings about a step end with it.
 
 The content of a step depends only on shards, tokenizer, settings and the lane grid. The command names these, so the
-ranks and the machine of the run do not matter. With a checkpoint from before the step, it need not read everything
-before that.
+ranks and the machine of the run do not matter. With a checkpoint from before the step, it skips the data before the
+checkpoint.
 """
 
 from __future__ import annotations

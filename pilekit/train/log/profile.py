@@ -1,8 +1,8 @@
 """Profiling some steps of rank 0: a trace, and one page that says where the time went and what to change.
 
 The page adds up torch's `key_averages` so that the parts sum to the whole. On a CPU, the time that `part` marks as data
-and checkpoint counts first, then operations (compute), then collectives (communication) as far as time is left, because
-compute hides the others. A GPU computes beside the program, so there compute and communication count first. The rest is
+and checkpoint counts first, then operations (compute), then collectives (communication) in the remaining time, because
+compute hides them. A GPU computes beside the program, so there compute and communication count first. The rest is
 Python, and waiting.
 
 `part` costs some microseconds when nothing is profiled.
@@ -143,7 +143,7 @@ def page_of(entries: Sequence[Any], steps: Sequence[int], config: TrainConfig, r
     times = times_of(entries, gpu=gpu)
     whole = sum(times.values()) or 1.0
     shares = {name: time / whole for name, time in times.items()}
-    own_time = "self_device_time_total" if gpu else "self_cpu_time_total"  # without operations called by this one
+    own_time = "self_device_time_total" if gpu else "self_cpu_time_total"  # without operations that it calls
     operations = sorted((e for e in entries if not e.is_user_annotation), key=lambda e: -getattr(e, own_time))
     to_ms = 1e-3 / len(steps)
     which = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
@@ -234,7 +234,7 @@ _ADVICE: list[tuple[Part, Callable[[TrainConfig, int], bool], str]] = [
 
 
 def advice(shares: Mapping[Part, float], config: TrainConfig, ranks: Ranks, remedy: str) -> str:
-    """What to change first, for the part that exceeds its usual share by most."""
+    """The first thing to change, for the part that exceeds its usual share by most."""
     worst = max(USUAL, key=lambda name: shares[name] - USUAL[name])
     took = f"{TITLES[worst]} takes {shares[worst]:.0%}: "
     if shares[worst] <= USUAL[worst]:

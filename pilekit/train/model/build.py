@@ -71,7 +71,7 @@ def build_on(
             transform=transform,
         )
 
-    head = ranks.on_rank0(build)  # found by running the model, which only rank 0 can
+    head = ranks.on_rank0(build)  # found by running the model; only rank 0 can run it
     lm = ranks.on_all_ranks(lambda: built[0] if built else build_empty())
     lm.model.train()
     return lm

@@ -89,7 +89,7 @@ def export_model(
 def _write_model(folder: Path, lm: CausalLM | MaskedLM, weights: Mapping[str, torch.Tensor] | None) -> None:
     model: Any = lm.model
     generation = getattr(model, "generation_config", None)  # masked models have none
-    if generation is not None:  # transformers may refuse to save the one of a model_dir
+    if generation is not None:  # transformers may refuse to save a model_dir's generation config
         model.generation_config = GenerationConfig.from_model_config(model.config)
     try:
         with quiet():

@@ -3,8 +3,8 @@
 Logits are the largest tensor of a training step: 8 rows of 2,048 tokens times 50,304 words are 3.3 GB in float32, and
 autograd would also keep their log-softmax and its gradient. Here hidden states pass the head some rows at a time. While
 a chunk's logits exist, they are turned into their gradient (softmax minus one-hot), in place and a few rows at a time
-so that a CPU's cache holds them, and that gives the gradients of hidden states, weight and bias at once. What is kept
-is as large as the inputs, and nothing is computed twice.
+so that a CPU's cache holds them, and that gives the gradients of hidden states, weight and bias at once. The kept
+gradients are as large as the inputs, and nothing is computed twice.
 
 Measured against `F.cross_entropy` of all logits, for 50,304 words, on two cores, forward and backward; memory is the
 growth of the process without the weight's own gradient:

@@ -32,7 +32,8 @@ class StepLoss(nn.Module):
 
     Sharding gathers a module's parameters only during its `forward`, and the loss reads the head's weight itself, to
     avoid holding all logits. So the loss is computed inside this `forward`, around the whole model. It also gathers all
-    that belongs to no block (embeddings, final norm, head), once for forward and backward, with tied weights together.
+    parameters outside of blocks (embeddings, final norm, head), once for forward and backward, with tied weights
+    together.
     """
 
     def __init__(self, lm: CausalLM | MaskedLM, *, attention: Attention) -> None:
@@ -46,7 +47,7 @@ class StepLoss(nn.Module):
         return loss(self._lm, rows, attention=self._attention, scale=scale)  # type: ignore[no-any-return]
 
     def gather(self) -> None:
-        """Do nothing but what precedes a forward: gather the parameters that belong to no block."""
+        """Only gather the parameters that belong to no block, as before a forward."""
 
 
 def clm_loss(lm: CausalLM, batch: Mapping[str, Tensor], *, attention: Attention, scale: float) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,9 @@ Decay pulls a weight towards 0, which suits matrices that mix features. It would
 size has a meaning, and the embeddings of rare tokens, which would shrink in every step that does not see the token.
 
 A parameter's learning rate is the schedule's rate times its scale, normally 1. With `layer_decay` d, block i of n (from
-0) has the scale d^(n - i), embeddings d^(n + 1), and the final norm and the head 1: the deeper a parameter lies, the
-more general is what it learned, and the less it should change. `lr_by_pattern` gives rates to parameters by name.
-Parameters of one scale and one decay are a group, so there are two groups if neither setting is used.
+0) has the scale d^(n - i), embeddings d^(n + 1), and the final norm and the head 1: lower layers have learned more
+general features, and should change less. `lr_by_pattern` gives rates to parameters by name. Parameters of one scale and
+one decay are a group, so there are two groups if neither setting is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The learning rate as a pure function of the step: nothing to save, nothing to restore.
 
-Every kind is a warmup and then a share of the way from `lr` to `min_lr`, so that a rate follows from four numbers and
-can be looked up for any step. The last kind, "wsd", is the one whose runs can be lengthened: all of it before the
-decay does not depend on how many steps there are.
+Every kind is a warmup and then a share of the way from `lr` to `min_lr`, so a rate follows from four numbers and can be
+looked up for any step. Runs with "wsd" can be lengthened: before the decay, the rate does not depend on the number of
+steps.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ def learning_rate(step: int, *, steps: int, lr: float, schedule: ScheduleConfig)
     """The rate that optimizer step number `step`, counted from 0, uses in a run of `steps`.
 
     The first `schedule.warmup` steps rise in equal parts, lr / warmup to lr. Then "constant" stays at `lr`. The others
-    begin at `lr` and would reach `schedule.min_lr` at step number `steps`, the first one that is not taken: "linear" in
-    a straight line, "cosine" by half a cosine, "polynomial" by the power of what is left of a straight line,
-    "exponential" by the same factor in every step, and "wsd" in a straight line over its last `decay_steps`. Beyond
-    `steps` they stay at `min_lr`.
+    begin at `lr` and would reach `schedule.min_lr` at step number `steps`, the first step after the run: "linear" in a
+    straight line, "cosine" by half a cosine, "polynomial" by a power of the share of steps that remain, "exponential"
+    by the same factor in every step, and "wsd" in a straight line over its last `decay_steps`. Beyond `steps` they stay
+    at `min_lr`.
     """
     if step < schedule.warmup:
         return lr * (step + 1) / schedule.warmup
@@ -40,5 +40,5 @@ def learning_rate(step: int, *, steps: int, lr: float, schedule: ScheduleConfig)
 
 
 def decay_steps(steps: int, share: float) -> int:
-    """The steps at the end of a "wsd" schedule in which the rate goes down, at least one."""
+    """Number of steps at the end of a "wsd" schedule in which the rate falls, at least one."""
     return max(1, round(steps * share))

@@ -1,4 +1,4 @@
-"""Which part of a model each rank holds: ZeRO stages 0 to 3, as settings of one primitive.
+"""The part of a model that each rank holds: ZeRO stages 0 to 3, as settings of one primitive.
 
 FSDP2 cuts every parameter along its first dimension and gathers it group by group when it is needed; `replicate` is the
 same machinery with whole parameters. Each transformer block is a group, and the rest of the model is one more.
@@ -98,7 +98,7 @@ def send_from_rank0(tensor: Tensor) -> None:
 
 
 def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
-    """Set what the next forward and backward keep and send; `last`: it is the step's last micro-batch."""
+    """Set what the next forward and backward keep and send; `last`: this is the step's last micro-batch."""
     if not isinstance(root, FSDPModule):
         return
     root.set_is_last_backward(last)
