@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_SUBSETS = 4096
-"""The most labels. With more, the label path leads to a field such as a URL, and memory would be unbounded."""
+"""The most labels. More labels mean that the label path leads to a field such as a URL; memory would be unbounded."""
 
 
 def too_many_subsets(most: int) -> PilekitError:

@@ -1,7 +1,7 @@
 """The progress line on stderr: the part that is done, the rate and the time left. It is silent without a terminal.
 
 It appears after two seconds, so that quick commands stay quiet, and vanishes at the end. Readers report from their
-decoding thread, which may run for a moment after the work was given up. Reports after the end do not bring the line
+decoding thread, which may run for a moment after the work has stopped. Reports after the end do not bring the line
 back.
 """
 
@@ -25,7 +25,7 @@ Advance = Callable[[int], None]
 """Called with each further number of (stored, compressed) bytes that are done, from any thread."""
 
 Reached = Callable[[int, int], None]
-"""Called with the number that is done and the number of all."""
+"""Called with the number done and the total."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
 
 @contextmanager
 def count_progress(what: str) -> Iterator[Reached]:
-    """Show how many of all are done. Yields the function to call with both numbers, as often as you like."""
+    """Show the number done and the total. Yields the function to call with both, as often as you like."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -10,10 +10,10 @@
     for batch in pipeline(read("00.jsonl.zst")):
         ...
 
-stages.py has the stages of this package, functions.py makes stages out of functions of one document, and selecting.py
+stages.py has the stages of this package, functions.py makes stages from functions of one document, and selecting.py
 writes the documents that pass as a new corpus. A stage has no state that could change its results between runs, ranks
-or workers: what is random is a hash of the seed and the document's identity. (Only `NearDuplicates` has state, and says
-so with `stateful`.)
+or workers: random choices are hashes of the seed and the document's identity. (Only `NearDuplicates` has state, and
+declares it with `stateful`.)
 """
 
 from __future__ import annotations

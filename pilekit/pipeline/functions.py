@@ -1,4 +1,4 @@
-"""Stages out of plain functions of one document: `@document_filter` and `@document_map`.
+"""Stages made from plain functions of one document: `@document_filter` and `@document_map`.
 
     @document_filter
     def short_enough(document: Document) -> bool:
@@ -8,8 +8,8 @@
     def without_trailing_space(document: Document) -> str:
         return document.text.rstrip()
 
-The decorated name is the stage. The function must depend on the document alone: PileStream calls it again, in other
-processes, whenever it reads the document again. If it fails, the error names the function and the document.
+The decorated name is the stage. The function's result must depend only on the document: PileStream calls it again, in
+other processes, whenever it reads the document again. If it fails, the error names the function and the document.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _FunctionStage(DocumentStage):
         return PilekitError(f"{visible(batch.shard)}: document {number}: the function {visible(name, 200)} {what}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A decorator puts the stage in the place of the function, which pickle then cannot find under its name. So a
-        # stage is pickled by that name.
+        # A decorator gives the function's name to the stage, so pickle cannot find the function by that name. So the
+        # stage itself is pickled by that name.
         module, name = getattr(self.function, "__module__", ""), getattr(self.function, "__qualname__", "")
         try:
             if _named(module, name) is self:
@@ -80,7 +80,7 @@ class DocumentFilter(_FunctionStage, FilterStage):
     """Keep the documents for which `function` returns True."""
 
     def keeps(self, batch: DocumentBatch) -> Kept:
-        """What the function returns for each document."""
+        """The function's result for each document."""
         return self._results(batch, (bool, np.bool_))
 
 

@@ -36,9 +36,9 @@ class DocumentStage:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """`stages` in the order in which a batch passes them; no stages pass every batch on as it is.
+    """`stages` in the order in which a batch passes them; without stages, batches pass unchanged.
 
-    `PilekitError` if this is no list of stages, or if a stage cannot take what the stage before it gives.
+    `PilekitError` if this is no list of stages, or if a stage cannot take the type that the stage before it gives.
     """
 
     stages: Sequence[Stage]
@@ -55,7 +55,7 @@ class Pipeline:
             if not callable(stage):
                 raise PilekitError(f"stage {place} of the pipeline is no stage but {_shown(stage)}")
         for place, (stage, following) in enumerate(pairwise(self.stages), 1):
-            # A user's function declares neither.
+            # A user's function declares neither `gives` nor `takes`.
             gives, takes = getattr(stage, "gives", None), getattr(following, "takes", None)
             if gives is not None and takes is not None and gives is not takes:
                 raise PilekitError(
@@ -65,12 +65,12 @@ class Pipeline:
 
     @property
     def takes(self) -> type | None:
-        """The type that the first stage takes, where it is declared."""
+        """The type that the first stage takes; None if it declares none."""
         return getattr(self.stages[0], "takes", None) if self.stages else None
 
     @property
     def gives(self) -> type | None:
-        """The type that the last stage gives, where it is declared."""
+        """The type that the last stage gives; None if it declares none."""
         return getattr(self.stages[-1], "gives", None) if self.stages else None
 
     @property
@@ -79,12 +79,12 @@ class Pipeline:
         return any(getattr(stage, "stateful", False) for stage in self.stages)
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches that come out at the end when `batches` go in; work starts with the first `next()`."""
+        """Pass `batches` through all stages; work starts with the first `next()`."""
         out = iter(batches)
         for stage in self.stages:
             try:
                 given = stage(out)
-            except (AttributeError, TypeError) as error:  # A generator has not begun yet, so this is no stage.
+            except (AttributeError, TypeError) as error:  # A generator has not begun yet, so the call itself failed.
                 raise _no_stage(stage, str(error)) from error
             if not isinstance(given, Iterable):
                 raise _no_stage(stage, f"it gave {_shown(given)}")

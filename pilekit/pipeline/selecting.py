@@ -1,10 +1,10 @@
-"""`select_corpus`: part of a corpus, as a corpus.
+"""`select_corpus`: writes part of a corpus as a new corpus.
 
     read(shard, subsets) -> Sample -> Match -> MinBytes -> one shard of the same name
 
-Each shard is a job of its own, and whether a document is kept depends on the document alone. So the output is the same
+Each shard is a job of its own, and whether a document is kept depends only on the document. So the output is the same
 for any number of processes, and for a run that was killed and run again. Lines are copied byte for byte, with all their
-fields; only Parquet holds no more than text and label.
+fields. Parquet keeps only text and label.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SUFFIXES: dict[Format, str] = {"zst": ".jsonl.zst", "parquet": ".parquet", "json
 
 @dataclass(frozen=True, slots=True)
 class SelectedSubset:
-    """Documents and UTF-8 bytes of text selected of one subset (or of all), and how much of it was read."""
+    """Documents and UTF-8 bytes of text of one subset (or of all): those selected and those read."""
 
     name: str
     documents: int
@@ -69,8 +69,8 @@ class Selected:
     folder    where the shards are
     subsets   the largest first; if subsets were asked for, only those
     total     all subsets together
-    empty     names of the shards of which nothing was selected, so that they have no file
-    skipped   the bad lines passed over
+    empty     names of the shards without a selected document; they have no file
+    skipped   the bad lines skipped
     """
 
     folder: Path
@@ -121,21 +121,22 @@ def select_corpus(
     jobs: int | None = None,
     advance: Advance | None = None,
 ) -> Selected:
-    """Write the documents that pass all conditions given into the folder `out`, a shard for each shard read.
+    """Write the documents that pass all given conditions into the folder `out`, one shard for each shard read.
 
-    corpus      a `Corpus`, or what makes one: a path, glob or URL, or several
+    corpus      a `Corpus`, a path, glob or URL, or a list of these
     out         a new or empty folder, or the folder of an earlier run of the same selection, which is resumed
     subsets     documents of these subsets, in any spelling the manifest knows
     sample      about this share of the documents (0 to 1), chosen by hash of `seed`, shard name and document number
     match       documents whose text holds a match of this regular expression
-    min_bytes   documents whose text has at least so many UTF-8 bytes
+    min_bytes   documents whose text has at least this many UTF-8 bytes
     format      "zst" and "jsonl" keep whole lines, "parquet" keeps text and label
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
-    advance     called with each further amount of stored bytes that is done
+    advance     called with each further number of stored bytes done
 
-    A shard of which nothing is selected gives no file. If nothing is selected at all, that is a `PilekitError`, and
-    nothing is left in `out`. A shard that cannot be read is an error when the others are done, and those are kept.
+    A shard without a selected document gives no file. If nothing is selected at all, that is a `PilekitError`, and
+    nothing is left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
+    raised.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if subsets is not None:
@@ -203,7 +204,7 @@ def select_shard(
     on_error: OnError,
     ahead: bool,
 ) -> None:
-    """Write the documents of one shard that pass, and note how many there were."""
+    """Write the documents of one shard that pass, and note the counts."""
     path = output.path(stem(shard), SUFFIXES[format])
     read_counts, counts = _Counts(), _Counts()
     writer: ShardWriter | RowGroups | None = None
@@ -211,7 +212,7 @@ def select_shard(
         reader = opened.enter_context(read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead))
         for batch in Pipeline(stages)(read_counts.counting(reader)):
             counts.add(batch)
-            if writer is None:  # A shard of which nothing is selected has no file.
+            if writer is None:  # A shard without a selected document has no file.
                 writer = opened.enter_context(_writer(path, batch.format))
             writer.write(batch)
         inputs.check(shard)  # Before the writer gives the file its name.

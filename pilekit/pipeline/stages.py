@@ -134,8 +134,8 @@ class Write(DocumentStage):
     """Write every document to the shard `path` (kind by suffix, as `ShardWriter`) and pass it on.
 
     Lines are copied byte for byte; only a text that a stage changed is encoded again. The shard appears under its name
-    when the last batch has passed, and not at all when the iterator is left early or anything fails.
-    (`for _ in pipeline(batches): pass` runs a pipeline for its output alone.)
+    when the last batch has passed. If the iterator is closed early or anything fails, it never appears.
+    (`for _ in pipeline(batches): pass` runs a pipeline only for its output.)
     """
 
     path: str | Path

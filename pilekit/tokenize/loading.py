@@ -1,8 +1,8 @@
-"""`load_tokenizer`: from a file, a folder or a cached name to a `Tokenizer` whose ids are verified.
+"""`load_tokenizer`: loads a `Tokenizer` from a file, a folder or a cached name, and verifies its ids.
 
 Nothing is downloaded and no foreign code runs. Only `tokenizer.json` is read, and beside it the two small JSON files in
-which Hugging Face keeps the names of the EOS, BOS, padding and mask tokens. Truncation, padding and BPE dropout of a
-file are switched off, because a document's ids must depend only on its text.
+which Hugging Face keeps the names of the EOS, BOS, padding and mask tokens. A file's truncation, padding and BPE
+dropout are switched off, because a document's ids must depend only on its text.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def load_tokenizer(
     """Load a `tokenizer.json`, a Hugging Face tokenizer folder, or a name in the local Hugging Face cache.
 
     Without `backend`, fastokens is used if it loads the file and agrees with `tokenizers` on the probe set; otherwise
-    `tokenizers` is used, with one warning. A named backend is used, or the call fails. The text of special tokens in
-    documents stays text unless `special_tokens="parse"`. PilekitError for anything that is not a tokenizer.
+    `tokenizers` is used, with one warning. If the named `backend` cannot be used, the call fails. The text of special
+    tokens in documents stays text unless `special_tokens="parse"`. PilekitError for anything that is not a tokenizer.
     """
     if backend not in (None, "fastokens", "tokenizers"):
         raise PilekitError(f"unknown tokenizer backend {backend!r}; it is 'fastokens' or 'tokenizers'")
@@ -142,7 +142,7 @@ def _agreed_fast_encoder(
 ) -> EncodeBatch | str:
     """fastokens' encoder if it gives the reference's ids on the probe set; else the reason why it cannot be used."""
     try:
-        # Templates add tokens around a text, which is never asked for, and fastokens does not know all kinds of them.
+        # Templates add tokens around a text. pilekit never asks for that, and fastokens does not know all templates.
         fast = fast_encoder(orjson.dumps({**content, "post_processor": None}).decode(), special_tokens)
         probe = probe_texts([token["content"] for token in content.get("added_tokens") or []])
         expected_ids, expected_offsets = reference(probe)
@@ -198,7 +198,7 @@ def _read_config(config: Path) -> dict[str, Any]:
 
 
 def _warn_of_reachable_special_tokens(shown: str, reference: tokenizers.Tokenizer) -> None:
-    """Warn if a special token's text, as ordinary text, gives its id through the model's own vocabulary."""
+    """Warn if the text of a special token, encoded as ordinary text, still gives the token's id."""
     special = {token.content: number for number, token in reference.get_added_tokens_decoder().items() if token.special}
     encodings = reference.encode_batch_fast(list(special), add_special_tokens=False)
     reached = [name for (name, number), one in zip(special.items(), encodings, strict=True) if number in one.ids]

@@ -2,8 +2,8 @@
 
 Two byte-level BPE programs can differ in Unicode normalisation (NFC composes accents and Hangul jamo, and replaces the
 ohm and angstrom signs), in the pre-tokenizer's classes (letters, digits, marks, white space), in its look-ahead at the
-end of a run of spaces, and in added and special tokens. The probe set has examples of each, the tokenizer's own added
-tokens in several surroundings, and a thousand seeded random mixtures.
+end of a run of spaces, and in added and special tokens. The probe set has examples of each difference, the tokenizer's
+own added tokens in several contexts, and a thousand seeded random mixtures.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A bounded, seeded sample of a corpus's text, spread over its shards.
 
-Each shard offers its first documents, up to eight times its share of the wanted bytes (shares go by stored size; later
-shards get what a shard leaves over). From all offered documents the sample takes those with the smallest hash of (seed,
-shard name, document number), until it has the wanted bytes.
+Each shard offers its first documents, up to eight times its share of the wanted bytes. Shares follow the shards' stored
+sizes, and later shards get the bytes that a shard does not use. The sample takes the offered documents with the
+smallest hash of (seed, shard name, document number), until it has the wanted bytes.
 
-So a small corpus is sampled evenly, and of thirty shards of 43 GB each only the first per cent is read, which is enough
-because released Pile shards are shuffled. Memory is the sample itself. The result depends only on the shards, the
-subsets and the seed.
+So a small corpus is sampled evenly. Of thirty shards of 43 GB each, only the first per cent is read. That is enough,
+because released Pile shards are shuffled. Only the sample is in memory. The result depends only on the shards, the
+subsets, the wanted bytes and the seed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def sample_documents(
 ) -> list[SampledDocument]:
     """About `wanted` bytes of documents of `subsets` (exact names; None: all), in the order of their hashes.
 
-    The last document is whole, so the sample may be longer by part of it. `advance` gets numbers of stored bytes, which
-    add up to the size of the shards.
+    The last document is not cut, so the sample may be longer by part of it. `advance` is called with numbers of stored
+    bytes, which add up to the size of the shards.
     """
     shards = corpus.shards
     sizes = [shard.size or 0 for shard in shards]

@@ -21,13 +21,13 @@ from pilekit.tokenize.tokenizer import Tokenizer, UnencodableTextError
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens of some documents of one shard, as parallel columns; no EOD among them.
+    """The tokens of some documents of one shard, as parallel columns, without EODs.
 
     ids       uint32 [tokens], all documents one after another
     offsets   int64 [documents + 1], from 0; document i is `ids[offsets[i]:offsets[i + 1]]`
     shard     the shard's name, e.g. `train/00.jsonl`
     numbers   int64 [documents], increasing; the line number of each document from 0
-    subsets   list of str, [documents]; `(none)` where a document has no label
+    subsets   list of str, [documents]; `(none)` for a document without a label
     """
 
     ids: npt.NDArray[np.uint32]
@@ -53,7 +53,7 @@ class Tokenize:
 
     tokenizer   a `Tokenizer`, or an argument of `load_tokenizer`
 
-    A document with an empty text stays, with no ids. A lone surrogate, which only a user's own stage can create, is a
+    A document with an empty text stays, without ids. A lone surrogate, which only a user's own stage can create, is a
     PilekitError that names the document.
     """
 

@@ -1,4 +1,4 @@
-"""`Tokenizer`: a batch of texts in, one flat array of ids and the documents' offsets out.
+"""`Tokenizer`: encodes a batch of texts as one flat array of ids and the documents' offsets.
 
 Two backends give the same ids. `tokenizers` is the reference. `fastokens` is fast (150-200 MB/s of text on one core
 against 3): one call encodes the whole batch into two buffers, which numpy views without copying. `loading.py` chooses
@@ -6,7 +6,8 @@ the backend by comparing both on the probe set (`probe.py`).
 
 Text is data: a document that contains `<|endoftext|>` must not end there. So the text of special tokens is encoded as
 ordinary text unless the user asks for `special_tokens="parse"`. Added tokens that are not special (GPT-NeoX has runs of
-spaces) are always used. Nothing is added around a text, cut off or padded, whatever the file says.
+spaces) are always used. A text is never truncated or padded, and no tokens are added around it, even if the file says
+so.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ EncodeBatch = Callable[[Sequence[str]], Encoded]
 
 @dataclass(eq=False, repr=False)
 class Tokenizer:
-    """A loaded tokenizer, made by `load_tokenizer`, or by unpickling, which reads the same file again.
+    """A loaded tokenizer, made by `load_tokenizer`. Unpickling reads the same file again.
 
     path            the `tokenizer.json`, absolute
     backend         "fastokens" or "tokenizers"
-    special_tokens  "text": their text in a document is ordinary text; "parse": it becomes the control token
+    special_tokens  "text": the text of a special token in a document is ordinary text; "parse": it becomes the token
     fingerprint     SHA-256 of the file, as 64 hexadecimal digits
     eos_id, bos_id, pad_id, mask_id   int, or None if the tokenizer has no such token
     """
@@ -79,9 +80,9 @@ class Tokenizer:
         return found
 
     def around(self) -> tuple[list[int], list[int]] | None:
-        """The ids that the file's template puts before and behind a text, such as [CLS] and [SEP].
+        """The ids that the file's template puts before and after a text, such as [CLS] and [SEP].
 
-        Both are empty without a template; None if the template is more than that. `encode_batch` adds neither.
+        Both are empty without a template; None if the template does anything else. `encode_batch` adds neither.
         """
         found = []
         for text in ("a", "a b c"):
@@ -107,7 +108,7 @@ class Tokenizer:
         return f"Tokenizer({str(self.path)!r}, backend={self.backend!r}, special_tokens={self.special_tokens!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from pilekit.tokenize.loading import reopen  # which imports this module
+        from pilekit.tokenize.loading import reopen  # here, because loading imports this module
 
         return reopen, (self.path, self.backend, self.special_tokens, self.fingerprint)
 

@@ -29,12 +29,12 @@ SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
 DOCUMENTS_AT_ONCE = 256
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Called with the name of a stage and its bytes; yields the function that is called with each further amount."""
+"""Called with a stage's name and its bytes; yields the function to call with each further number of bytes done."""
 
 
 @dataclass(frozen=True)
 class SampledSubset:
-    """One subset's part of the sample: documents, UTF-8 bytes of text, and tokens by the trained tokenizer."""
+    """One subset's part of the sample: documents, UTF-8 bytes of text, and tokens of the trained tokenizer."""
 
     documents: int
     bytes: int
@@ -66,7 +66,7 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train on about `sample_bytes` bytes of `corpus` (see sampling.py) and write the tokenizer.json `out`, atomically.
 
-    `corpus` is a `Corpus`, or the path, glob or URL of one, or several. Val and test shards stay out, unless there are
+    `corpus` is a `Corpus`, a path, glob or URL, or a list of these. Val and test shards are left out, unless there are
     no others. `subsets` are names in any spelling that the manifest knows (None: all). `vocab_size` includes the two
     special tokens and the 256 bytes; a small sample may give fewer ids. An existing file is replaced. Peak memory is
     several times `sample_bytes`.

@@ -1,8 +1,8 @@
 """`packing="best_fit"`: best-fit-decreasing.
 
-Pieces go, longest first, each into the open row with the least free space that still holds it. Of rows with equal space
-the one opened first is taken. A document that fits in a row is never cut and no token is lost. Windows of 256 documents
-of the Pile fill 99.5 % of rows of 2,048 tokens.
+The longest piece is placed first. Each piece goes into the open row with the least free space that still holds it; of
+rows with equal space, into the row opened first. A document that fits in a row is never cut, and no token is lost.
+Windows of 256 documents of the Pile fill rows of 2,048 tokens to 99.5 %.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pilekit.stream.pack.rows import Int64, Rows, pieces
 
 
 def best_fit(lengths: Int64, seq_len: int) -> Rows:
-    """Rows of at most `seq_len` tokens. Inside a row, pieces stand in the order in which they were put there.
+    """Rows of at most `seq_len` tokens. Inside a row, pieces stand in the order in which they were placed.
 
-    lengths  int64 [documents], EOD counted. A document longer than a row gives full rows first, then one piece of
-             1 to seq_len tokens. Equally long pieces go in the order of (document, begin)
+    lengths  int64 [documents], EOD counted. A document longer than a row is cut into full rows and one last piece of
+             1 to seq_len tokens. Equally long pieces are placed in the order of (document, begin)
     """
     document, begin, length = pieces(lengths, seq_len)
     decreasing = np.argsort(-length, kind="stable")

@@ -1,4 +1,4 @@
-"""`packing="concat"`: documents one after another, cut at the row's edge, so that no place is wasted."""
+"""`packing="concat"`: documents one after another, cut at the row's edge, without padding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pilekit.stream.pack.rows import Int64, Rows
 
 
 def concat(lengths: Int64, seq_len: int, first_begin: int = 0, last: bool = False) -> Rows:
-    """The full rows of the documents' running tokens, without the first `first_begin`; with `last`, also the rest.
+    """Full rows of the documents' concatenated tokens, without the first `first_begin`; with `last`, also the rest.
 
     lengths      int64 [documents], EOD counted
-    first_begin  tokens of the first document that stand in earlier rows
+    first_begin  tokens of the first document that are in earlier rows
 
-    Tokens behind the last full row are in no row: the caller keeps them for the next call, or says `last`.
+    Tokens after the last full row are in no row: the caller keeps them for the next call, or passes `last`.
     """
     ends = np.cumsum(lengths) - first_begin
     total = int(ends[-1]) if len(ends) else 0
@@ -21,13 +21,13 @@ def concat(lengths: Int64, seq_len: int, first_begin: int = 0, last: bool = Fals
     edges = np.append(np.arange(0, used, seq_len), used)
     borders = np.union1d(edges, ends[(ends > 0) & (ends < used)])
     at, length = borders[:-1], np.diff(borders)
-    document = np.searchsorted(ends, at, side="right")  # the first document that ends behind `at`, so no empty one
+    document = np.searchsorted(ends, at, side="right")  # the first document that ends after `at`, so never an empty one
     begin = at - (ends - lengths)[document]
     return Rows(document, begin, length, np.searchsorted(at, edges) if used else np.zeros(1, np.int64))
 
 
 def unused(lengths: Int64, used: int) -> tuple[int, int]:
-    """(document, begin): where the running tokens continue after the first `used`."""
+    """(document, begin): the place in the concatenated tokens after the first `used`."""
     ends = np.cumsum(lengths)
     document = int(np.searchsorted(ends, used, side="right"))
     return document, used - (int(ends[document - 1]) if document else 0)

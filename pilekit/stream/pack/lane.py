@@ -12,13 +12,13 @@ from pilekit.errors import PilekitError
 from pilekit.stream.pack.window import Layout, Place, RowRange, TokenizedDocuments, Window, windows
 
 _MOST_EMPTY = 1000
-"""After so many windows in a row without a token, the corpus is taken to have none."""
+"""After this number of consecutive windows without a token, the corpus counts as empty."""
 
 
 class Lane:
-    """The rows of `documents`, which begin at `place` of lane `lane`. `place` is kept behind the last row given.
+    """The rows of `documents`, which begin at `place` of lane `lane`. `self.place` is the place after the last row.
 
-    opened   what reads the documents; `close` closes it
+    opened   the generator that reads the documents; `close` closes it
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class Lane:
         self.place = place
         self._layout, self._opened = layout, opened
         self._windows = windows(documents, lane, place, layout)
-        self._left: RowRange | None = None  # of the window at hand
+        self._left: RowRange | None = None  # rows left of the current window
 
     def give(self, count: int) -> list[RowRange]:
-        """The lane's next `count` rows, of one window or more. Fewer only where the documents end."""
+        """The lane's next `count` rows, from one window or more. Fewer only if the documents end."""
         given = []
         while count > 0 and (left := self._left or self._next()) is not None:
             some = min(count, left.count)
@@ -46,19 +46,19 @@ class Lane:
         return given
 
     def skip(self, count: int) -> int:
-        """Pass over the lane's next `count` rows. Returns how many there were."""
+        """Skip the lane's next `count` rows. Returns the number skipped, which is smaller if the documents end."""
         left = count
         while left > 0 and (given := self.give(min(left, 64))):  # few at a time, so that old windows are freed
             left -= rows_in(given)
         return count - left
 
     def close(self) -> None:
-        """Close what was opened for this lane."""
+        """Close the generator that reads the documents."""
         if self._opened is not None:
             self._opened.close()
 
     def _next(self) -> RowRange | None:
-        """The rows of the next window that has some. None where the documents end."""
+        """The rows of the next window that has rows. None at the documents' end."""
         window: Window
         for empty, window in enumerate(self._windows):
             if len(window.rows):
@@ -72,12 +72,12 @@ class Lane:
 
 
 def rows_in(given: Sequence[RowRange]) -> int:
-    """How many rows these are."""
+    """The number of rows in these ranges."""
     return sum(some.count for some in given)
 
 
 def rows_between(given: Sequence[RowRange], begin: int, end: int) -> list[RowRange]:
-    """Rows `begin` .. `end` of these, as far as there are such."""
+    """Rows `begin` .. `end` of these ranges, or fewer if they end before."""
     found = []
     for some in given:
         first, last = max(begin, 0), min(end, some.count)

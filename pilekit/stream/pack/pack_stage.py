@@ -1,7 +1,7 @@
 """`Pack`: the stage from token batches to batches of packed rows, for pipelines without a `PileStream`.
 
-It is one `Lane` over the token batches. Rows go into batches in the windows' order, and a batch is handed on the moment
-it is full.
+It is one `Lane` over the token batches. Rows go into batches in the windows' order, and each batch is yielded as soon
+as it is full.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Pack:
 
     seq_len        tokens in a row
     eos_id         the token that ends each document; a document without tokens is this token alone
-    packing        "best_fit": windows of documents, no document cut that fits in a row; "concat": one document after
-                   another, cut at the row's edge; "none": one document a row
-    window         documents that are packed together, by best_fit and none
-    batch_size     rows in a batch; the last batch has fewer where there are no more
-    pad_id         fills what documents leave free; `eos_id` by default
-    append_eod     False: documents stand side by side without an EOD, and those without tokens are left out
-    outputs        what a batch holds, see `Batch`
-    masking        for masked-language modelling: which tokens can be chosen, and what replaces them
-    subset_names   subset ids count through these names; other labels get the next ids, in the order in which they come
+    packing        "best_fit": a document is cut only if it is longer than a row; "concat": documents follow one
+                   another, and are cut at the row's edge; "none": one document a row
+    window         how many documents are packed together (best_fit, none)
+    batch_size     rows in a batch; the last batch may have fewer
+    pad_id         fills the free end of a row; `eos_id` by default
+    append_eod     False: no EOD follows a document, and documents without tokens are left out
+    outputs        the tensors of a batch, see `Batch`
+    masking        for masked-language modelling: which tokens can be chosen, and their replacements
+    subset_names   subset ids are indices into these names; other labels get the next ids, in order of appearance
     seed           of the rows' order and of the masks
 
-    PilekitError for arguments that make no sense, and for more than `MAX_SUBSETS` other labels.
+    PilekitError for invalid arguments, and for more than `MAX_SUBSETS` other labels.
     """
 
     takes: ClassVar[type] = TokenBatch
@@ -67,7 +67,7 @@ class Pack:
         object.__setattr__(self, "outputs", checked_outputs(self.outputs))
 
     def __call__(self, batches: Iterator[TokenBatch]) -> Iterator[Batch]:
-        """Pack `batches`, every token of them."""
+        """Pack all tokens of `batches`."""
         subset_ids = {name: index for index, name in enumerate(self.subset_names)}
         shards: dict[str, int] = {}
         layout = Layout(self.seq_len, self.packing, self.window, self.append_eod, self.seed)
@@ -81,7 +81,7 @@ class Pack:
 def _documents(
     batches: Iterator[TokenBatch], subset_ids: dict[str, int], shards: dict[str, int]
 ) -> Iterator[TokenizedDocuments]:
-    """The documents of token batches, as a lane takes them. Each batch is a position; new names get the next ids."""
+    """The documents of token batches, in a lane's form. Each batch is one position; new names get the next ids."""
     most = len(subset_ids) + MAX_SUBSETS
     for position, batch in enumerate(batches):
         count = len(batch)

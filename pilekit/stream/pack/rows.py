@@ -1,7 +1,7 @@
-"""`Rows`: how the documents of a window are laid out in rows, whatever the packing.
+"""`Rows`: the layout of a window's documents in rows, the same type for every packing.
 
-A piece is a run of one document's tokens, its EOD counted. A row is pieces side by side, and the rest of it is padding.
-A packing is a function from the documents' lengths to `Rows` and sees no token. So tokens are copied once, into the
+A piece is a run of one document's tokens, its EOD counted. A row is pieces side by side, with padding at its end. A
+packing is a function from the documents' lengths to `Rows` and sees no token. So tokens are copied only once, into the
 batch.
 """
 
@@ -21,7 +21,7 @@ class Rows:
     """Rows made of pieces of documents.
 
     document  int64 [pieces]: the document in its window
-    begin     int64 [pieces]: tokens of the document that stand before the piece
+    begin     int64 [pieces]: tokens of the document before the piece
     length    int64 [pieces]: tokens, at least 1. A token after the document's last one is its EOD
     start     int64 [rows + 1], from 0: row r is the pieces `start[r]:start[r + 1]`, at least one
     """
@@ -43,9 +43,9 @@ class Rows:
 
 
 def pieces(lengths: Int64, seq_len: int) -> tuple[Int64, Int64, Int64]:
-    """(document, begin, length), int64 [pieces]: documents of `lengths` cut where they are longer than a row.
+    """(document, begin, length), int64 [pieces]: documents of `lengths`, cut if they are longer than a row.
 
-    Full rows come first and the rest last. A document without tokens has no piece.
+    A document's full rows come first, its rest last. A document without tokens has no piece.
     """
     counts = -(-lengths // seq_len)
     document = np.repeat(np.arange(len(lengths)), counts)

@@ -1,4 +1,4 @@
-"""Tokenizing a lane's documents, or keeping them as they are for a stream without a tokenizer."""
+"""Tokenizing a lane's documents, or keeping them whole for a stream without a tokenizer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pilekit.tokenize.tokenizer import UnencodableTextError
 
 @dataclass(frozen=True)
 class Encoding:
-    """What all lanes of a stream do with their documents.
+    """The settings with which all lanes of a stream encode documents.
 
-    tokenizer     None: documents stay as they are
+    tokenizer     None: documents are not tokenized
     subset_ids    by subset name; other names get `other_subset`
-    shard_names   what a document's shard indexes
-    text_field    where records keep their text
+    shard_names   by a document's shard number
+    text_field    the field of a record that holds the text
     """
 
     layout: Layout
@@ -40,7 +40,7 @@ class Encoding:
 
 
 def encoded(pieces: Iterable[LaneDocuments], encoding: Encoding) -> Iterator[TokenizedDocuments]:
-    """The documents of `pieces`, in parts that are as large as a window or smaller."""
+    """The documents of `pieces`, encoded, in parts of at most a window."""
     if encoding.tokenizer is None:
         yield from (_as_stored(piece, encoding) for piece in pieces if len(piece))
         return
@@ -49,7 +49,7 @@ def encoded(pieces: Iterable[LaneDocuments], encoding: Encoding) -> Iterator[Tok
 
 
 def _characters(piece: LaneDocuments) -> Int64:
-    """The characters of each document, which are seldom fewer than its tokens."""
+    """The characters of each document + 1, a bound on its tokens that seldom fails."""
     return np.fromiter(map(len, piece.texts), np.int64, len(piece)) + 1
 
 
@@ -70,7 +70,7 @@ def _tokenized(parts: list[LaneDocuments], encoding: Encoding, tokenizer: Tokeni
 
 
 def _as_stored(piece: LaneDocuments, encoding: Encoding) -> TokenizedDocuments:
-    """Documents without tokens: with an EOD, rows of one token and the packing "concat", each is a row."""
+    """Documents without tokens. With an EOD, seq_len 1 and packing "concat", each becomes one row."""
     stored = []
     for text, subset, shard, number, line in zip(
         piece.texts, piece.subsets, piece.shards.tolist(), piece.numbers.tolist(), piece.records, strict=True

@@ -1,8 +1,8 @@
-"""`Window`: some tokenized documents of a lane and the rows they are packed into.
+"""`Window`: some tokenized documents of a lane, and the rows into which they are packed.
 
-With "best_fit" and "none" a window is packed alone: its rows depend on its own documents only. So a place inside a lane
-is the window's first document and how many of its rows were given, and resuming there tokenizes one window. With
-"concat" rows run on from window to window, and a place is a document and how many of its tokens, EOD counted, stand in
+With "best_fit" and "none" a window is packed alone: its rows depend only on its own documents. So a place in a lane is
+the window's first document and the number of the window's rows already given, and resuming tokenizes one window. With
+"concat" rows continue from window to window. There a place is a document and the number of its tokens, EOD counted, in
 rows already given.
 """
 
@@ -31,7 +31,7 @@ MOST_TOKENS = 512 * 1024
 
 
 class Place(NamedTuple):
-    """Where a lane stands: see the module's docstring. `document` counts in the unit's order, from 0."""
+    """A place in a lane: see the module's docstring. `document` is a number in the unit's order, from 0."""
 
     position: int
     document: int
@@ -40,9 +40,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How documents become rows.
+    """The settings with which documents become rows.
 
-    window      documents that are packed together at most
+    window      the most documents that are packed together
     append_eod  whether each document is followed by EOD
     seed        of the order of a window's rows
     """
@@ -58,14 +58,14 @@ class Layout:
 class TokenizedDocuments:
     """Documents of one lane, as parallel columns.
 
-    ids         uint32 [tokens], all documents one after another, no EOD among them
+    ids         uint32 [tokens], all documents one after another, without EODs
     offsets     int64 [documents + 1], from 0: document i is `ids[offsets[i]:offsets[i + 1]]`
     subset_ids  int64 [documents]
-    shards      int64 [documents]: index of the shard of each
-    numbers     int64 [documents]: its number there
-    positions, orders   int64 [documents]: the place of each in its lane, as in `LaneDocuments`
-    skipped     int64 [documents]: bad lines passed over before each
-    stored      the documents themselves, where the stream gives them as they are; else empty
+    shards      int64 [documents]: index of each document's shard
+    numbers     int64 [documents]: the document's number in its shard
+    positions, orders   int64 [documents]: each document's place in its lane, as in `LaneDocuments`
+    skipped     int64 [documents]: bad lines skipped before each document
+    stored      the documents themselves, if the stream gives untokenized documents; otherwise empty
     """
 
     ids: npt.NDArray[np.uint32]
@@ -97,7 +97,7 @@ _OF_EACH = [field.name for field in fields(TokenizedDocuments)][2:-1]
 class Window:
     """Documents and their rows.
 
-    row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of it
+    row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of the piece
     after     int64 [rows, 3]: the lane's place after each row
     """
 
@@ -116,17 +116,17 @@ class RowRange:
     count: int
 
     def part(self, begin: int, end: int) -> RowRange:
-        """Rows `begin` .. `end` of these."""
+        """Rows `begin` .. `end` of this range."""
         return RowRange(self.window, self.first_row + begin, end - begin)
 
 
 class Pieces(NamedTuple):
-    """The pieces of some rows, row after row: int64 [pieces] each but the first.
+    """The pieces of some rows, row after row. All columns but the first are int64 [pieces].
 
-    per_row  int64 [rows]: how many pieces each row has
+    per_row  int64 [rows]: the number of pieces in each row
     length, begin            of each piece, as in `Rows`
-    shard, number, subset    of its document
-    skipped                  bad lines passed over before its document
+    shard, number, subset    of the piece's document
+    skipped                  bad lines skipped before the piece's document
     """
 
     per_row: Int64
@@ -139,7 +139,7 @@ class Pieces(NamedTuple):
 
 
 def pieces_of(parts: Sequence[RowRange]) -> Pieces:
-    """The pieces of all these rows, at least one part."""
+    """The pieces of the rows of `parts`, which has at least one entry."""
     found = []
     for part in parts:
         rows, documents = part.window.rows, part.window.documents
@@ -162,7 +162,7 @@ def padding(count: int) -> RowRange:
 
 
 def joined(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
-    """All documents of `parts`, at least one part. Copies, unless there is a single part."""
+    """All documents of `parts`, which has at least one entry. They are copied, unless there is only one part."""
     if len(parts) == 1:
         return parts[0]
     before = np.cumsum([0, *(len(part.ids) for part in parts)])
@@ -183,7 +183,7 @@ D = TypeVar("D", bound=_Documents)
 
 
 def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iterator[list[D]]:
-    """Documents in lists of parts: `most` documents a list, fewer once the list's sizes reach `MOST_TOKENS`.
+    """Lists of parts with `most` documents together, or fewer if their sizes together reach `MOST_TOKENS`.
 
     sizes  the size of each document of a part, int64 [documents]
     """
@@ -204,7 +204,7 @@ def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iter
 
 
 def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout) -> Iterator[Window]:
-    """The windows of a lane from `place` on. A window may have no rows, where its documents have no tokens."""
+    """The windows of a lane from `place` on. A window has no rows if its documents have no tokens."""
 
     def lengths(some: TokenizedDocuments) -> Int64:
         found: Int64 = np.diff(some.offsets) + layout.append_eod
@@ -218,7 +218,8 @@ def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, la
         some = joined(parts)
         rows = (best_fit if layout.packing == "best_fit" else separate)(lengths(some), layout.seq_len)
         keys = _row_keys(some, rows, lane, layout.seed)
-        # Best fit makes the fullest rows first, so rows are shuffled by their keys. Single documents go by length.
+        # Best fit makes the fullest rows first, so rows are shuffled by their keys. With "none" rows are sorted by
+        # length.
         order = np.lexsort((keys, rows.length)) if layout.packing == "none" else np.argsort(keys, kind="stable")
         after = np.empty((len(rows), 3), np.int64)
         after[:, :2] = begin[:2]
@@ -240,7 +241,7 @@ def _running_windows(
     layout: Layout,
 ) -> Iterator[Window]:
     rest: list[TokenizedDocuments] = []
-    begin = place.offset_in_window  # tokens of the first document that stand in earlier rows
+    begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
     for some in documents:
         if resumed and ((some.positions[0], some.orders[0]) != place[:2] or lengths(some)[0] <= begin):

@@ -1,6 +1,6 @@
-"""Where a lane's documents come from.
+"""Reading a lane's documents.
 
-`plan.py` decides whether shards can be entered anywhere. `document_selection.py` holds what is read, and makes the
-lanes' source: `random_access.py` jumps through the index, `sequential.py` reads shard after shard. Both give
+`plan.py` decides between random access and reading shard after shard. `document_selection.py` knows the documents to
+read and makes the lanes' source: `random_access.py`, which uses the shards' indexes, or `sequential.py`. Both give
 `LaneDocuments`, documents with their place in the lane.
 """

@@ -1,6 +1,7 @@
-"""`DocumentSelection`: what a stream reads, whatever the number of lanes that read it.
+"""`DocumentSelection`: the documents that a stream reads, for any number of lanes.
 
-It makes the `LaneSource` of either plan for a grid, and knows what a grid's defaults and a state's places depend on.
+It makes the `LaneSource` of either plan for a grid. It also computes a grid's default size, the lanes' first places,
+and the fingerprint of the documents.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from pilekit.stream.read.random_access import RandomAccess
 logger = logging.getLogger(__name__)
 
 OTHER = "(other)"
-"""The subset of documents whose label is none of the stream's `subset_names`."""
+"""The subset of documents whose label is not in the stream's `subset_names`."""
 
 _MOST_IN_UNIT = 256
 _UNITS_PER_LANE = 16
@@ -54,9 +55,9 @@ class DocumentSelection:
     repeats    factors that are not 1, by exact name
     filters    document stages
     dedup      folder of a finished dedup
-    cache      where frames of remote shards are kept
-    selection  under random access: which documents these are
-    versions   under the sequential plan: of the shards
+    cache      the cache of remote shards' frames
+    selection  under random access: the selected documents
+    versions   under the sequential plan: the versions of the shards
     """
 
     corpus: Corpus
@@ -101,28 +102,28 @@ class DocumentSelection:
             logger.warning("%s: Parquet is fetched each time: cache= keeps frames of lines", visible(fetched[0].path))
 
     def default_lanes(self, global_batch_size: int, world_size: int) -> tuple[int, int]:
-        """(R, M) at a first start."""
+        """(R, M) of a new run."""
         if self.selection is None:
             return sequential.default_grid(len(self.corpus.shards), world_size)
         return default_rows(global_batch_size, world_size), COLUMNS
 
     def default_unit(self, lanes: int) -> int:
-        """Documents in a unit, at a first start; 1 under the sequential plan, whose units are shards."""
+        """Documents in a unit of a new run; 1 under the sequential plan, whose units are shards."""
         if self.selection is None:
             return 1
         return max(1, min(_MOST_IN_UNIT, len(self.selection) // (_UNITS_PER_LANE * lanes)))
 
     def per_epoch(self, unit: int) -> int:
-        """Positions in an epoch, of all lanes; under the sequential plan of each lane, per shard of it."""
+        """Positions in an epoch, of all lanes together. Under the sequential plan: per shard of a lane."""
         many = copies(self.repeats, self.subsets)
         return many if self.selection is None else many * -(-len(self.selection) // unit)
 
     def positions(self, unit: int) -> int:
-        """Positions in an epoch, where there is one lane."""
+        """Positions in an epoch of a stream with one lane."""
         return self.per_epoch(unit) * (len(self.corpus.shards) if self.selection is None else 1)
 
     def source(self, lanes: int, unit: int, end: int | None = None, records: bool = False) -> LaneSource:
-        """What the lanes of a grid read; `end`: the position at which they end, for a finite pass."""
+        """The source of a grid's lanes; `end`: the position at which they end, for a finite pass."""
         if self.selection is None:
             stages = (*((Deduplicated(self.dedup),) if self.dedup is not None else ()), *self.filters)
             return sequential.Sequential(
@@ -141,14 +142,14 @@ class DocumentSelection:
         return RandomAccess(self.selection, units, self.repeats, self.filters, end, records, self.cache)
 
     def first(self, lanes: int) -> Int64:
-        """Where all lanes begin, int64 [L, 3]."""
+        """The places at which all lanes begin, int64 [L, 3]."""
         places = np.zeros((lanes, 3), np.int64)
         if self.selection is not None:
             places[:, 0] = np.arange(lanes)
         return places
 
     def moved(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
-        """`places`, int64 [L, 3], for changed subsets or repeats: the same part of the epoch, where a window begins."""
+        """`places`, int64 [L, 3], for changed subsets or repeats: equally far in the epoch, at a window's start."""
         new = self.per_epoch(unit)
         moved = places.copy()
         moved[:, 2] = 0
@@ -160,10 +161,10 @@ class DocumentSelection:
         return moved
 
     def subset_names(self) -> tuple[str, ...]:
-        """What subset ids count through: the manifest's names, other labels by name, and `(other)` for all else.
+        """The names behind subset ids: the manifest's names, other labels sorted by name, and `(other)` for the rest.
 
-        The same for every rank: other labels are those of `subsets`, else those that the shards' indexes name. Without
-        indexes (sequential plan) they are not known, but for `(none)`.
+        They are the same for every rank. Other labels come from `subsets` if given, else from the shards' indexes.
+        Without indexes (sequential plan) only `(none)` and the names in `repeats` are known.
         """
         listed = [subset.name for subset in self.corpus.manifest.subsets]
         if self.subsets is not None:
@@ -177,7 +178,7 @@ class DocumentSelection:
         return (*listed, *sorted(found.difference(listed)), OTHER)
 
     def fingerprint(self) -> dict[str, object]:
-        """Which documents these are, as far as it is not for `plan` to say; JSON types."""
+        """The identity of the documents and of their order, without the plan; JSON types."""
         manifest = self.corpus.manifest
         content: object = [[shard.name, shard.size] for shard in self.corpus.shards]
         if self.selection is not None:
@@ -200,7 +201,7 @@ class DocumentSelection:
 
 
 def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
-    """`filters` as a tuple; PilekitError for what is no list of document stages, and for one that needs one process."""
+    """`filters` as a tuple; PilekitError if it is no list of document stages, or if a stage is stateful."""
     chain = Pipeline(filters)
     if chain.stateful:
         raise PilekitError(

@@ -1,8 +1,8 @@
-"""`LaneDocuments`: some documents of a lane, each at a known place; and `LaneSource`, what reads them.
+"""`LaneDocuments`: some documents of a lane, each at a known place; and `LaneSource`, which reads them.
 
-A lane is a sequence of documents, cut into units. A place in it is (position, document): which unit, and how many
-documents of that unit's own order are behind, counted before repeats, filters and bad lines drop any. So a place means
-the same whatever is dropped, and reading can resume at each of them.
+A lane is a sequence of documents, divided into units. A place in it is (position, document): the unit, and the number
+of documents before the place in the unit's order, counted before repeats, filters and bad lines drop any. So a place
+does not depend on dropped documents, and reading can resume at every place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class LaneDocuments:
     """Some documents of one unit of a lane, in the unit's order. There may be none.
 
     position   the unit
-    orders     int64 [n], increasing: the number of each in the unit's order. The place behind document i is
+    orders     int64 [n], increasing: each document's number in the unit's order. The place after document i is
                (position, orders[i] + 1)
     texts      list of str, [n]
-    subsets    list of str, [n]; `(none)` where a document has no label
+    subsets    list of str, [n]; `(none)` for a document without a label
     shards     int64 [n]; index into the corpus's shards
     numbers    int64 [n]; line numbers from 0
-    skipped    int64 [n]: bad lines passed over before each
-    records    their lines as JSON, [n], where the source was asked for them; else empty
+    skipped    int64 [n]: bad lines skipped before each document
+    records    the documents' lines as JSON, [n], if the source was asked for them; otherwise empty
     """
 
     position: int
@@ -54,8 +54,8 @@ class LaneSource(Protocol):
     """How a plan reads its lanes."""
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
-        """The lane's documents from that place on, without end; in a finite pass to its end.
+        """The lane's documents from this place on: endless, or in a finite pass up to its end.
 
-        Closing the generator closes what it has opened.
+        Closing the generator closes the files that it has opened.
         """
         ...

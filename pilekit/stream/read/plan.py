@@ -1,12 +1,12 @@
-"""Which plan a stream follows, decided by how the corpus is stored: random access, or shard after shard.
+"""Chooses a stream's plan by how the corpus is stored: random access, or shard after shard.
 
-Random access jumps about in the whole corpus, so each shard needs frames that can be decoded for the few documents
-wanted. The cost is one number: the size of the frame in which a byte of text lies, on average over the shard's bytes,
-which is the sum of the squares of the frames' sizes over the sum of the sizes. A single document with a long frame of
-its own hardly changes it. A corpus whose text fits in memory needs no small frames.
+Random access reads single documents all over the corpus, so each shard needs small frames. The cost is one number per
+shard: the size of the frame around a byte of text, averaged over all bytes, which is the sum of the squared frame sizes
+divided by the sum of the sizes. One document with a long frame of its own hardly changes it. A corpus whose text fits
+in memory needs no small frames.
 
-Nothing of 43 GB is read to find that out: an index tells, or a seek table, or Parquet's footer, or how far the first
-frame reaches. If the answer is random access, missing indexes are made, and they have the last word.
+No shard of 43 GB is read to find the frames: the sizes come from an index, a seek table, Parquet's footer, or the
+length of the first frame. For random access, missing indexes are made, and the decision is checked again with them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from pilekit.stream.order.shuffle import Int64
 logger = logging.getLogger(__name__)
 
 MOST_DECODED = 8 << 20
-"""Bytes of text that reaching a document may cost to decode, on average: 6 ms. `pilekit reframe` makes it 1 MiB."""
+"""The most bytes of text decoded to reach a document, on average: 6 ms. `pilekit reframe` makes frames of 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which plan, why, and what it goes by.
+    """A stream's plan.
 
     name      "random" or "sequential"
-    reason    one sentence
+    reason    why this plan, in one sentence
     indexes   of the corpus's shards, in their order; empty under the sequential plan
     """
 
@@ -62,7 +62,7 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         return Plan("sequential", "standard input can only be read as it comes")
     found = find_indexes(corpus)
-    # Compression does not make text longer: a corpus that is too large as stored cannot be held.
+    # Text is not shorter than its stored form: a corpus whose stored form is too large does not fit in memory.
     may_be_held = sum(map(_stored_size, corpus.shards, found)) <= HELD_BYTES
     if not may_be_held:
         for shard, known in zip(corpus.shards, found, strict=True):
@@ -80,7 +80,7 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
 
 
 def _reason(shard: Shard, sizes: Int64) -> str | None:
-    """Why frames of these sizes are too long; None if they are not, or nothing is known of them."""
+    """Why frames of these sizes are too long; None if they are not, or if no sizes are known."""
     total = float(sizes.sum())
     mean = float(np.square(sizes, dtype=np.float64).sum()) / total if total else 0.0
     if mean <= MOST_DECODED:
@@ -92,7 +92,7 @@ def _reason(shard: Shard, sizes: Int64) -> str | None:
 
 
 def _frame_sizes(shard: Shard, index: ShardIndex | None) -> Int64:
-    """Decoded bytes of the shard's frames, int64, as far as can be known without decoding more than `MOST_DECODED`."""
+    """Decoded bytes of the shard's frames, int64, found by decoding little more than `MOST_DECODED` at most."""
     if index is not None:
         return np.diff(index.frames.text_offset, append=index.header.content_bytes)
     storage = storage_of(shard.path)
@@ -113,7 +113,7 @@ def _frame_sizes(shard: Shard, index: ShardIndex | None) -> Int64:
 
 
 def _first_frame(shard: Shard) -> int:
-    """Bytes of the text of the first frame, as far as `MOST_DECODED` and a little more. All of gzip is one frame."""
+    """Decoded bytes of the first frame, counted up to a little more than `MOST_DECODED`. Gzip counts as one frame."""
     file, storage = open_stored(shard.path)
     size = 0
     with file, located_errors(shard.path, lambda: 0):

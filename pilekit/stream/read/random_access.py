@@ -1,11 +1,11 @@
-"""`RandomAccess`: the plan for shards that can be entered anywhere: units of the shared sequence, through the index.
+"""`RandomAccess`: lanes read units of the shared sequence anywhere in the corpus, through the shards' indexes.
 
 Lane l of L reads the units at the positions l, l + L, l + 2L, ... of a `Sequence`. For each unit, the frames of its
-documents are decoded once and their lines parsed. Then copies that do not stay and documents that the filters drop are
-removed, and the rest comes in the unit's own order.
+documents are decoded once and their lines parsed. Then repeats and filters drop documents, and the remaining documents
+are given in the unit's own order.
 
-All lanes of a process share one set of open files. Filters see a whole unit, a `DocumentBatch` for each shard it
-touches, wherever in the unit a lane begins.
+All lanes of a process share one set of open files. Filters always see a whole unit, as a `DocumentBatch` for each of
+its shards, even if a lane begins inside the unit.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from pilekit.stream.order.unit_sequence import Sequence, Unit
 from pilekit.stream.read.lane_documents import LaneDocuments
 
 _MOST_DROPPED = 1 << 20
-"""A lane that drops so many documents in a row (or 100 epochs of them), and its share of an epoch, has none."""
+"""If a lane drops this many documents in a row (or 100 epochs of them), and its share of an epoch, that is an error."""
 
 
 class RandomAccess:
     """A `LaneSource`.
 
     selection   the documents
-    sequence    their units, `sequence.documents` is `len(selection)`
+    sequence    the documents' units; `sequence.documents` is `len(selection)`
     repeats     factors by exact subset name; other subsets have 1
     filters     document stages, none of them stateful
-    end         the position at which lanes end, for a finite pass; None: they have no end
+    end         the position at which lanes end, for a finite pass; None: endless
     records     give the documents' records too
-    cache       where frames of remote shards are kept
+    cache       the cache of remote shards' frames
 
-    Can be pickled, if the filters can, and used after a fork. Threads must not share it. Reading raises `PilekitError`
-    for damage, for a shard or index that has changed meanwhile, and for repeats and filters that leave nothing.
+    It can be pickled if the filters can, and used after a fork. Threads must not share it. Reading raises
+    `PilekitError` for damage, for a shard or index that has changed since, and if repeats and filters drop everything.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RandomAccess:
         self._readers = OpenReaders(selection.corpus, selection.indexes, cache)
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
-        """The lane's documents from that place on, a unit at a time."""
+        """The lane's documents from this place on, a unit at a time."""
         documents = len(self.selection)
         dropped, most = 0, max(documents // self.sequence.lanes, min(_MOST_DROPPED, 100 * documents))
         while self.end is None or position < self.end:
@@ -73,15 +73,15 @@ class RandomAccess:
                     f"({visible(repr(list(self.filters.stages)), 200)}) drop all of {dropped:,} in a row; loosen them, "
                     "or shuffle"
                 )
-            yield read.pop()  # a lane that waits holds no texts in this frame
+            yield read.pop()  # pop, so that a waiting lane keeps no texts alive here
             position, document = position + self.sequence.lanes, 0
 
     def close(self) -> None:
-        """Close all files. Files that are used again are opened again."""
+        """Close all files. A later read opens them again."""
         self._readers.close()
 
     def _unit(self, position: int, document: int) -> LaneDocuments:
-        """The documents that stay of the unit at this position, from number `document` of its order on."""
+        """The remaining documents of the unit at this position, from number `document` of its order on."""
         unit = self.sequence.at(position)
         order = self.sequence.order(unit)
         rank = np.empty_like(order)
@@ -125,8 +125,8 @@ class RandomAccess:
         )
 
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
-        """The documents of these lines that stay in this copy of the unit, as the filters give them."""
-        # Copies but the first are of some subsets only.
+        """The documents of these lines that this copy of the unit keeps, after the filters."""
+        # Only the first copy is of all subsets.
         labels = {label for label, factor in self.repeats.items() if factor > unit.copy} if unit.copy else None
         batch = self._batch(shard, lines, labels)
         if self.repeats and len(batch):

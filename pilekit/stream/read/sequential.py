@@ -1,12 +1,12 @@
 """The sequential plan: lanes over whole shards, for shards that can only be read from the beginning.
 
-Lane l of L owns the shards whose index is l modulo L, in the order of their names. In each epoch every (shard, copy) of
-the lane stands once in a seeded permutation. Each is read from its beginning to its end, by a thread that decodes
-ahead. A position counts the (shard, copy) begun in the lane, and a document's number in its unit's order is its line
-number. So restoring opens one shard and decodes it up to one line; nothing before that line is parsed.
+Lane l of L owns the shards whose index is l modulo L, in the order of their names. In each epoch, a seeded permutation
+orders the lane's (shard, copy) pairs. Each pair is read from beginning to end, by a thread that decodes ahead. A
+position is the number of a pair in the lane, and a document's number in its unit's order is its line number. So
+restoring opens one shard and decodes it up to one line; nothing before that line is parsed.
 
-Documents follow each other as in the file, so shuffling is between shards and lanes only. The Pile's shards were
-shuffled when they were made; of others, `pilekit reframe` makes shards that are shuffled throughout.
+Documents keep the order of the file, so only shards and lanes are shuffled. The Pile's shards were shuffled when they
+were made. Other shards can be rewritten with `pilekit reframe`, so that streams shuffle all documents.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pilekit.stream.order.shuffle import Int64, permutation
 from pilekit.stream.read.lane_documents import LaneDocuments
 
 _MOST_COLUMNS = 8
-"""So many lanes take turns on one rank, where there are shards for them: so many workers can share its work."""
+"""The most lanes per rank, if there are enough shards; so many workers can share the rank's work."""
 
 _MOST_EMPTY = 64
-"""So many epochs in a row may have no document where repeats are fractions: half a document is missing in half."""
+"""With fractional repeats, so many epochs in a row may be empty: a factor of 0.5 drops a document in half of them."""
 
 _SHARDS = 4
 """Keeps these permutations apart from others of the same seed."""
 
 
 def default_grid(shards: int, world_size: int) -> tuple[int, int]:
-    """(rows, columns) of the grid at the first start, a shard a lane. PilekitError for more ranks than shards."""
+    """(rows, columns) of a new run's grid: at least one shard per lane. PilekitError for more ranks than shards."""
     if world_size > shards:
         raise PilekitError(
             f"{world_size:,} ranks cannot share {shards:,} shard{'s' * (shards > 1)} that must be read from the "
@@ -57,15 +57,15 @@ class Sequential:
 
     subsets    exact names; None: all
     repeats    factor of each subset whose factor is not 1, by exact name
-    stages     what the documents pass: filters, `Deduplicated`; they may drop documents, not reorder them
+    stages     filters and `Deduplicated`; they may drop documents, not reorder them
     shuffle    False: shards in their order, copy after copy
     on_error   "skip": bad lines are counted in `LaneDocuments.skipped`, with the document that follows them
-    end        the position at which lanes end, for a finite pass; None: they have no end
+    end        the position at which lanes end, for a finite pass; None: endless
     records    give the documents' records too
-    versions   of the shards, when the stream was made: a shard that has another one later is a `ShardChanged`
+    versions   the shards' versions when the stream was made; if a version differs later: `ShardChanged`
 
-    PilekitError for more lanes than shards. Reading raises it for a lane of which a whole epoch gives no document, for
-    damage and, unless they are skipped, for bad lines.
+    PilekitError for more lanes than shards. Reading raises PilekitError if a whole epoch of a lane has no document, for
+    damage and, unless bad lines are skipped, for bad lines.
     """
 
     corpus: Corpus
@@ -90,7 +90,7 @@ class Sequential:
             )
 
     def shards_of(self, lane: int) -> range:
-        """The lane's shards, as indexes into the corpus's."""
+        """The indexes of the lane's shards in the corpus."""
         return range(lane, len(self.corpus.shards), self.lanes)
 
     def per_epoch(self, lane: int) -> int:
@@ -107,7 +107,7 @@ class Sequential:
         return epoch, shards[shard], copy
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
-        """The lane's documents from that place on: of the (shard, copy) at `position`, from line `document` on."""
+        """The lane's documents from line `document` of the (shard, copy) at `position` on."""
         bad: deque[int] = deque()  # numbers of bad lines that no document has followed yet
         fractions = any(factor % 1 for factor in self.repeats.values())
         empty, most = 0, self.per_epoch(lane) * (_MOST_EMPTY if fractions else 1)
@@ -120,7 +120,7 @@ class Sequential:
             if self.end is None and empty > most:
                 raise self._nothing(lane)
             position, document = position + 1, 0
-            bad = deque([-1] * len(bad))  # they are told with the first document of the next shard
+            bad = deque([-1] * len(bad))  # count them with the first document of the next shard
 
     def _unit(self, lane: int, position: int, document: int, bad: deque[int]) -> Generator[LaneDocuments, None, None]:
         """The documents of one (shard, copy) from line `document` on."""
@@ -155,7 +155,7 @@ class Sequential:
         check_version(shard.path, version)
 
     def _wanted(self, copy: int) -> tuple[str, ...] | None:
-        """The subsets of which some documents are read in this copy; None: of all."""
+        """The subsets that have documents in this copy; None: all subsets."""
         if self.subsets is None and copy == 0:
             return None
         names = self.subsets if self.subsets is not None else tuple(self.repeats)
@@ -164,7 +164,7 @@ class Sequential:
     def _staying(
         self, batches: Iterator[DocumentBatch], epoch: int, shard: int, copy: int
     ) -> Generator[DocumentBatch, None, None]:
-        """The documents that are read in this copy, by their repeats."""
+        """The documents that this copy keeps, by their repeats."""
         for batch in batches:
             if self.repeats:
                 factors = np.array([self.repeats.get(name, 1.0) for name in batch.subsets])
@@ -184,13 +184,13 @@ class Sequential:
 
 
 def _with_bad_lines(reader: ShardReader, bad: deque[int]) -> Generator[DocumentBatch, None, None]:
-    """The reader's batches. The numbers of bad lines before a batch's end go into `bad`, in increasing order."""
+    """The reader's batches. The line numbers of bad lines before a batch's end are added to `bad`, increasing."""
     known = 0
 
     def tell() -> None:
         nonlocal known
         listed = [example.line - 1 for example in reader.skipped.examples]
-        reader.skipped.examples.clear()  # only so many are listed at a time; more than these count as the last one
+        reader.skipped.examples.clear()  # the list is bounded; bad lines beyond it count as its last
         count, known = reader.skipped.count - known, reader.skipped.count
         bad.extend(listed + listed[-1:] * (count - len(listed)))
 
