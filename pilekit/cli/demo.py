@@ -1,4 +1,4 @@
-"""`pilekit demo`: all of pilekit on one small corpus, each step is a command that a newcomer can repeat.
+"""`pilekit demo`: all of pilekit on one small corpus, in commands that a newcomer can repeat.
 
 The corpus is made from text that Python ships, so nothing is downloaded. Every step is printed as a person would type
 it and runs in its own process.

@@ -1,4 +1,4 @@
-"""The folder of a job: who owns it, what is finished, and that a kill at any moment leaves it right."""
+"""The folder of a job: its owner, its finished shards, and that a kill at any moment leaves it valid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INPUTS = {name: [100, name] for name in NAMES}
 
 
 def job(folder: Path, parameters: dict[str, Any] | None = None, inputs: Any = INPUTS, fail_after: int = 99) -> Any:
-    """Process the unfinished shards, of which `val` makes no file; returns (those shards, all results)."""
+    """Process the unfinished shards (`val` makes no file); returns (the processed shards, all results)."""
     with output_folder(folder, kind="copies", parameters=parameters or {"level": 3}, inputs=inputs) as output:
         waiting = [name for name in NAMES if output.result(name) is None]
         for number, name in enumerate(waiting):

@@ -1,4 +1,4 @@
-"""What lies in the place of a file that pilekit writes beside data: a link, a pipe, a second name of another file."""
+"""Links, pipes and hard links in the place of a file that pilekit writes beside data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def symlink(place: Path, victim: Path) -> None:
 
 
 def dangling(place: Path, victim: Path) -> None:
-    """Whoever writes through it makes a file there."""
+    """A dangling link: writing through it would make a file there."""
     place.symlink_to(victim.with_name("made"))
 
 
@@ -42,7 +42,7 @@ def hard_link(place: Path, victim: Path) -> None:
 
 
 def pipe(place: Path, victim: Path) -> None:
-    """Whoever opens it for reading or writing waits for the other end."""
+    """A pipe: opening it would wait for the other end."""
     os.mkfifo(place)
 
 
@@ -59,7 +59,7 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_waiting() -> Iterator[None]:
-    """What waits for a pipe is stopped."""
+    """Stop a test that waits for a pipe."""
     signal.alarm(120)
     yield
     signal.alarm(0)

@@ -1,4 +1,4 @@
-"""What people type becomes the exact subset name."""
+"""Typed names become exact subset names."""
 
 from __future__ import annotations
 

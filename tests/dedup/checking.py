@@ -1,4 +1,4 @@
-"""What a finished deduplication has to be, checked from outside: by its files, the input, and the definition alone."""
+"""Check a finished deduplication from outside: by its files, the input and the definition alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REMOVED_COLUMNS = [
 
 
 def write_corpus(folder: Path, shards: dict[str, Sequence[bytes]]) -> Path:
-    """Shard name -> lines; as .jsonl.zst in frames of some lines."""
+    """Write shards (name -> lines) as .jsonl.zst in frames of some lines."""
     for name, lines in shards.items():
         path = folder / f"{name}.jsonl.zst"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,8 @@ def check(
     clean: bool = True,
     skipped: int = 0,
 ) -> set[Identity]:
-    """Check proofs, masks, clean shards and summary; returns what was removed. `against`: what the earlier run kept."""
+    """Check proofs, masks, clean shards and summary; returns the removed documents. `against`: the documents that the
+    earlier run kept."""
     compared = {name: document for name, document in documents.items() if subsets is None or document.subset in subsets}
     rows = removed_rows(out)
     removed = {(row["shard"], row["number"]) for row in rows}

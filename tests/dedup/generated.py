@@ -1,15 +1,14 @@
-"""Sketches of many millions of documents, made when they are read: nothing of them is in memory or on disk.
+"""Sketches of many millions of documents, generated when read: nothing is kept in memory or on disk.
 
 Of each thousand documents
 
 - 40 have one text, all over the corpus (an empty one, say);
 - 60 have a text that occurs twice, in both halves of the corpus;
-- 100 are in groups of 4, one in each quarter, that are much alike: each has the group's key in 60 % of the bands;
-- 20 share a licence header: each has that one key in 30 % of the bands;
-- all others are like nothing else.
+- 100 are in groups of 4 similar documents, one in each quarter: each has the group's key in 60 % of the bands; - 20
+share a licence header: each has that one key in 30 % of the bands; - all others resemble no document.
 
-Shingle sets have 20 to 40 values. Those of a group have a set in common, of which each member has a few values replaced
-by its own: their similarities lie around 0.8.
+Shingle sets have 20 to 40 values. The members of a group share a common set, in which each member replaces a few
+values: their similarities lie around 0.8.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _HASH, _BYTES = -1, -2
 
 
 def values(name: str, documents: Int64, of_all: int) -> UInt64:
-    """What a column of the sketches says of these documents; `of_all` is a multiple of 4,000."""
+    """A column of the sketches for these documents; `of_all` is a multiple of 4,000."""
     assert of_all % 4000 == 0
     out = np.empty(len(documents), dtype=np.uint64)
     other = {"hash_high": _HASH, "hash_low": _HASH, "text_bytes": _BYTES}
@@ -89,9 +88,9 @@ def _fill(documents: Int64, of_all: int, column: int, out: UInt64) -> None:
 
 
 def shingles(documents: Int64, of_all: int) -> tuple[UInt64, Int64]:
-    """Their shingle sets, uint64 [documents, 40], zeros behind the last; and the sizes of the sets, int64 [documents].
+    """The shingle sets, uint64 [documents, 40], zeros after the last value; and the set sizes, int64 [documents].
 
-    Of a group all sets are equally large, and a value is either in the same place of two sets or not in both.
+    The sets of a group have one size, and a value that two sets share has the same place in both.
     """
     out = np.zeros((len(documents), MOST_SHINGLES), dtype=np.uint64)
     sizes = np.empty(len(documents), dtype=np.int64)

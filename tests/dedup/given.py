@@ -1,4 +1,4 @@
-"""Candidates and shingle sets as the steps before would have left them, for tests of the comparison."""
+"""Candidates and shingle sets as the earlier steps leave them, for tests of the comparison."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Resolved(NamedTuple):
 def given_candidates(
     folder: Path, documents: int, pairs: Iterable[tuple[int, int]], runs: Iterable[Sequence[int] | Values]
 ) -> Candidates:
-    """Candidates of these (later rank, earlier rank), and of these hot runs of ascending ranks."""
+    """Candidates with these pairs (later rank, earlier rank) and these hot runs of ascending ranks."""
     folder.mkdir(parents=True, exist_ok=True)
     candidates = Candidates(documents, folder, 1 << 20)
     rows = [(later, 0, earlier) for later, earlier in pairs]

@@ -1,4 +1,4 @@
-"""A population from lists, for tests of what is done with one."""
+"""A population made from lists, for tests of later steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 
 class ListedPopulation:
-    """Documents 0, 1, ... with the columns of their sketches, handed out like those of a `Population`.
+    """Documents 0, 1, ... with the columns of their sketches, yielded as by a `Population`.
 
     ranks     of each document, its id in the low 32 bits
-    absent    documents that are never handed out, as those that an earlier run removed
+    absent    documents that are never yielded, like those that an earlier run removed
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Planted near-duplicates: documents of made-up words, each with an edited copy whose similarity is known exactly.
 
-Edits are those that people and crawlers make, and that tell honest sketches from those which sample by position: words
-inserted, appended, put before, cut off, replaced, and another header before the same text. How much is edited is drawn
-so that similarities spread evenly over 0.5 to 0.99. Copies are spelt anew (other separators, other case), so no copy is
-exact, and what is compared must be the words.
+The edits are those of people and crawlers: words inserted, appended, put before, cut off or replaced, and another
+header before the same text. They also expose sketches that sample by position. The amount of editing is drawn so that
+similarities spread evenly over 0.5 to 0.99. Copies have other separators and other case, so no copy is exact, and only
+the words can match.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Planted:
 
 
 def planted(pairs: int, seed: int = 0, *, alone: int = 0, words: tuple[int, int] = (60, 500)) -> Planted:
-    """So many pairs, of all edits in turn, and `alone` documents without a copy, of `words` words."""
+    """`pairs` pairs, with all edits in turn, and `alone` documents without a copy; documents have `words` words."""
     random = Random(seed)
     vocabulary = [
         "".join(random.choices("abcdefghijklmnopqrstuvwxyzäß", k=random.randint(2, 11))) for _ in range(20_000)
@@ -79,8 +79,8 @@ def ascii_upper(word: str) -> str:
     return word.encode().upper().decode()
 
 
-# Each edit takes words, the similarity wanted, and where to take new words from. With S shingles of n words, an edit of
-# k words in one place leaves k + n - 1 of them at most, which is solved for k.
+# Each edit takes the words, the wanted similarity, and the vocabulary for new words. With S shingles of n words, an
+# edit of k words in one place leaves k + n - 1 of them at most, which is solved for k.
 
 
 def _insert(words: Words, similarity: float, random: Random, vocabulary: Words) -> Words:

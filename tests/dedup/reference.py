@@ -1,4 +1,4 @@
-"""What dedup is defined as, in its plainest form: sets of tuples of bytes, every pair compared, nothing hashed."""
+"""The definition of dedup in its plainest form: sets of tuples of bytes, every pair compared, nothing hashed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def similar_pairs(texts: Sequence[str], threshold: float, ngram: int = 5) -> dic
 
 
 def keeper_order(texts: Sequence[str], keep: Keep) -> list[int]:
-    """The documents, those that are kept rather than others first."""
+    """The documents in keeper order: of two similar documents, the earlier is kept."""
     if keep == "first":
         return list(range(len(texts)))
     return sorted(range(len(texts)), key=lambda i: (-len(texts[i].encode()), i))
@@ -53,7 +53,7 @@ def deduplicate(
     pairs: dict[tuple[int, int], float],
     keep: Keep = "longest",
 ) -> dict[int, Removal]:
-    """Removed document -> why, given the pairs that are known to be similar: `similar_pairs`, or fewer.
+    """Removed document -> reason, given the known similar pairs: `similar_pairs`, or fewer.
 
     Of equal texts only the first in keeper order takes part in the comparison of pairs; the others follow it.
     """

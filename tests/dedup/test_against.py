@@ -52,7 +52,7 @@ def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
     earlier = corpus_documents(halves / "a")
     kept = {name: earlier[name] for name in set(earlier) - check(tmp_path / "first", earlier)}
     removed = check(tmp_path / "second", corpus_documents(halves / "b"), against=kept)
-    # Of a pair across, the one of the second corpus is removed, however much longer it is.
+    # Of a pair across, the document of the second corpus is removed, even if it is much longer.
     earlier_sets = [reference.shingles(document.text) for document in kept.values()]
     for name, document in corpus_documents(halves / "b").items():
         shingles = reference.shingles(document.text)
@@ -60,7 +60,7 @@ def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
 
 
 def test_an_earlier_run_brings_those_that_it_was_made_against(halves: Path, tmp_path: Path) -> None:
-    """One after the other is all together: what resembles a document of the first is found by the third."""
+    """Runs in turn equal one run: the third run finds documents that resemble those of the first."""
     lines = [document.line for document in corpus_documents(halves).values()]
     parts = {"a": lines[::3], "b": lines[1::3], "c": [*lines[2::3], *lines[:40:3]]}
     write_corpus(tmp_path / "data", {f"{name}/{name}": part for name, part in parts.items()})

@@ -1,8 +1,8 @@
 """Twenty million documents in 256 MB, under a limit of the process's memory, and every removal is right.
 
-From the sketches to what is removed: exact copies, 3 million candidate pairs, the comparison of their shingle sets and
-of 400,000 documents with a licence header, and the choice. In memory, one band's keys, ranks and their order alone
-would take 480 MB, and there are 21 bands; the shingle sets take 600 MB.
+The test covers all steps from the sketches to the removals: exact copies, 3 million candidate pairs, the comparison of
+their shingle sets and of 400,000 documents with a licence header, and the choice. In memory, one band's keys, ranks and
+their order alone would take 480 MB, and there are 21 bands; the shingle sets take 600 MB.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_twenty_million_documents(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUN, str(tmp_path), *map(str, (DOCUMENTS, MEMORY, BESIDE))]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     _, hot_runs, hot_documents = json.loads(printed)
-    # Those with the licence header are not alike, and far too many to be compared with each other.
+    # Documents with the licence header are not alike, and far too many to compare with each other.
     assert hot_runs == BANDS
     assert 0 < hot_documents <= len(documents_of(LICENCE))
 

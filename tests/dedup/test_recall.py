@@ -1,7 +1,7 @@
-"""Recall is the theory's at least, for every kind of edit and at every similarity.
+"""Recall is at least that of the theory, for every kind of edit and at every similarity.
 
-Bounds are exact: so few candidates as were found must not have a chance below one in a million, which is what 4.8
-standard deviations are where a bin has many pairs. There are 280 of them in all.
+Bounds are exact: the chance of finding so few candidates must not be below one in a million (4.8 standard deviations if
+a bin has many pairs). There are 280 bounds in all.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ BINS = [(percent / 100, (percent + 5) / 100) for percent in range(50, 100, 5)]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a planted pair."""
+    """The fate of a planted pair."""
 
     edit: str
     similarity: float
     promised: float
-    """With which probability it becomes a candidate."""
+    """The probability that it becomes a candidate."""
     candidate: bool
     removed: bool
     """Whether one of the two is gone."""
 
 
 def outcomes(folder: Path, threshold: float, pairs: int, num_perm: int = 128) -> list[Outcome]:
-    """Plant so many pairs in a corpus in `folder`, match it as `deduplicate` does, and deduplicate it."""
+    """Plant this many pairs in a corpus in `folder`, match it as `deduplicate` does, and deduplicate it."""
     documents = planted(pairs, seed=round(1000 * threshold), words=(60, 300))
     corpus = write_corpus(folder / "corpus", {"00": [making.record(text, "ArXiv") for text in documents.texts]})
     bands = choose_bands(threshold, num_perm)
@@ -74,14 +74,14 @@ def candidate_pairs(path: Path, bands: Bands, folder: Path) -> set[tuple[int, in
 
 
 def within(found: Iterable[Outcome], least: float, below: float = 1.0) -> list[Outcome]:
-    """Those of pairs that are so similar."""
+    """The pairs with a similarity in this range."""
     return [one for one in found if least <= one.similarity < below]
 
 
 def chance_of_so_few(found: Sequence[Outcome]) -> float:
-    """With which probability no more of these pairs become candidates than did, if the theory holds for each.
+    """The probability that no more of these pairs become candidates than did, if the theory holds for each.
 
-    Pairs are independent, each with a probability of its own: the distribution of their number is summed up exactly.
+    Pairs are independent, each with its own probability; the distribution of their number is summed exactly.
     """
     distribution = np.ones(1)
     for one in found:
@@ -102,7 +102,7 @@ def test_planted_pairs_are_found_as_often_as_the_theory_says(threshold: float, t
     above = within(found, threshold)
     assert len(above) > 400
     assert sum(one.removed for one in above) >= 0.99 * len(above)
-    # What is compared is compared exactly.
+    # Candidates are compared exactly.
     assert all(one.candidate for one in above if one.removed)
     assert not any(one.removed for one in found if one.similarity < threshold)
 
@@ -114,6 +114,6 @@ def test_the_chance_is_that_of_a_binomial_distribution() -> None:
     assert chance_of_so_few(some(0, 3, 0.5)) == 1 / 8
     assert chance_of_so_few(some(2, 3, 0.5)) == 7 / 8
     assert chance_of_so_few(some(3, 3, 0.999)) == pytest.approx(1)
-    # 40 % where 99 % are promised: what the usual rule for bands gives.
+    # The usual rule for bands finds 40 % where 99 % are promised.
     assert chance_of_so_few(some(20, 50, 0.99)) < LEAST_CHANCE
     assert chance_of_so_few([*some(1, 1, 0.25), *some(0, 1, 0.5)]) == 0.25 * 0.5 + 0.75 * 0.5 + 0.75 * 0.5

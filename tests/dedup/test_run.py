@@ -1,4 +1,4 @@
-"""The whole way: what is removed is proven, what is similar is found, nothing is lost, whatever the topology."""
+"""Whole runs: removals are proven, similar documents are found, nothing is lost, with any topology."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> No
     write_corpus(tmp_path / "data", {"01": [making.record("b")]})
     with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2:"):
         deduplicate(tmp_path / "data", out=tmp_path / "out")
-    for _ in range(2):  # That run is gone on with, and finished then.
+    for _ in range(2):  # The first call resumes that run and finishes it.
         assert deduplicate(tmp_path / "data", out=tmp_path / "out", on_error="skip").skipped.count == 1
         assert check(tmp_path / "out", corpus_documents(tmp_path / "data"), skipped=1) == {("00.jsonl", 2)}
     before = tree(tmp_path / "out")
@@ -162,7 +162,7 @@ def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(tmp_path: Path) -> No
 
 
 def test_shards_in_memory(corpus: Path, tmp_path: Path) -> None:
-    """They are there in this process only."""
+    """`memory://` shards exist in this process only."""
     import fsspec
 
     files = fsspec.filesystem("memory")
@@ -177,7 +177,7 @@ def test_shards_in_memory(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_more_documents_than_are_looked_up_at_a_time(tmp_path: Path) -> None:
-    """Row groups, chunks and batches end in the middle of everything; copies stand far from what they are copies of."""
+    """Row groups, chunks and batches end in the middle; copies lie far from their originals."""
     documents = [(place, number) for place in range(2) for number in range(80_000)]
     of = [(31 * i) % 30_000 if i % 3 else i for i in range(len(documents))]
     lines = [making.record(f"text {text}", LABELS[i % 3]) for i, text in enumerate(of)]

@@ -1,4 +1,4 @@
-"""Deduplicating in a pipeline: by the masks of a run, and in passing as `datasketch.MinHashLSH` would find it."""
+"""Deduplicating in a pipeline: by the masks of a run, or in one pass with the candidates of `datasketch.MinHashLSH`."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_memory_is_bounded(words: int) -> None:
         with pytest.raises(PilekitError) as raised:
             for _ in NearDuplicates(memory=memory)(made_up(words)):
                 pass
-        # What was raised still holds the frames, and with them all that was remembered.
+        # The exception still holds the stack frames, and with them all kept documents.
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert raised.match(r"^00\.jsonl: document [\d,]+: .* memory=4,000,000 bytes; .*`pilekit dedup`")
-    # A dict doubles when it grows, which is known only afterwards; and the last batch is no part of it.
+    # A dict doubles when it grows, which shows only afterwards; and the last batch does not count.
     assert 0.6 * memory < held < 1.4 * memory
 
 

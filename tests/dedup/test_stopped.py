@@ -1,4 +1,5 @@
-"""Killed at any moment and run again, changed in between: the same result, nothing done twice, or a clear refusal."""
+"""Runs killed at any moment and repeated, with changes in between: the same result, nothing done twice, or a clear
+refusal."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from tests.dedup.checking import check, corpus_documents
 from tests.dedup.test_run import planted_corpus
 from tests.stopping import tree
 
-# One process that makes nothing but children: each dies at another moment, just before or behind a renaming, and so at
-# every moment at which what is on disk changes for a later run.
+# One process only makes children. Each child dies at another moment, just before or after a renaming: at every moment
+# at which the files on disk change for a later run.
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What an undisturbed run leaves."""
+    """The files of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole") / "out"
     deduplicate(corpus, out=out, jobs=1)
     return tree(out)
@@ -85,7 +86,7 @@ def finished_files(out: Path) -> dict[Path, int]:
 
 
 def kill_and_rerun(corpus: Path, whole: dict[str, bytes], folder: Path, when: str, every: int) -> set[str]:
-    """Returns what the killed runs had left."""
+    """Returns the files that the killed runs had left."""
     script = [sys.executable, "-c", KILLED, str(corpus), str(folder), when, str(every)]
     done = subprocess.run(script, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -179,7 +180,7 @@ def test_a_shard_that_changes_during_the_run_is_named(
         patch.setattr(run, moment, after_a_change)
         with pytest.raises(PilekitError, match=r"val\.jsonl\.zst: (is not the shard any more|was changed)"):
             deduplicate(data, out=out, jobs=1)
-    shutil.copy(corpus / "val.jsonl.zst", data)  # Brought back, the run is resumed.
+    shutil.copy(corpus / "val.jsonl.zst", data)  # With the shard back, the run resumes.
     deduplicate(data, out=out, jobs=1)
     check(out, corpus_documents(corpus))
 

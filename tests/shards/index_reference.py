@@ -1,4 +1,5 @@
-"""What an index must hold, found the slow and obvious way: the whole text in memory, the standard library, one loop."""
+"""The expected content of an index, found the slow and obvious way: whole text in memory, standard library, one
+loop."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Expected:
 
 
 def slow_rows(text: bytes) -> Expected:
-    """(number, subset, text bytes, text hash) of every document, and the lines that are none."""
+    """(number, subset, text bytes, text hash) of every document, and the lines that are no documents."""
     expected = Expected()
     lines = text.split(b"\n")
     if lines[-1] == b"":
@@ -61,7 +62,8 @@ def slow_frames(offsets: list[int], texts: list[bytes]) -> list[Place]:
 
 
 def slow_marks(text: bytes, apart: int) -> list[Place]:
-    """The marks of a plain file: the first line's beginning, then always the first one `apart` or more behind."""
+    """The marks of a plain file: the first line's beginning, then each time the first line at least `apart` bytes
+    later."""
     places: list[Place] = []
     begin = 0
     for number, line in enumerate(text.split(b"\n")):
@@ -85,7 +87,7 @@ def places_of(index: ShardIndex) -> list[Place]:
 
 
 def check_index(index: ShardIndex, shard: Path, text: bytes, places: list[Place]) -> None:
-    """The index, given and as it lies there, is that of the shard, whose decompressed bytes and frames are these."""
+    """Check the index, as returned and on disk, against the shard with these decompressed bytes and frames."""
     expected = slow_rows(text)
     for found in (index, load_index(index.path)):
         assert rows_of(found) == expected.rows

@@ -1,4 +1,4 @@
-"""What the tests of reading share: the documents of batches, the one line of an error, the memory of a script."""
+"""Helpers for the tests of reading: the documents of batches, the one line of an error, the memory of a script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def documents(batches: object) -> Found:
 
 
 def error(path: Path | str, **options: object) -> str:
-    """The one line that reading this shard to its end raises."""
+    """The one-line error of reading this shard to its end."""
     with pytest.raises(PilekitError) as raised:
         list(read(path, **options))  # type: ignore[arg-type]
     message = str(raised.value)
@@ -34,7 +34,7 @@ def error(path: Path | str, **options: object) -> str:
 
 
 def value_and_memory(script: str, path: Path) -> tuple[int, int]:
-    """What a script leaves in `value`, and how many KiB its process grew by at most after its imports."""
+    """A script's variable `value`, and how many KiB its process grew at most after its imports."""
     # Not ru_maxrss: a child process inherits its parent's.
     script = f"""
 import re, sys

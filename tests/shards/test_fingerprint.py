@@ -29,7 +29,7 @@ def test_size_and_sixteen_pieces(tmp_path_factory: pytest.TempPathFactory, size:
     data = random.randbytes(size)  # type: ignore[attr-defined]
     path.write_bytes(data)
     expected = slow_fingerprint(data)
-    if PIECE < size < PIECE + 16:  # pieces may begin at the same byte, and are then one
+    if PIECE < size < PIECE + 16:  # pieces that begin at the same byte count once
         assert fingerprint(str(path)).size == size
     else:
         assert fingerprint(str(path)) == expected

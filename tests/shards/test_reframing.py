@@ -247,7 +247,7 @@ def test_input_is_never_overwritten(corpus: Path, tmp_path: Path) -> None:
 
 
 def damage_on_disk(monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes]) -> list[str]:
-    """A disk that changes each shard as it is stored. Returns the list of changed files."""
+    """Simulate a disk that changes each shard when it is stored. Returns the list of changed files."""
     changed: list[str] = []
 
     def fsync(descriptor: int) -> None:

@@ -64,7 +64,7 @@ def test_the_table_of_another_tool_is_read(tmp_path: Path) -> None:
 @given(st.binary(max_size=200))
 @example(b"")
 @example(zstd_frame(b"text\n"))
-@example(struct.pack("<II", 0x184D2A5E, 20) + b"\0" * 20)  # somebody's own skippable frame
+@example(struct.pack("<II", 0x184D2A5E, 20) + b"\0" * 20)  # a skippable frame of another tool
 def test_a_file_without_table_has_none(data: bytes) -> None:
     assert read(data) is None
 

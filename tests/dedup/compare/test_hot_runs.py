@@ -45,7 +45,7 @@ def similarity(one: Values, other: Values) -> float:
 
 
 def check_edges(edges: Sequence[Edge], sets: Sequence[Values]) -> None:
-    """All are proven, and the kept ones are kept."""
+    """Check that every edge is proven and that its kept document is kept."""
     removed = {edge.removed for edge in edges}
     assert len(removed) == len(edges)
     assert not removed & {edge.kept for edge in edges}

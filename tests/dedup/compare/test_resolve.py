@@ -1,4 +1,4 @@
-"""`Resolver` against the plain definition: which documents are removed, for which kept one, at which similarity."""
+"""`Resolver` against the plain definition: the removed documents, their kept documents, and the similarities."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_no_chain_removes_a_document_unlike_its_keeper(tmp_path: Path) -> None:
-    """Each resembles its neighbours, but not those beyond."""
+    """Each document resembles its neighbours, but no other."""
     sets = [set(range(10 * i, 10 * i + 100)) for i in range(50)]
     ranks = [OWN | i for i in range(50)]
     neighbours = [edge.removed - OWN for edge in resolve_given(tmp_path, sets, all_pairs(ranks)).edges]

@@ -169,7 +169,7 @@ def test_a_shard_that_changes_while_it_is_read_is_named(tmp_path: Path, monkeypa
 
 
 def test_a_killed_pass_keeps_finished_shards(tmp_path: Path) -> None:
-    """Killed when the first shard is done; the next run leaves its files as they are."""
+    """The pass is killed after the first shard; the next run leaves its files unchanged."""
     paths = [write_plain(tmp_path / f"{i}", b"\n".join(some_lines(20 + i))) for i in range(2)]
     population, shards = population_of(paths, tmp_path)
     flagged = flags([i % 2 == 0 for i in range(41)])

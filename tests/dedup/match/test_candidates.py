@@ -112,7 +112,7 @@ def test_runs_of_every_length_around_the_limit(tmp_path: Path) -> None:
 
 
 def test_memory_and_threads_change_nothing(tmp_path: Path) -> None:
-    """With runs of 12,000 documents in two bands, of 8,000 in a third, and a sort that holds 1,024 rows."""
+    """Two bands have runs of 12,000 documents, a third has a run of 8,000; the sort holds 1,024 rows."""
     random = np.random.default_rng(5)
     count = 20_000
     alike = [document if document % 5 < 2 else 3 for document in range(count)]

@@ -1,4 +1,4 @@
-"""Sorting more rows than memory holds gives what sorting in memory gives."""
+"""Sorting more rows than memory holds gives the same result as sorting in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clean shards, whatever is in the shard: kept lines stay byte for byte, and the index is that of what is written."""
+"""Clean shards of any shard: kept lines stay byte for byte, and the index fits the written lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word diffs: nothing of either text is lost, what is alike is alike, and showing it is safe and short."""
+"""Word diffs: no text is lost, parts marked alike are equal, and the output is safe and short."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check(one: str, other: str, diff: WordDiff, most: int) -> None:
         if part.alike:
             assert reference.words("".join(part.one)) == reference.words("".join(part.other))
     if not any(diff.after):
-        # What is compared is what the similarity is of: words, or the raw text where there are none.
+        # The diff compares the same units as the similarity: words, or the raw text if there are no words.
         same = reference.shingles(one, most) == reference.shingles(other, most)
         assert same == all(part.alike for part in diff.parts) or not all((one, other))
     for part, following in pairwise(diff.parts):

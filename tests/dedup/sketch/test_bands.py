@@ -1,4 +1,4 @@
-"""Bands: the choice keeps its promise, and what it promises is what happens."""
+"""Bands: the choice reaches its promised recall, in theory and in measurement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_most_rows_with_which_the_threshold_s_pairs_are_found(num_perm: int,
         bands = choose_bands(threshold, num_perm, recall)
         assert bands.rows == max(fit)
         assert bands.probability(threshold) >= recall
-        # None left over that would make a band, and none beyond the last band begun.
+        # No permutations are left over for another band, and none exceed the last band.
         assert num_perm - bands.rows < bands.num_perm < num_perm + bands.rows
 
 

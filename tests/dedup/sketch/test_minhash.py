@@ -1,4 +1,4 @@
-"""Signatures are datasketch's, bit for bit; band keys tell equal rows from others."""
+"""Signatures are datasketch's, bit for bit; band keys are equal only for equal rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shingle hashes against sets of tuples of bytes: as many, as many in common, wherever pieces and buffers end."""
+"""Shingle hashes against sets of tuples of bytes: the same sizes and overlaps, wherever pieces and buffers end."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_words_and_gaps_that_cross_the_border_of_a_block_or_piece() -> None:
             for text in (word + ending, "a " + word + ending, " " * length + ending, "a" + " " * length + "b" + ending):
                 for ngram in (1, 2):
                     assert len(shingle_set(utf8(text), ngram)) == len(reference.shingles(text, ngram))
-        # The same words are the same shingles wherever they stand.
+        # The same words give the same shingles at any place.
         moved = shingle_set(utf8("b." * 9 + word + " end"), 2)
         assert common(moved, shingle_set(utf8("a b " + word + "  end."), 2)) == 2
 

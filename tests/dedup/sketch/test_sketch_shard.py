@@ -1,4 +1,4 @@
-"""Sketches: a row for each selected document, all documents counted, and no way to take a wrong one for right."""
+"""Sketches: a row for each selected document, all documents counted, and a wrong sketch is never accepted."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rows_and_counts_of_any_shard(
 
 
 def many_lines() -> list[bytes]:
-    """Of three row groups, short, of a few labels that do not all occur in each; and long ones between."""
+    """Short lines for three row groups, with a few labels that do not all occur in each; long lines between."""
     documents = [record(f"t{i} " * (i % 4), f"label {i // 30_000}{'abc'[i % 3]}") for i in range(140_000)]
     documents[1000:1000] = some_lines(300)
     documents[80_000] = record("word " * 700_000)
@@ -132,7 +132,7 @@ def test_bad_lines_are_an_error_or_counted(tmp_path: Path) -> None:
     assert (made.header.skipped, made.header.lines) == (2, 4)
     assert [line for line, _ in made.header.examples] == [2, 5]
     assert [row[0] for row in rows_of(made)] == [0, 3]
-    # Taken again, it is what reading would give.
+    # A sketch that is used again equals a new one.
     assert sketch(path, tmp_path / "out", on_error="skip") == made
     with pytest.raises(PilekitError, match=r"00.jsonl, line 2: is not JSON"):
         sketch(path, tmp_path / "out")

@@ -198,7 +198,7 @@ def test_rows_are_in_groups_of_a_hundred_thousand(tmp_path: Path) -> None:
     assert [len(table) for table in index.row_groups()] == [100_000, 30_000]
     assert rows_of(index) == slow_rows(text).rows
     assert index.columns(["text_bytes"]).column_names == ["text_bytes"]
-    # As others read it: a table of documents, its subsets as words.
+    # Other tools read a table of documents with subsets as words.
     table = pq.read_table(index.path)
     assert table["subset"].to_pylist()[:3] == labels[0:1] + labels[1:2] + labels[4:5]
 
@@ -237,7 +237,7 @@ def test_where_records_keep_text_and_label(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unwritable_folder() -> Iterator[Path]:
-    """A folder in which nothing can be made: as root, for whom everything can, by becoming somebody else."""
+    """A folder in which nothing can be made; root, who can write anywhere, becomes another user."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -292,7 +292,7 @@ def test_a_url_is_indexed_into_the_cache_and_found_beside(tmp_path: Path, monkey
     assert beside is not None
     assert beside.path == url + INDEX_SUFFIX
     assert rows_of(beside) == rows_of(index)
-    # A chain or a query names no place beside.
+    # A chained URL or a query has no place beside the shard.
     with fsspec.open("memory://indexed/b.jsonl", "wb") as file:
         file.write(record("b"))
     (built,) = index_corpus(Corpus("filecache::memory://indexed/b.jsonl"), jobs=2)

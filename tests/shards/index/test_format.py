@@ -1,4 +1,4 @@
-"""An index is taken only where it fits; a damaged or made-up one is an error, never a wrong answer."""
+"""An index is used only if it fits; a damaged or forged index is an error, never a wrong answer."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def forge(
     metadata: Callable[[dict[bytes, bytes]], object] = lambda metadata: None,
     **options: Any,
 ) -> None:
-    """Write the index again, as somebody with bad intentions would: changed, with right sums."""
+    """Write a forged index: changed values with right sums."""
     values = pq.read_metadata(path).metadata
     rows = table(pq.read_table(path))
     decoded = json.loads(values[b"pilekit"])
@@ -318,7 +318,7 @@ def test_from_a_web_server(shard: Path, ranges: bool, caplog: pytest.LogCaptureF
             assert everything(found) == everything(load_index(index_path(shard)))
             assert not caplog.records
         else:
-            # Such a server cannot be asked for the pieces of a fingerprint: why the shard will be read is told.
+            # Such a server cannot give the pieces of a fingerprint; the message says why the shard will be read.
             assert found is None
             assert "index not used" in caplog.text
         index_path(shard).unlink()

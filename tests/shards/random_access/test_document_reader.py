@@ -1,4 +1,4 @@
-"""Documents by number, one by one and many at once: what reading gives, from only the frames in which they lie."""
+"""Documents by number, one by one and many at once, equal those of reading; only their own frames are decoded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.web_server import serving
 
 
 def slow_document(line: bytes, number: int, shard: str = "a.jsonl") -> StoredDocument:
-    """What the standard library makes of a line."""
+    """The document of a line, by the standard library."""
     record = json.loads(line)
     subset = record.get("meta", {}).get("pile_set_name", "(none)")
     meta = record["meta"] if "meta" in record else {key: value for key, value in record.items() if key != "text"}

@@ -1,4 +1,4 @@
-"""The frame cache: bounded, shared, least recently used first, and never wrong whatever happened to it."""
+"""The frame cache: bounded, shared, least recently used first, and never wrong, even after damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def frame(number: int, size: int = 984) -> bytes:
 def held(folder: Path) -> int:
     total = 0
     for path in folder.glob("*.frame"):
-        with suppress(FileNotFoundError):  # removed meanwhile
+        with suppress(FileNotFoundError):  # removed in the meantime
             total += path.stat().st_size
     return total
 

@@ -1,4 +1,4 @@
-"""A corpus as a list: the documents that reading gives, by position, from any process."""
+"""A corpus as a list: documents by position equal those of reading, in any process."""
 
 from __future__ import annotations
 

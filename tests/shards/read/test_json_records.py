@@ -1,4 +1,4 @@
-"""Parsing lines equals the standard library's reading of them, and a skipped line is provably of another subset."""
+"""Parsed lines equal the standard library's result, and a skipped line always belongs to another subset."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_an_error_comes_after_the_items_before_it(earlier: set[threading.Thread]
     got = []
     with pytest.raises(ValueError, match="fifty"):
         for item in run_ahead(failing()):
-            got.append(item)  # a comprehension would lose what came before the error
+            got.append(item)  # a comprehension would lose the items before the error
     assert got == list(range(50))
     assert not threads(earlier)
 
@@ -71,6 +71,6 @@ def test_it_does_not_run_further_ahead_than_asked() -> None:
     items = run_ahead(counted(), depth=4)
     assert next(items) == 0
     assert proceed.wait(60)
-    # One handed out, four in the queue, one in the thread's hand.
+    # One item was yielded, four are in the queue, the thread holds one.
     assert len(made) <= 7
     items.close()

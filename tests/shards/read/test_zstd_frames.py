@@ -1,4 +1,4 @@
-"""Frames: every frame is read, every end is checked, and every kind of damage is told with its place."""
+"""Frames: every frame is read, every end is checked, and every kind of damage is reported with its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache folder of each test's own, and the shard that most tests of `verify` damage."""
+"""A cache folder for each test, and the shard that most tests of `verify` damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums files: what sha256sum writes is read, what we write it accepts, what is hostile is refused with its line."""
+"""Sums files: pilekit reads those of sha256sum, sha256sum accepts ours, and a hostile line is refused by number."""
 
 from __future__ import annotations
 

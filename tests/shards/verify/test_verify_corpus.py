@@ -53,10 +53,10 @@ def test_a_wrong_sum(shard: Path) -> None:
     assert digits[:12] in finding.problem
     assert hashlib.sha256(shard.read_bytes()).hexdigest()[:12] in finding.problem
     assert str(place) in finding.problem
-    assert verify(shard).ok  # it is not in the root under a name that says so
+    assert verify(shard).ok  # it is not in the root under a standard name
     place.rename(shard.parent / "SHA256SUMS.txt")
     assert "SHA256SUMS.txt" in only(shard).problem
-    sums(shard)  # SHA256SUMS goes before SHA256SUMS.txt
+    sums(shard)  # SHA256SUMS has priority over SHA256SUMS.txt
     assert verify(shard).ok
 
 
@@ -109,10 +109,10 @@ def test_sums_of_the_manifest(tmp_path: Path) -> None:
     found = verify_corpus(manifest(wrong, size), use_manifest_sums=True, jobs=1).findings
     assert [finding.shard for finding in found] == ["a.jsonl", "b.jsonl"]
     assert all("the manifest own says 111111111111" in finding.problem for finding in found)
-    # Without being told that the corpus is the manifest's, only a file of that very size is taken for the released one.
+    # Without `use_manifest_sums`, only a file of exactly the released size counts as the released file.
     assert [finding.shard for finding in verify_corpus(manifest(wrong, size), jobs=1).findings] == ["a.jsonl"]
     assert verify_corpus(manifest(wrong, size + 1), jobs=1).ok
-    # A sums file goes before the manifest.
+    # A sums file has priority over the manifest.
     sums(path)
     assert verify_corpus(manifest(wrong, size), jobs=1).ok
 
@@ -130,7 +130,7 @@ def test_a_changed_byte_of_a_released_shard_shows_against_sum_and_index_only(tmp
                 silent = path.read_bytes()
                 break
         path.write_bytes(whole)
-    assert silent is not None  # there are such bytes: wrong text, and nobody knows
+    assert silent is not None  # such bytes exist: the text is wrong, and nothing shows it
     path.write_bytes(whole)
     place = sums(path)
     assert verify(path).ok

@@ -1,4 +1,4 @@
-"""Damage of every kind is found, with its frame, line and byte, and nothing is said of text that damage changed."""
+"""Every kind of damage is found with its frame, line and byte; there are no findings about text that damage changed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_all_damaged_frames_are_found_and_only_they(shard: Path) -> None:
     damaged = list(findings(shard))
     assert [finding.frame for finding in damaged] == chosen
     assert [finding.line for finding in damaged] == [1, None, None, None, None]
-    # Without either, reading ends at the first.
+    # Without either, reading ends at the first damage.
     shard.write_bytes(shard.read_bytes()[: frames[-1].end])
     assert only(shard).frame == 0
 
@@ -96,10 +96,10 @@ def test_no_line_of_a_damaged_frame_is_judged(tmp_path: Path) -> None:
     lines[4] = lines[7001] = record("text", "unheard-of")
     lines[7002] = record("text", "unheard-of too")
     parts = [b"".join(line + b"\n" for line in part) for part in (lines[:5000], lines[5000:11_000], lines[11_000:])]
-    assert len(parts[1]) > 3 * PIECE_BYTES  # Of what is decoded together with the end nothing is given out.
+    assert len(parts[1]) > 3 * PIECE_BYTES  # Text that is decoded together with the frame's end is not yielded.
     path.write_bytes(b"".join(zstd_frame(part, checksum=True) for part in parts))
     frames = frames_of(path.read_bytes())
-    flip(path, frames[1].end - 1)  # the checksum: the decoder has given out all lines before it sees it
+    flip(path, frames[1].end - 1)  # the checksum: the decoder yields all lines before it reads the checksum
     found = findings(path)
     assert [(finding.frame, finding.line) for finding in found] == [(1, 5001), (0, 4), (0, 5)]
     assert found[0].byte == frames[1].begin
@@ -107,7 +107,7 @@ def test_no_line_of_a_damaged_frame_is_judged(tmp_path: Path) -> None:
 
 
 class Failing(io.BytesIO):
-    """A file on a disk, one of whose bytes cannot be read."""
+    """A file on a disk with one unreadable byte."""
 
     bad = 0
 
@@ -146,19 +146,19 @@ def test_every_byte_of_a_small_file_matters(tmp_path: Path) -> None:
     whole, right = path.read_bytes(), unzstd(path)
     frames = frames_of(whole)
     assert len(frames) > 4
-    # What the formats say means nothing: a bit of each frame's descriptor, two of the seek table's.
+    # Bits without meaning in the formats: one in each frame's descriptor, two in the seek table's.
     unused = {(frame.begin + 4, 4) for frame in frames} | {(len(whole) - 5, bit) for bit in (0, 1)}
     rng = random.Random()
     passed = set()
     flipped = {(position, bit) for position in range(len(whole)) for bit in rng.sample(range(8), bits)}
-    # Without its checksum flag a frame ends four bytes early, where no other begins.
+    # Without its checksum flag a frame ends four bytes early, where no other frame begins.
     for position, bit in sorted(flipped | {(frame.begin + 4, 2) for frame in frames}):
         path.write_bytes(whole)
         flip(path, position, bit)
         found = findings(path)
         in_frame = [number for number, frame in enumerate(frames) if frame.begin <= position < frame.end]
         if not found:
-            # Some bits may be one or the other, and the text is the same: no checksum can tell them.
+            # Some bits do not change the text, so no checksum notices them.
             assert unzstd(path) == right, (position, bit)
             passed.add((position, bit))
         elif in_frame:
@@ -171,7 +171,7 @@ def test_every_byte_of_a_small_file_matters(tmp_path: Path) -> None:
             assert (position, bit) not in unused
             assert all(finding.byte is not None for finding in found)
     assert len(passed) < len(whole) * bits // 50
-    # A sum tells those too.
+    # A SHA-256 sum detects those too.
     path.write_bytes(whole)
     place = sums(path)
     for position, bit in passed | unused:
@@ -202,7 +202,7 @@ def test_a_cut_at_every_byte(tmp_path: Path, against: str, step: int) -> None:
             assert found.findings[0].frame == number
         if against == "index":
             assert any("bytes, it has" in finding.problem for finding in found.findings)
-    # An index tells at which line it ends.
+    # An index gives the line at which the damage ends.
     if against == "index":
         path.write_bytes(whole[: frames[2].end])
         finding = only(path)
@@ -244,7 +244,7 @@ def test_a_seek_table_that_lists_other_frames(tmp_path: Path) -> None:
     assert only(listing(*right[:4], (stored[3] - 9, size), (9, 0))).frame == 4
     assert only(listing((stored[0], size), (len(skippable), 5), *right[2:])).frame == 1
     assert only(listing((sum(stored) + len(skippable), 4 * size))).frame == 0
-    # Behind damage, where frames are checked one by one.
+    # After damage, where frames are checked one by one.
     flip(listing(*right[:4], (stored[3], size + 1)), stored[0] - 1)
     damaged, wrong_size = findings(path)
     assert (damaged.frame, wrong_size.frame) == (0, 3)
@@ -253,7 +253,7 @@ def test_a_seek_table_that_lists_other_frames(tmp_path: Path) -> None:
 
 
 def test_findings_from_a_damaged_frame_are_left_out(tmp_path: Path) -> None:
-    # More than are listed, before the damaged frame, in it, and both.
+    # More bad lines than are listed: before the damaged frame, in it, and both.
     for counts in ((150, 0), (90, 40), (0, 130), (150, 150)):
         path = tmp_path / f"{counts}.jsonl.zst"
         frames = []
@@ -341,5 +341,5 @@ def test_a_flip_anywhere_in_a_seek_table_is_one_finding_about_it(tmp_path: Path)
             assert finding.byte is not None
             if finding.frame is None:
                 assert begin <= finding.byte < len(whole)
-            else:  # a frame that is not as listed
+            else:  # a frame that differs from its entry
                 assert finding.byte == frames[finding.frame].begin

@@ -1,4 +1,4 @@
-"""An index that does not say what its shard says is found, with the line from which on they differ."""
+"""An index that disagrees with its shard is found, with the first line at which they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verify finds what is wrong with a shard, names its place, and says what it could not judge."""
+"""verify finds a shard's problems with their places, and names the checks that were not possible."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_labels_that_the_manifest_does_not_list(tmp_path: Path) -> None:
     assert "2 documents without label" in found[2].problem
     assert "meta.pile_set_name" in found[2].problem
     assert all("--manifest" in finding.problem for finding in found)
-    # A manifest without subsets takes all labels as they are.
+    # A manifest without subsets accepts all labels unchanged.
     (tmp_path / "own.toml").write_text('name = "own"\n')
     assert verify_corpus(Corpus(str(path), str(tmp_path / "own.toml")), jobs=1).ok
 

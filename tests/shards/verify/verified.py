@@ -1,4 +1,4 @@
-"""What the tests of verify share: shards to damage, and the slow way to tell where their frames are."""
+"""Helpers for the tests of verify: shards to damage, and a slow way to find their frames."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def note(path: Path, what: str) -> bool:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a frame of a test's shard is: the slow way, from the library's own reading of each."""
+    """The place of a frame in a test's shard, found the slow way: the library decodes each frame."""
 
     begin: int
     end: int
@@ -85,6 +85,6 @@ def small(path: Path) -> Path:
 
 
 def released(path: Path, lines: list[bytes]) -> Path:
-    """As the Pile was: one frame, no checksum, no content size."""
+    """A shard as the Pile was released: one frame, no checksum, no content size."""
     path.write_bytes(zstd_frame(b"".join(line + b"\n" for line in lines)))
     return path
