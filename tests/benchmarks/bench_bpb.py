@@ -7,14 +7,14 @@ The model has the shape of Pythia-14M with its 50,304 rows of vocabulary and 2,0
 which does not change the speed. The text comes from `$PILEKIT_REAL_CORPUS` (val.jsonl.zst and 20B_tokenizer.json) if
 that is set, else it is generated. Documents longer than a tenth of the text are left out, so that none dominates.
 
-Each measurement is a process of its own. They take turns; the best speed, the fewest CPU seconds and the most memory
-of each count. Not timed: imports, loading model and tokenizer, and a first pass over a few documents. A batch size is
-the harness's number of windows. pilekit gets as many tokens (windows x 2,048), and once its default. Memory is the most
-that was resident while scoring, above the memory with model and tokenizer loaded. All totals of negative
-log-likelihoods must agree to 1e-6, or there is no table. `tokenizing` is its share of pilekit's time, measured inside.
+Each measurement is a process of its own. They take turns. The best speed, the fewest CPU seconds and the most memory of
+each count. Not timed: imports, loading model and tokenizer, and a first pass over a few documents. A batch size is the
+harness's number of windows. pilekit gets as many tokens (windows x 2,048), and once its default. Memory is the peak
+resident memory while scoring, above the memory with model and tokenizer loaded. All totals of negative log-likelihoods
+must agree to 1e-6, or there is no table. `tokenizing` is its share of pilekit's time, measured inside.
 
-`--gpu`: the shape of Pythia-160M in bfloat16 on a GPU. Memory is then the most that tensors held on the GPU. Totals
-must agree to 1 % there, because the harness rounds each token's loss and each window's sum to bfloat16.
+`--gpu`: the shape of Pythia-160M in bfloat16 on a GPU. Memory is then the peak of tensors on the GPU. Totals must agree
+to 1 % there, because the harness rounds each token's loss and each window's sum to bfloat16.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": peak
 
 @dataclass
 class Measured:
-    """What one contestant did at one batch size (None: its default), over all rounds."""
+    """The results of one contestant at one batch size (None: its default), over all rounds."""
 
     contestant: str
     batch_size: int | None
@@ -136,7 +136,7 @@ def main() -> None:
 def compare(
     folder: Path, model_dir: Path, documents: Sequence[str], batch_sizes: Sequence[int], rounds: int, *, dtype: str
 ) -> tuple[list[Measured], dict[str, Any]]:
-    """Let the contestants take turns; also the (tokens, bytes, nll) that all agree on."""
+    """Let the contestants take turns; also returns the (tokens, bytes, nll) on which all agree."""
     shard, warm_up = write(folder / "documents.jsonl.zst", documents), first(documents, WARM_UP_BYTES)
     tolerance = 1e-6 if dtype == "float32" else 1e-2
     warm_up_shard = write(folder / "warm-up.jsonl.zst", warm_up)
@@ -181,7 +181,7 @@ def compare(
 
 
 def table(results: Sequence[Measured], facts: dict[str, Any]) -> str:
-    """Best speed, most memory, and pilekit's default beside the fastest of the harness; else like beside like."""
+    """Best speed and most memory; pilekit's default beside the harness's fastest, others beside their batch size."""
     harness = {result.batch_size: result for result in results if result.contestant == HARNESS}
     fastest = min(harness.values(), key=lambda result: min(result.seconds))
     lines = [
@@ -202,7 +202,7 @@ def table(results: Sequence[Measured], facts: dict[str, Any]) -> str:
 
 
 def source(name: str) -> tuple[Path, Path]:
-    """(shard, tokenizer.json): the real shard of this name, where real text is given; else both are made."""
+    """(shard, tokenizer.json): the real shard of this name, if real text is given; else both are made."""
     real = os.environ.get("PILEKIT_REAL_CORPUS")
     if real:
         return Path(real) / name, Path(real) / "20B_tokenizer.json"
@@ -218,7 +218,7 @@ def source(name: str) -> tuple[Path, Path]:
 
 
 def pythia(folder: Path, tokenizer: Path, shape: str) -> Path:
-    """A model_dir: a model of `SHAPES`, as it was published, with random weights, and `tokenizer`."""
+    """A model_dir: a model of `SHAPES` with the published shape and random weights, and `tokenizer`."""
     import torch
     from transformers import AutoModelForCausalLM, GPTNeoXConfig
     from transformers.utils.logging import disable_progress_bar

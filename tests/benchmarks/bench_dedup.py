@@ -1,27 +1,28 @@
-"""`pilekit dedup` beside rensa, gaoya, datasketch and datatrove: MB/s of text, and how right the answer is.
+"""`pilekit dedup` beside rensa, gaoya, datasketch and datatrove: MB/s of text, recall and precision.
 
     python tests/benchmarks/bench_dedup.py [--megabytes 1000] [--quality-megabytes 20] [--shards PATH...]
         [--only NAME...] [--rounds 1] [--growth MEGABYTES] [--json]
     python tests/benchmarks/bench_dedup.py --recall [--pairs 6000]
 
-All compare word 5-grams by 128 permutations at a threshold of 0.8, as near as each allows (`dedup_peers.py` says how).
-pilekit runs with `--no-write`, which does what the others do, and once with clean shards, which none of them writes.
-Reading, decompressing and parsing are part of it for all; starting is not: each measurement is a process of its own
-that has deduplicated a tiny shard before. All may use all cores, and a few do.
+All compare word 5-grams by 128 permutations at a threshold of 0.8, as nearly as each tool allows (see
+`dedup_peers.py`). pilekit runs with `--no-write`, which is the work of the other tools, and once with clean shards,
+which no other tool writes. Reading, decompressing and parsing are timed for all. Starting is not timed: each
+measurement is a process of its own that has deduplicated a tiny shard before. All may use all cores, and a few do.
 
-Speed is measured on as much of the input as takes a contender about a minute, at most. How right the answers are is
-measured on its beginning, the same for all, where every pair of documents is compared exactly:
+Speed is measured on at most as much of the input as a contender processes in about a minute. Recall and precision are
+measured on the input's beginning, the same for all, where every pair of documents is compared exactly:
 
-recall      of the pairs with a similarity of 0.8 or more, how many have lost one of their documents at least
-precision   of the removed documents, how many are that similar to one that is kept
+recall      the share of pairs with a similarity of 0.8 or more that lost at least one document
+precision   the share of removed documents that are so similar to a kept document
 
 The generated input has no exact copies; a fifth of its documents are edited copies of another, with similarities evenly
-over 0.5 to 0.99. `--shards` takes any other. `--growth` measures pilekit alone, on that many MB, 4 and 16 times as
-many: time per MB and peak memory should stay. Files have been written just before, so they come from the page cache.
+over 0.5 to 0.99. `--shards` takes other input. `--growth` measures pilekit alone, on that many MB, and on 4 and 16
+times as many: time per MB and peak memory should not grow. Files have been written just before, so they come from the
+page cache.
 
-`--recall` measures no speed: at thresholds of 0.5, 0.7, 0.8 and 0.9, how many of so many planted pairs pilekit
-compares, by similarity and kind of edit, beside how many it should by the theory of bands; and of how many one is gone
-in the end.
+`--recall` measures no speed. It plants `--pairs` pairs and uses thresholds of 0.5, 0.7, 0.8 and 0.9. By similarity and
+kind of edit, it counts the pairs that pilekit compares, the number expected by the theory of bands, and the pairs that
+lost a document.
 """
 
 from __future__ import annotations
@@ -69,18 +70,18 @@ if __name__ == "__main__":
 
 @dataclass
 class Result:
-    """What the measurements of one contender gave."""
+    """The measurements of one contender."""
 
     megabytes: float
     """Text in the input of the speed measurement."""
     seconds: list[float] = field(default_factory=list)
     documents: int = 0
-    """Of the input of the quality measurement, which all have in common."""
+    """Of the input of the quality measurement, the same for all."""
     kept: int = 0
     recall: float | None = None
     precision: float | None = None
     cpu_seconds: list[float] = field(default_factory=list)
-    """Of all processes of a round, with their start."""
+    """Of all processes of a round, start included."""
 
     @property
     def speeds(self) -> list[float]:
@@ -90,7 +91,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Kept:
-    """What one run gave: wall and CPU seconds, the documents it kept; of pilekit, peak memory and bytes of text too."""
+    """The result of one run: wall and CPU seconds, kept documents; for pilekit also peak memory and bytes of text."""
 
     seconds: float
     cpu_seconds: float
@@ -133,7 +134,7 @@ def main() -> None:
 
 
 def environment(name: str) -> Path | None:
-    """The Python that runs a contender; None if it cannot be installed, which is told."""
+    """The Python that runs a contender; None, with a message, if it cannot be installed."""
     if name in PILEKIT:
         return Path(sys.executable)
     try:
@@ -146,7 +147,7 @@ def environment(name: str) -> Path | None:
 def compare(
     pythons: dict[str, Path | None], source: tuple[Path, ...], megabytes: int, quality_megabytes: int, rounds: int
 ) -> dict[str, Result]:
-    """Measure all that are installed: first how right they are, then how fast, round by round."""
+    """Measure all installed contenders: first recall and precision, then speed, round by round."""
     installed = {name: python for name, python in pythons.items() if python is not None}
     small, _ = beginning(source, quality_megabytes)
     print(f"comparing all documents of {small.name} with each other", file=sys.stderr)
@@ -189,14 +190,14 @@ def deduplicated(name: str, python: Path, shard: Path) -> Kept:
     out = DATA / "out"
     shutil.rmtree(out, ignore_errors=True)
     source = DATA / "deduplicate.py"
-    source.write_text(DEDUPLICATE)  # a file, because worker processes are started by it
+    source.write_text(DEDUPLICATE)  # a file, because worker processes start from it
     answer = run_peer(python, source, out, str(name == PILEKIT[1]), tiny, shard, environment={"PYTHONPATH": str(ROOT)})
     shutil.rmtree(out)
     return Kept(answer["seconds"], answer["cpu_seconds"], answer["kept"], answer["memory"], answer["text"])
 
 
 def generated(megabytes: float) -> Path:
-    """The generated shard of so many MB of text."""
+    """The generated shard with this many MB of text."""
     return generated_file(f"generated-{megabytes:g}", megabytes)
 
 
@@ -246,7 +247,7 @@ def growth_table(grown: Sequence[dict[str, float]]) -> str:
 
 
 def table(results: dict[str, Result]) -> str:
-    """Speed of each contender, also of pilekit's without clean shards; what it kept, and how right that is."""
+    """Speed of each contender, also of pilekit without clean shards; its kept documents, recall and precision."""
     lines = [
         f"{'':28} {'MB':>6} {'seconds':>8} {'CPU s':>7} {'MB/s':>7} {'median':>7} {'× pilekit':>10} "
         f"{'kept':>14} {'recall':>8} {'precision':>10}"

@@ -1,16 +1,16 @@
-"""`pilekit reframe` beside the zstd command: MB/s of text on one core and on two, and the size of what is written.
+"""`pilekit reframe` beside the zstd command: MB/s of text on one core and on two, and the size of the output.
 
     python tests/benchmarks/bench_reframe.py [--megabytes 1500] [--shards PATH...] [--rounds 3] [--json]
 
 Reframing decompresses, compresses, reads back from disk, decompresses that, compares hashes and makes the index; the
-peers do less: `zstd -3` only compresses text that lies there decompressed, `zstd -d | zstd -3` decompresses it first.
-All write to disk. Each measurement is a process of its own, held to its cores; pilekit's has reframed a tiny shard
-before, so that imports are no part of it (starting the workers for several shards is). The measurements go round by
-round through all contenders, because a machine's speed drifts; shown are the best of each and the median, and the best
-by CPU time, which others on the machine disturb less. Files have been read once before, so they come from the page
-cache; what pilekit reads back does not.
+peers do less: `zstd -3` only compresses decompressed text, `zstd -d | zstd -3` decompresses it first. All write to
+disk. Each measurement is a process of its own, pinned to its cores. pilekit's process has reframed a tiny shard before,
+so imports are not timed (starting the workers for several shards is). The measurements go round by round through all
+contenders, because a machine's speed drifts. The table shows the best and the median of each, and the best by CPU time,
+which other load on the machine disturbs less. Input files have been read once before, so they come from the page cache;
+the output that pilekit reads back does not.
 
-Generated text repeats itself over many megabytes, which a frame of one does not see: it grows by 8 %, real text by less
+Generated text repeats itself over many megabytes, which frames of 1 MiB cannot use: it grows by 8 %, real text by less
 than 3 %.
 """
 
@@ -68,7 +68,7 @@ class Measured:
 
 @dataclass
 class Result:
-    """What the measurements of one contender gave: MB/s, MB per second of CPU time, and how much larger its file is."""
+    """The measurements of one contender: MB/s, MB per second of CPU time, and the growth of its file."""
 
     speeds: list[float] = field(default_factory=list)
     cpu_speeds: list[float] = field(default_factory=list)
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def joined(paths: Sequence[Path]) -> Path:
-    """The shards one behind the other in one file: frames follow on frames."""
+    """The shards, one after the other, in one file."""
     path = BENCH / "data" / "joined.jsonl.zst"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
@@ -147,7 +147,7 @@ def pilekit(paths: Sequence[Path], tiny: Path, cores: Sequence[int]) -> Measured
 
 
 def script() -> Path:
-    """The script of the pilekit process, as a file: worker processes are started by it."""
+    """The script of the pilekit process, as a file, because worker processes start from it."""
     path = BENCH / "data" / "reframing.py"
     path.write_text(PILEKIT)
     return path
@@ -164,7 +164,7 @@ def zstd(stored: Path, cores: Sequence[int], command: str) -> Measured:
 
 
 def table(results: dict[str, Result]) -> str:
-    """Best and median speed of each contender, also of `zstd -3` on one core, and how much larger its file is."""
+    """Best and median speed of each contender, also of `zstd -3` on one core, and the growth of its file."""
     lines = [f"{'':34} {'MB/s':>6} {'median':>7} {'× zstd -3':>10} {'MB/CPU s':>9} {'× zstd -3':>10} {'size':>8}"]
     peer = next(iter(results.values()))
     for name, result in results.items():

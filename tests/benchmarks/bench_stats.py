@@ -2,11 +2,11 @@
 
     python tests/benchmarks/bench_stats.py [--megabytes 1500] [--shards PATH...] [--rounds 3] [--json]
 
-Everyone counts documents and UTF-8 bytes of text per subset. Each measurement is a process of its own that first
-counts a tiny shard, so imports, thread pools and first-time work are no part of it; where worker processes start anew
-for every call, the time of counting as many tiny shards is taken off. The measurements go round by round through all
-contenders, because a machine's speed drifts; the best of each and the median are shown. All totals must agree, or there
-is no table. Files have been read once before, so they come from the page cache.
+All count documents and UTF-8 bytes of text per subset. Each measurement is a process of its own that first counts a
+tiny shard, so imports, thread pools and first-time work are not timed. If worker processes start again for every call,
+the time of counting as many tiny shards is subtracted. The measurements go round by round through all contenders,
+because a machine's speed drifts; the table shows the best and the median of each. All totals must agree, or there is no
+table. Files have been read once before, so they come from the page cache.
 
 Peers run in virtual environments of their own (`.bench/`), made on the first run.
 """
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     measure(count)
 """
 
-# As many processes for the tiny shards as for the others, so that the time of starting them is known.
+# Use as many processes for the tiny shards as for the others, to know the time of starting them.
 PILEKIT_SEVERAL = PILEKIT.replace("None if len(paths) > 1 else 1", "usable_cpus()").replace(
     "import corpus_stats\n", "import corpus_stats\nfrom pilekit.engine import usable_cpus\n"
 )
@@ -109,14 +109,14 @@ class Contender:
 
 @dataclass
 class Result:
-    """What the measurements of one contender on one input gave."""
+    """The measurements of one contender on one input."""
 
     contender: str
     megabytes_per_second: list[float]
     memory: int
     """Peak resident bytes, of the process or of its largest child."""
     cpu_seconds: list[float] = field(default_factory=list)
-    """Of all processes of a measurement, with their start and the tiny shards."""
+    """Of all processes of a measurement, start and tiny shards included."""
 
 
 def main() -> None:

@@ -4,20 +4,20 @@
 
 Each contestant is a process pinned to the same core, with one tokenizer thread. It makes int64 batches of 8 x 2048
 tokens of the same text. (`datasets` is slow, so it gets only the beginning.) They take turns, and the best round of
-each counts, in seconds of the clock and in CPU seconds. Not timed: imports, compiling, loading the tokenizer, opening
-the data, and a first pass over one megabyte or, in a stream, filling every lane's window.
+each counts, in wall seconds and in CPU seconds. Not timed: imports, compiling, loading the tokenizer, opening the data,
+and a first pass over one megabyte or, in a stream, filling every lane's window.
 
-    bare loop     zstandard, orjson and fastokens with nothing around them: no packing, no tensors. The limit
+    bare loop     only zstandard, orjson and fastokens: no packing, no tensors. The upper limit
     PileStream    this package: adds packing, labels, positions, resumable state, and an order that no topology
-                  changes; from the shard as it is, and from the same shard reframed (random access), best_fit and
-                  concat. Endless, so it runs until it has encoded, and handed out, as many tokens as the shard has;
-                  the fewer of both count, so that windows which were filled before are not taken for work
+                  changes; from the original shard and from the same shard reframed (random access), best_fit and
+                  concat. It is endless, so it runs until it has encoded and yielded as many tokens as the shard has.
+                  The lesser of both counts, so windows that were filled before do not count as work
     HF datasets   `load_dataset(streaming=True)`, `tokenizers`, concatenated and cut into rows: input_ids only
     MosaicML MDS  StreamingDataset over the same rows, *tokenized, packed and written beforehand*: input_ids only
 
-Then, of pilekit alone: two workers on two cores beside one on one; the time that recording a batch takes with 512
-lanes; memory of a process with 64 lanes beyond one that has only imported; time from construction to the first batch on
-30 indexed shards.
+Then pilekit alone: two workers on two cores beside one on one core; the time to record a batch with 512 lanes; the
+memory of a process with 64 lanes above one that has only imported; the time from construction to the first batch on 30
+indexed shards.
 
 Without --shard, text is generated; without --tokenizer, one is trained on it.
 """
@@ -48,7 +48,7 @@ SHARD, TOKENIZER, WARM_UP, FOLDER, REFRAMED, TOKENS = sys.argv[1:7]
 SEQ_LEN, BATCH_SIZE = {SEQ_LEN}, {BATCH_SIZE}
 """
 
-# Each contestant defines `prepare(path)`, which opens the data; what it returns yields numbers of tokens.
+# Each contestant defines `prepare(path)`, which opens the data and returns an iterator of numbers of tokens.
 TIMING = """
 sum(prepare(WARM_UP))
 contestant = prepare(SHARD)
@@ -226,7 +226,8 @@ def prepare(path):
 """
 
 # Its own requirements pin old transformers and xxhash, on which pip searches for minutes. So it gets, with --no-deps,
-# what its import asks for; but torchvision, for its image datasets, is a stand-in: each fits one build of torch only.
+# the packages that its import needs; but torchvision, for its image datasets, is a stand-in, because each version fits
+# one build of torch only.
 MOSAIC_STAND_IN = """
 import types
 import transformers.feature_extraction_utils  # looks for torchvision too, and must not find the stand-in
@@ -278,7 +279,7 @@ MOSAIC_REQUIREMENTS = [
 
 
 def main() -> None:
-    """Make the shard, let the contestants take turns, print a table and one line of JSON."""
+    """Make the shard, let the contestants take turns, print a table and a line of JSON."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--shard", type=Path, help="a .jsonl.zst shard (generated text by default)")
     arguments.add_argument("--tokenizer", type=Path, help="a tokenizer.json (trained on the shard by default)")

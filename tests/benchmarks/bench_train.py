@@ -1,24 +1,24 @@
-"""pilekit's trainer beside bare PyTorch loops, DeepSpeed and accelerate: speed, memory, and what checkpoints cost.
+"""pilekit's trainer beside bare PyTorch loops, DeepSpeed and accelerate: speed, memory, and the cost of checkpoints.
 
     python tests/benchmarks/bench_train.py [--quick] [--parts loop peers checkpoint] [--stages 0 1 2 3]
     python tests/benchmarks/bench_train.py --gpu [--shapes pythia-160m pythia-1.4b]
 
 All train the same weights (the shape of Pythia-14M) on the same rows through the same micro-batches, documents kept
-apart by position_ids, with the same AdamW and clipping; see training_loops.py. pilekit reads them from the raw shard as
-it goes; the others find them as tensors in memory.
+apart by position_ids, with the same AdamW and clipping; see training_loops.py. pilekit reads them from the raw shard
+while it trains; the others get them as tensors in memory.
 
     loop         one rank: `Trainer.fit` beside a bare loop, whose loss is the model's (`labels`) or made of its logits
                  (`cross_entropy`); two ranks: `Trainer.fit` under each ZeRO stage, under 0 beside PyTorch's DDP
-    peers        two ranks: beside DeepSpeed under each stage and accelerate, its DDP (0) and, where it has one for the
-                 machine, its FSDP2 (2 and 3); each as it comes, in the environment of tests/frameworks
+    peers        two ranks: beside DeepSpeed under each stage and accelerate, its DDP (0) and, if it has one for the
+                 machine, its FSDP2 (2 and 3); each with its defaults, in the environment of tests/frameworks
     checkpoint   how long an asynchronous save blocks training, beside one that is not asynchronous
 
-Each is a process per rank that runs only in its turn, one step long, and is stopped otherwise. A step's time is the
-wall's, from one step's end to the next's, metrics and all; the first steps warm up, in which pilekit's stream begins to
-read in all places that it mixes documents from (with `--quick` it is not done by then). Memory is the most that was
-resident in a measured step of any rank, beyond what the same process had after its imports. All losses must agree, or
-there is no table. `pilekit ×` is its speed by theirs, and its memory by theirs. While others use the machine, the
-processor's time tells more than the wall's. Text is of `$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and
+Each contestant has a process per rank. It runs for one step in its turn and is stopped otherwise. A step's time is wall
+time from one step's end to the next, metrics included. The first steps warm up; meanwhile pilekit's stream starts
+reading at all places from which it mixes documents (with `--quick` this takes longer than the warm-up). Memory is the
+peak resident memory of any rank in a measured step, above that of the same process after its imports. All losses must
+agree, or there is no table. `pilekit ×` is pilekit's speed divided by theirs, and its memory divided by theirs. On a
+busy machine, CPU time tells more than wall time. The text is that of `$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and
 20B_tokenizer.json) if set, else generated; `--small-vocabulary` has the rows made with a tokenizer of 4,096 ids, and a
 model to match. `--gpu` is training_on_gpus.py.
 """
@@ -44,7 +44,7 @@ from tests.benchmarks.peers import BENCH  # noqa: E402
 from tests.benchmarks.taking_turns import Contestant, Ended, Running, compare, threads  # noqa: E402
 
 TOLERANCE = {"fp32": (1e-5, 1e-3), "bf16": (1e-3, 1e-2)}
-"""How far the losses of the first step, and of later ones, may be apart from pilekit's, relatively."""
+"""The largest relative difference from pilekit's losses, in the first step and in later steps."""
 
 PARTS = ("loop", "peers", "checkpoint")
 
@@ -105,7 +105,7 @@ def arguments() -> argparse.Namespace:
 
 
 def material(folder: Path, chosen: argparse.Namespace, preset: str = "pythia-14m") -> tuple[dict[str, Any], int]:
-    """(the config that all share, how many rows of vocabulary its model has)."""
+    """(the shared config, the number of vocabulary rows of its model)."""
     shard, tokenizer = source("minipile-00.jsonl.zst")
     if chosen.small_vocabulary:
         tokenizer = small_tokenizer(shard)
@@ -164,7 +164,7 @@ def model_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int, se
 
 
 def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) -> Path:
-    """The rows that `Trainer` sees in so many steps, as tensors [steps, ranks, rows of a rank, seq_len] in one file."""
+    """The rows that `Trainer` sees in `steps` steps, as tensors [steps, ranks, rows of a rank, seq_len] in a file."""
     import torch
     from safetensors.torch import save_file
 
@@ -196,7 +196,7 @@ def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) 
 
 
 def race(folder: Path, config: dict[str, Any], world_size: int, chosen: argparse.Namespace) -> list[dict[str, Any]]:
-    """All comparisons on so many ranks, by precision and stage: print each one's table, and return the figures."""
+    """All comparisons on this many ranks, by precision and stage: print the tables, and return the figures."""
     if not {"loop", "peers"} & set(chosen.parts) or (world_size == 1 and "loop" not in chosen.parts):
         return []
     rows = str(write_rows(folder / "rows.safetensors", config, world_size, chosen.warm_up + chosen.steps))
@@ -219,7 +219,7 @@ def race(folder: Path, config: dict[str, Any], world_size: int, chosen: argparse
 
 
 def contestants(task: dict[str, Any], world_size: int, stage: int, parts: Sequence[str]) -> list[Contestant]:
-    """pilekit first, then whoever is compared with it."""
+    """pilekit first, then the tools that are compared with it."""
     group = [Contestant("pilekit", {**task, "loop": "pilekit"}, world_size=world_size)]
     if world_size == 1:
         losses = ("labels", "cross_entropy")
@@ -240,13 +240,13 @@ def contestants(task: dict[str, Any], world_size: int, stage: int, parts: Sequen
             }
         python, environment = frameworks_python(), {**SETTINGS, **threads(world_size)}
         for lock in Path(SETTINGS["TORCH_EXTENSIONS_DIR"]).glob("*/lock"):
-            lock.unlink()  # of a process that was killed while it compiled: all others would wait for it
+            lock.unlink()  # left by a process that was killed while it compiled; all others would wait for it
         group += [Contestant(name, own, python, world_size, environment) for name, own in peers.items()]
     return group
 
 
 def check_losses(title: str, group: Sequence[Contestant], dtype: str) -> None:
-    """Exit unless all have trained alike, step by step."""
+    """Exit unless all losses agree, step by step."""
     ours = group[0]
     for each in group[1:]:
         if each.failed is None:
@@ -257,12 +257,12 @@ def check_losses(title: str, group: Sequence[Contestant], dtype: str) -> None:
 
 
 def apart(ours: Contestant, each: Contestant) -> list[float]:
-    """How far losses are from pilekit's, relatively, step by step."""
+    """The relative differences from pilekit's losses, step by step."""
     return [abs(b / a - 1) for a, b in zip(ours.losses, each.losses, strict=True)]
 
 
 def table(title: str, group: Sequence[Contestant], tokens: int) -> str:
-    """Medians of each; pilekit's speed and memory over them, step by step for the former; wait for data."""
+    """Medians of each contestant; pilekit's speed (step by step) and memory divided by theirs; the wait for data."""
     ours = group[0]
     lines = [
         f"\n{title:26}{'s a step':>9}{'tokens/s':>10}{'pilekit ×':>10}{'by step':>8}{'CPU s':>8}{'memory MB':>10}"
@@ -283,7 +283,7 @@ def table(title: str, group: Sequence[Contestant], tokens: int) -> str:
 
 
 def wait(each: Contestant) -> float:
-    """The part of all measured time in which the loop waited for its next batch."""
+    """The share of the measured time that the loop waited for its next batch."""
     return sum(each.data_wait) / sum(each.seconds)
 
 
@@ -302,11 +302,11 @@ def told(each: Contestant) -> dict[str, Any]:
 
 
 SAVES, EVERY = 3, 3
-"""Saves that are measured, and steps between two."""
+"""The number of measured saves, and the steps between two."""
 
 
 def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace) -> list[dict[str, Any]]:
-    """One rank, and two under stage 3: the same run with saves that training waits for, and beside it."""
+    """One rank, and two under stage 3: the same run with blocking and with asynchronous saves."""
     figures = []
     saves = 1 if chosen.quick else SAVES
     heads = ("blocked s", "share", "written s", "MB/s", "MB", "step beside")
@@ -330,7 +330,7 @@ def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace
             blocked[asynchronous] = max(statistics.median(rank["blocked"]) for rank in ranks)
             written = max(statistics.median(rank["written"]) for rank in ranks)
             size, seconds = ranks[0]["bytes"], ranks[0]["step_seconds"]
-            # Steps of the first period warm up and have no save beside them.
+            # Steps of the first period are warm-up, without a concurrent save.
             beside, others = seconds[EVERY::EVERY], [s for n, s in enumerate(seconds) if n >= EVERY and n % EVERY]
             lines.append(
                 f"{name:26}{blocked[asynchronous]:12.4f}{blocked[asynchronous] / blocked[False]:12.2%}{written:12.3f}"
@@ -343,7 +343,7 @@ def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace
 
 
 def show(chosen: argparse.Namespace, text: str) -> None:
-    """Print, unless JSON alone is wanted."""
+    """Print, unless only JSON is requested."""
     if not chosen.json:
         print(text, flush=True)
 

@@ -1,8 +1,8 @@
 """Input for the dedup benchmark: documents of made-up words, a fifth of them edited copies; and all pairs among them.
 
-Words are drawn anew for each document, so hardly a 5-gram occurs twice but in copies, and no exact copy is made. Sizes
-and labels come as the Pile's manifest has them. Copies are edited as in `tests/dedup/planted.py` (inserted, appended,
-put before, cut off, replaced), to similarities evenly over 0.5 to 0.99.
+Each document draws its own words, so hardly any 5-gram occurs twice except in copies, and no exact copy is made. Sizes
+and labels follow the Pile's manifest. Copies are edited as in `tests/dedup/planted.py` (inserted, appended, put before,
+cut off, replaced), to similarities evenly over 0.5 to 0.99.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIES = 0.2
 LONGEST = 20_000
 """Longer documents, in words, are not copied: editing them would take most of the time."""
 HELD = 500
-"""A copy is of one of so many documents, drawn from all before."""
+"""The originals of copies are drawn from this many documents, a sample of all earlier ones."""
 
 
 def write_shard_with_copies(path: Path, text_bytes: int, *, seed: int = 0) -> int:
@@ -72,7 +72,7 @@ def write_shard_with_copies(path: Path, text_bytes: int, *, seed: int = 0) -> in
 
 
 def write_beginning(source: Iterable[Path], path: Path, text_bytes: int) -> int:
-    """Write the first lines of shards as one, until they have `text_bytes` bytes of text; returns how many it has."""
+    """Write the first lines of shards as one shard, up to `text_bytes` bytes of text; returns its bytes of text."""
     written = 0
     partial = path.with_name(path.name + ".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,8 +94,8 @@ def write_beginning(source: Iterable[Path], path: Path, text_bytes: int) -> int:
 def similar_pairs(shard: Path, threshold: float) -> tuple[int, set[tuple[int, int]]]:
     """How many documents a shard has, and all pairs (earlier, later) whose similarity reaches the threshold; exact.
 
-    Two sets so similar share one of the rarest of either: of n shingles, one of n - threshold n + 1 (prefix filtering).
-    So pairs that share none need no comparison.
+    Two sets so similar share one of the rarest shingles of either: of n shingles, one of the n - threshold n + 1 rarest
+    (prefix filtering). So pairs that share none of these need no comparison.
     """
     sets = [shingle_set(np.frombuffer(text.encode(), dtype=np.uint8)) for batch in read(shard) for text in batch.texts]
     shingles, ranks, counts = np.unique(np.concatenate(sets), return_inverse=True, return_counts=True)

@@ -1,10 +1,10 @@
-"""How others remove near-duplicates from a shard: a script for each, as short as its documentation would have it.
+"""Scripts by which other tools remove near-duplicates from a shard, as short as their documentation suggests.
 
-Each is run by the Python of its own environment, with two shards, of which the first is tiny and measured for nothing.
-It reads the shard with zstandard and orjson (datatrove with its own reader), keeps the first of similar documents where
-it can choose, and prints seconds and the numbers of the documents it keeps.
+Each runs in the Python of its own environment, on two shards; the first is tiny and not measured. It reads the shard
+with zstandard and orjson (datatrove with its own reader), keeps the first of similar documents if it can choose, and
+prints seconds and the numbers of the kept documents.
 
-All take word 5-grams and 128 permutations and are told a threshold of 0.8; what that means to them is theirs:
+All use word 5-grams, 128 permutations and a threshold of 0.8, each in its own way:
 
 rensa        words by `re`, as no word is made in Rust; RMinHash and its deduplicator, with 16 and with 32 bands
 gaoya        words, n-grams, hashes and index in Rust, on all cores; words end at white space
@@ -143,7 +143,7 @@ _READING = ["zstandard==0.25.0", "orjson==3.13.0"]
 
 @dataclass(frozen=True)
 class Peer:
-    """One way to do it: the name of its environment, what that is made of, its script, MB of text for a minute."""
+    """A tool: its environment's name and requirements, its script, and the MB of text that take a minute."""
 
     environment: str
     requirements: list[str]

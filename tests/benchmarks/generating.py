@@ -1,9 +1,9 @@
 """Shards of any size for benchmarks, made at the speed of compression: distinct documents of English-like words.
 
-A pool of sentences is drawn once; a document is a run of sentences from a place of its own, with its number before it,
-so no two are equal, and the pool is larger than zstd's window, so they compress about as text does. A fifth of the
-documents holds characters beyond ASCII, as about a quarter of the Pile's do. Labels come with the shares and the mean
-sizes that the Pile's manifest gives.
+A pool of sentences is drawn once; a document is its number and a run of sentences from a random place, so no two are
+equal. The pool is larger than zstd's window, so documents compress about as well as text. A fifth of the documents
+holds characters beyond ASCII, as about a quarter of the Pile's do. Labels come with the shares and the mean sizes that
+the Pile's manifest gives.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How often the intervals of `pilekit bpb` hold the truth, per number of documents: simulated.
+"""Simulate how often the intervals of `pilekit bpb` contain the truth, by the number of documents.
 
     python tests/benchmarks/interval_coverage.py [--simulations 4000] [--json]
 
-A simulated document has a length in bytes and costs so many bits for each of them: drawn around a mean that falls with
-the logarithm of the length, as longer documents are easier. The truth is the bits of all documents there could be over
-their bytes. Each simulation draws a sample of documents, makes the interval as `pilekit bpb` does (1,000 resamples),
-and looks whether the truth is within.
+A simulated document has a length in bytes and a number of bits per byte. Bits per byte are drawn around a mean that
+falls with the logarithm of the length, because longer documents are easier. The truth is the bits of all possible
+documents divided by their bytes. Each simulation draws a sample of documents, makes the interval as `pilekit bpb` does
+(1,000 resamples), and checks whether it contains the truth.
 
 bounded     lengths evenly from 200 to 4,000 bytes, as in PubMed Abstracts or NIH ExPorter
 lognormal   heavy tails: the standard deviation of the logarithm is 1.0 (Pile-CC, Wikipedia) or 1.5 (Github, ArXiv), so
@@ -64,7 +64,7 @@ HEAVY, HEAVIER = _lognormal(1.0), _lognormal(1.5)
 
 
 def coverage(lengths: Lengths, *, documents: int, simulations: int, seed: int) -> float:
-    """The share of `simulations` samples of `documents` documents whose interval holds the truth."""
+    """The share of `simulations` samples of `documents` documents whose interval contains the truth."""
     draw = np.random.default_rng([seed, documents])
     held = 0
     for number in range(simulations):

@@ -3,8 +3,8 @@
     log_likelihoods(model_dir, ["a document", ...], batch_size=4)["log_likelihoods"]
 
 This file is both sides: imported, it makes the environment and asks; run by the Python of that environment, it answers.
-Where the Python that asks has the harness itself, as one on a machine without a network must, that one answers.
-What the harness and pilekit do unlike by default is set to pilekit's choice, and can be set back:
+If the asking Python has the harness itself, as needed on a machine without a network, it answers itself. Where the
+defaults of the harness and pilekit differ, pilekit's are used; these arguments change them back:
 
     special_tokens   the text of a special token in a document: "text", or "parse", which is the harness's default
     add_bos_token    False: no beginning-of-sequence token is scored; None, its default: as the tokenizer does
@@ -42,12 +42,12 @@ def log_likelihoods(
     """`log_likelihoods`, one a document in nats, and how they were made.
 
     `bits_per_byte` by the harness's own metric, `prefix_token_id` and `max_length` as used, `seconds` of scoring, and
-    `memory`, the most bytes above those of the loaded model. `warm_up` is scored before, outside both.
+    `memory`, the peak in bytes above the loaded model. `warm_up` is scored first, outside both.
     """
     # Imported here, because the other side has neither the package nor its tests.
     from tests.benchmarks.peers import peer_environment, run_peer
 
-    # The versions tested together here are what the peer gets too, so that the same torch computes on both sides.
+    # The peer gets the same versions as are installed here, so that the same torch computes on both sides.
     python = (
         Path(sys.executable)
         if find_spec("lm_eval")
@@ -79,21 +79,21 @@ def resident(name: str) -> int:
 
 
 def held_memory() -> int:
-    """Bytes that tensors hold of the GPU, where there is one; else those of this process that are resident."""
+    """Bytes of tensors on the GPU, if there is one; else the resident bytes of this process."""
     import torch
 
     return torch.cuda.memory_allocated() if torch.cuda.is_available() else resident("VmRSS")
 
 
 def peak_memory() -> int:
-    """The most that `held_memory` has been since `forget_peak`."""
+    """The peak of `held_memory` since `forget_peak`."""
     import torch
 
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident("VmHWM")
 
 
 def forget_peak() -> None:
-    """From here on, `VmHWM` is the most resident memory since this call, and so is what torch tells of a GPU's."""
+    """Reset the peak: from here on, `VmHWM` and torch's peak on a GPU count from this call."""
     import torch
 
     Path("/proc/self/clear_refs").write_text("5")

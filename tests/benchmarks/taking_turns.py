@@ -1,8 +1,8 @@
 """Contestants of a training benchmark: processes that run only in their turn, one step long, and are stopped otherwise.
 
-So what slows the machine for a while slows all alike, and none is held up by what another does between its steps. A
-contestant is one process or several ranks of a process group; its step takes as long as that of its slowest rank. The
-other side is training_loops.py.
+So a temporary slowdown of the machine affects all alike, and no contestant is disturbed by another's work between its
+steps. A contestant is one process or several ranks of a process group; its step takes as long as that of its slowest
+rank. The other side is training_loops.py.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 LOOPS = ROOT / "tests" / "benchmarks" / "training_loops.py"
 
 TIMEOUT = 900.0
-"""Seconds for one step, the start of the processes included, until a contestant is taken to hang."""
+"""A contestant that needs more seconds for a step, the start of its processes included, counts as hanging."""
 
 
 @dataclass
 class Contestant:
-    """What trains, and what its measured steps were like; `failed` tells why it did not run.
+    """A training tool and its measured steps; `failed` is the reason if it did not run.
 
     seconds      of each step, of the slowest rank, from one step's end to the next's
     cpu_seconds  of each step, of all ranks together
@@ -52,7 +52,7 @@ class Contestant:
 
     @property
     def loop(self) -> str:
-        """Which of training_loops.py it runs."""
+        """The loop of training_loops.py that it runs."""
         return str(self.task["loop"])
 
 
@@ -61,7 +61,7 @@ class Ended(Exception):
 
 
 class Running:
-    """The processes of a contestant. They stand still but for `step`, and end with the `ExitStack`."""
+    """The processes of a contestant. They are stopped except during `step`, and end with the `ExitStack`."""
 
     def __init__(self, contestant: Contestant, folder: Path, until: ExitStack) -> None:
         self.contestant = contestant
@@ -103,7 +103,7 @@ class Running:
             self._ranks.append(process)
 
     def step(self, *, counts: bool) -> None:
-        """Let it run until the next step is done; `Ended` if it never will be."""
+        """Let it run until the next step is done; `Ended` if it fails or hangs."""
         if self.contestant.losses:
             for process in self._ranks:
                 process.send_signal(signal.SIGCONT)
@@ -123,7 +123,7 @@ class Running:
             contestant.data_wait.append(max(rank["data_wait"] for rank in told))
 
     def end(self) -> None:
-        """Kill all ranks; those that are left would wait for the others forever."""
+        """Kill all ranks; the remaining ranks would wait for the others forever."""
         for process in self._ranks:
             process.kill()
             process.wait()
@@ -152,13 +152,13 @@ class Running:
 
 
 def threads(world_size: int) -> dict[str, str]:
-    """The environment in which ranks share out the cores, and meet on this machine."""
+    """The environment by which ranks share the cores and meet on this machine."""
     cores = len(os.sched_getaffinity(0))
     return {"OMP_NUM_THREADS": str(max(1, cores // world_size)), "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def compare(title: str, contestants: Sequence[Contestant], folder: Path, *, warm_up: int, steps: int) -> None:
-    """Start them, and let them take turns, one step each. Who fails drops out."""
+    """Start the contestants, and let them take turns, one step each. A contestant that fails drops out."""
 
     def step(each: Running, *, counts: bool) -> bool:
         try:

@@ -4,11 +4,11 @@
 
 All begin with the same weights and take the same rows through the same micro-batches, documents kept apart by
 position_ids; all use AdamW with the same groups and the same clipping, and divide a step's loss by its targets on all
-ranks. What is left at its default is each tool's own way. This runs in the environment of the frameworks too, so of
-the tests it imports only what needs nothing.
+ranks. All other settings are each tool's defaults. This file also runs in the environment of the frameworks, so it
+imports only test modules without dependencies.
 
-A rank tells each step on the standard output that it was started with, as one line of JSON, and waits there for a line
-that lets it go on; whatever else is printed goes to standard error.
+A rank reports each step as a line of JSON on its original standard output, then waits for a line on standard input
+before it continues. All other output goes to standard error.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ COLUMNS = ("input_ids", "labels", "position_ids")
 class Turns:
     """`turns(loss)` is called at the end of every step; it returns when the next may begin.
 
-    Made when all is imported and nothing else is there: memory is what was resident at most within a step beyond what
-    is now, or on a GPU what was allocated.
+    Made after the imports, before anything else is allocated: memory is the peak resident memory within a step above
+    the memory now, or on a GPU the peak of allocated memory.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Turns:
         seconds, cpu_seconds = time.perf_counter() - self._wall, time.process_time() - self._cpu
         memory = torch.cuda.max_memory_allocated() if self.cuda else resident("VmHWM") - self._idle
         self.tell(seconds=seconds, cpu_seconds=cpu_seconds, data_wait=data_wait, memory=memory, loss=loss)
-        if not sys.stdin.readline():  # nobody is there to go on for
+        if not sys.stdin.readline():  # the parent has gone
             os._exit(1)
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
@@ -74,7 +74,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class Step:
-    """This rank's micro-batches of a step, and the targets of all ranks, of which its own loss is a part."""
+    """This rank's micro-batches of a step, and the number of targets of all ranks, by which its loss is divided."""
 
     parts: list[dict[str, torch.Tensor]]
     targets: int
@@ -103,7 +103,7 @@ def model_of(task: dict[str, Any]) -> Any:
 
 
 def groups_of(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """All that is no norm, bias or embedding decays."""
+    """Parameter groups: all parameters decay except norms, biases and embeddings."""
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     decays = {True: [], False: []}  # type: dict[bool, list[torch.nn.Parameter]]
     for parameter in model.parameters():
@@ -116,7 +116,7 @@ def adamw(model: torch.nn.Module, lr: float) -> torch.optim.AdamW:
 
 
 def loss_by_model(model: Any, part: dict[str, torch.Tensor], targets: float) -> torch.Tensor:
-    """The sum over the part's targets, divided by `targets`, as transformers makes it of `labels`."""
+    """The loss summed over the part's targets, divided by `targets`, as transformers computes it from `labels`."""
     return model(**part, use_cache=False, num_items_in_batch=targets).loss  # type: ignore[no-any-return]
 
 
@@ -257,7 +257,7 @@ def accelerate(task: dict[str, Any]) -> None:
 
 
 def saving(task: dict[str, Any]) -> None:
-    """`Trainer.fit` with checkpoints: how long each save blocked training, was written for, and how large it is."""
+    """`Trainer.fit` with checkpoints: how long each save blocked training, its writing time, and its size."""
     import msgspec
 
     from pilekit.train import trainer
@@ -306,6 +306,6 @@ LOOPS: dict[str, Callable[[dict[str, Any]], None]] = {
 _PR_SET_PDEATHSIG = 1
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a process that stands still would outlive who began it
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would outlive its parent
     given = json.loads(Path(sys.argv[1]).read_text())
     LOOPS[given["loop"]](given)

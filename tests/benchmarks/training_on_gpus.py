@@ -1,12 +1,12 @@
 """bench_train.py --gpu: the same loops in bf16 on all GPUs of a machine, larger shapes, MFU, and the estimated peak.
 
 Beside pilekit under some ZeRO stages, and once with compiled blocks: bare loops, and DeepSpeed and accelerate if this
-Python has them. A GPU's memory would not hold all at once, and what is kept for its process is lost to others, so each
-runs alone, one after the other. It goes on when one of them fails, which the table tells.
+Python has them. A GPU's memory cannot hold all at once, and memory cached by one process is lost to others, so each
+runs alone, one after the other. If one fails, the table says so and the rest still run.
 
 MFU is the share of the GPUs' bf16 peak that the model's multiplications take: 6 operations a token for each parameter
 but the embedding's, and 12 · layers · width · seq_len for attention, as if a token saw all of its row. Memory is the
-most that tensors took; `formula` is what pilekit/train/estimate.py says of it beforehand.
+peak of tensors; `formula` is the estimate of pilekit/train/estimate.py beforehand.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _flops(config: dict[str, Any]) -> float:
 
 
 def _estimated(each: Contestant, world_size: int) -> int | None:
-    """What pilekit expects a rank to take of the GPU."""
+    """The GPU memory that pilekit expects a rank to take."""
     import msgspec
 
     from pilekit.train.config import TrainConfig

@@ -111,7 +111,7 @@ def test_json_is_the_result_file(model_dir: Path, corpus: Path, tmp_path: Path) 
 
 
 def test_every_option_reaches_the_figures(model_dir: Path, corpus: Path) -> None:
-    """What each option changes in the protocol, or in the figures, is what the argument of the function does."""
+    """Each option changes the protocol or the figures just as the argument of the function does."""
     options: dict[str, tuple[list[str | Path | int], dict[str, Any]]] = {
         "context": (["--context-len", 4], {"context_len": 4}),
         "prefix": (["--prefix", "none"], {"prefix": "none"}),
@@ -185,7 +185,7 @@ def test_a_comparison_is_a_table_and_a_figure(scored: list[Path], model_dir: Pat
 def test_models_are_scored_and_compared(
     scored: list[Path], model_dir: Path, other_model: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    """A result beside models: those are scored with the options given, each recorded in a folder of its own."""
+    """A result and models: the models are scored with the given options, each recorded in its own folder."""
     found = bpb("--compare", scored[0], other_model, model_dir, corpus, "--out", tmp_path, "--json")
     assert found.exit_code == 0, found.output
     folders = [scored[0], tmp_path / "B", tmp_path / "C"]
@@ -240,7 +240,7 @@ def test_missing_inputs(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_the_work(corpus: Path, tmp_path: Path) -> None:
-    """There is no such model either: had the work begun, that would be what is said."""
+    """The model does not exist either: if the work had begun, that would be the error."""
     (tmp_path / "out" / "result.json").mkdir(parents=True)
     (tmp_path / "file").touch()
     missing = tmp_path / "missing"
@@ -305,7 +305,7 @@ def test_an_error_is_one_line_on_stderr(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_interrupted_it_leaves_its_records_and_no_result(model_dir: Path, tmp_path: Path) -> None:
-    """It reads a pipe without end: once more was taken than a pipe can hold, it is at work."""
+    """It reads an endless pipe: once it has taken more than a pipe holds, it is at work."""
     command = run(model_dir, "-", "--out", tmp_path / "out")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None

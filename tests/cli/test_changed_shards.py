@@ -33,7 +33,7 @@ LINES = [
 
 
 def shrink(path: Path) -> None:
-    """As `rsync --inplace` or `cp` leave it for a moment; it ends with a line."""
+    """Cut the shard at a line end, as `rsync --inplace` or `cp` leave it for a moment."""
     with path.open("rb+") as file:
         file.truncate(sum(map(len, LINES[:800])))
 
@@ -103,7 +103,7 @@ CHANGES = [shrink, grow, replace, rewrite]
 
 @pytest.fixture
 def when_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Has something done once, as soon as the first bytes or rows of a shard are read."""
+    """Run an action once, as soon as the first bytes or rows of a shard are read."""
     waiting: list[Callable[[], None]] = []
     really_read, really_iterate = CountedFile.read, RowBlocks.__iter__
 
@@ -125,7 +125,7 @@ def when_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]],
 
 
 def files(*folders: Path) -> dict[str, bytes]:
-    """What is published: no scratch, no sketches, which a killed run may leave."""
+    """The published files, without scratch files and sketches, which a killed run may leave."""
     found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     return {path.name: path.read_bytes() for path in found if path.name not in ("pilekit.json", "DONE")}
 
@@ -164,7 +164,7 @@ def test_a_mended_shard_is_done_again_although_size_and_samples_are_the_same(
     data.mkdir()
     (data / "00.jsonl").write_bytes(b"".join(LINES))
     (data / "01.jsonl").write_bytes(LINES[5])
-    place = sum(map(len, LINES[:480]))  # between two pieces that a fingerprint looks at
+    place = sum(map(len, LINES[:480]))  # between two pieces of the fingerprint
     with (data / "00.jsonl").open("rb+") as file:
         file.seek(place)
         file.write(LINES[480].replace(b"document", b"damaged!"))

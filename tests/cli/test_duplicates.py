@@ -138,7 +138,7 @@ def test_kept_documents_of_an_earlier_run_are_read_there(corpus: Path, dedup: Pa
     assert {row["kept_corpus"] for row in removed(out)} == {"against"}
     shown = run(out, "-n", 1000, "--min-similarity", 1).stdout
     assert "(of an earlier run)" in shown
-    # Exact copies: had the kept one been looked for in the new shard, it would be another text.
+    # Exact copies: a kept document taken from the new shard would have another text.
     copies = [row for row in removed(out) if row["reason"] == "exact"]
     assert len(copies) > 10
     assert shown.count("No word differs.") >= len(copies)
@@ -215,7 +215,7 @@ def record(path: Path, similarities: list[float], reasons: list[str]) -> Path:
 
 
 def test_pairs_are_spread_over_the_similarities_and_the_corpus(tmp_path: Path) -> None:
-    """Most are alike to 0.99 and more, and all the same each hundredth from 0.80 on is shown."""
+    """Most pairs have a similarity of 0.99 or more; still, each hundredth from 0.80 on is shown."""
     rows = 150_000
     similarities = [0.8 + (number % 20) / 100 if number % 100 < 20 else 0.9951 for number in range(rows)]
     path = record(tmp_path / "removed.parquet", similarities, ["near"] * rows)

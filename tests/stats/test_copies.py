@@ -1,4 +1,4 @@
-"""Copies are the texts that occurred before, whatever the parts in which their hashes come."""
+"""Copies are the texts that occurred before, in whatever parts their hashes arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting from an index is counting: equal to the last bit of the JSON, whatever the options."""
+"""Counting from an index gives exactly the same JSON as counting the shard, with any options."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPTIONS: list[dict[str, object]] = [
 
 
 def told(corpus: Corpus, **options: object) -> str:
-    """All that is told of a corpus, or the one line of its error."""
+    """The complete result for a corpus, or the one line of its error."""
     try:
         stats = corpus_stats(corpus, **options)  # type: ignore[arg-type]
     except PilekitError as error:
@@ -118,7 +118,7 @@ def test_of_a_shard_edited_in_place_the_index_is_not_counted(tmp_path: Path, cap
     text = b"".join(record(f"{i:04}", "ArXiv") + b"\n" for i in range(20_000))
     path.write_bytes(text)
     index = index_of(shard_of(str(path)))
-    at = len(text) // 30 // 60 * 60  # between the places that a fingerprint looks at
+    at = len(text) // 30 // 60 * 60  # between the pieces of the fingerprint
     edited = text[:at] + text[at : at + 500].replace(b"ArXiv", b"Books") + text[at + 500 :]
     assert len(edited) == len(text)
     assert edited != text

@@ -1,4 +1,4 @@
-"""The compiled scan accepts nothing that the careful reader would not, and counts what it counts."""
+"""The compiled scan accepts no line that the careful reader refuses, and its counts are equal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scanned(data: bytes, known: dict[str, int] | None = None, capacity: int = LI
 
 
 def careful(line: bytes) -> tuple[str, int] | None:
-    """(label, UTF-8 bytes) by orjson; None for what is no labelled document."""
+    """(label, UTF-8 bytes) by orjson; None if it is no labelled document."""
     try:
         record = orjson.loads(line)
         return record["meta"]["pile_set_name"], len(record["text"].encode())
