@@ -1,4 +1,4 @@
-"""Running a PileStream in this process or in the ranks of a group, and its batches in the reference's form."""
+"""Runs a PileStream in this process or in the ranks of a group, and gives its batches in the reference's form."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rows_of(batch: Batch, subset_names: Sequence[str]) -> list[Row]:
 
 
 def batches_of(stream: PileStream, way: Way, workers: int = 0) -> Iterator[Batch]:
-    """The stream's batches; it knows of each when it is handed out."""
+    """The stream's batches; each is recorded when it is handed out."""
     if way == "iter":
         yield from stream
     elif way == "loader":
@@ -78,7 +78,7 @@ def run(
 ) -> tuple[list[STEP], str]:
     """The rows of the next `batches` batches of a new stream, and its state then, as JSON.
 
-    state  what to load first: a state, or those of all ranks
+    state  the state to load first: one state, or a list of all ranks' states
     """
     stream = PileStream(data, **{"outputs": ALL, **settings})
     if state is not None:
@@ -91,7 +91,7 @@ def run(
 
 
 def steps_of(ranks: Sequence[Sequence[STEP]], grad_accum: int) -> list[Counter[Row]]:
-    """What all ranks' batches make of each optimizer step."""
+    """The rows of each optimizer step, from all ranks' batches."""
     assert len({len(batches) for batches in ranks}) == 1, "ranks took different numbers of batches"
     return [
         Counter(row for batches in ranks for batch in batches[first : first + grad_accum] for row in batch)
@@ -105,7 +105,7 @@ def counted(steps: Iterable[STEP]) -> list[Counter[Row]]:
 
 
 def run_in_rank(*arguments: Any) -> tuple[list[STEP], str]:
-    """`run`, and then all ranks wait for each other, so that none ends while others are at work."""
+    """`run`; afterwards all ranks wait for each other, so that no rank ends while others are working."""
     result = run(*arguments)
     dist.barrier()
     return result

@@ -14,7 +14,7 @@ from tests.stream.reference import Encoder, Plan, Row, lane_documents, optimizer
 from tests.tiny import tiny_tokenizer
 
 SETTINGS: dict[str, object] = {"seq_len": 64, "lanes": (8, 2), "window": 16}
-"""What the guarantees are tested with, where nothing else is said; with a global batch of 16."""
+"""The default settings of the guarantee tests; with a global batch of 16."""
 
 PACKINGS = ["best_fit", "concat", "none"]
 

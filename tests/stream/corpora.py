@@ -1,7 +1,7 @@
-"""Corpora made on the spot for the stream's tests, each together with the documents that it holds.
+"""Small corpora made for the stream's tests, each with a list of its documents.
 
-Texts have lengths as text has them: many short ones, a few far longer than a row, some empty. Lines are written as the
-Pile's are, and listed beside it as `Line`s, so that no test has to read a shard with the code that it tests.
+Texts have realistic lengths: many are short, a few far longer than a row, some empty. Lines are written as in the Pile
+and also listed as `Line`s, so that no test has to read a shard with the code that it tests.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def text(rng: random.Random, words: int) -> str:
 
 
 def some_text(rng: random.Random) -> str:
-    """Of a length that varies as text's does; one in thirty is empty, one in five longer than 64 tokens."""
+    """A text of realistic length; one in thirty is empty, one in five longer than 64 tokens."""
     return text(rng, int(min(150, rng.lognormvariate(1.2, 1.2))) if rng.random() > 0.03 else 0)
 
 
@@ -64,7 +64,7 @@ def write_shard(path: Path, lines: Sequence[bytes], form: Form) -> str:
     """Write the lines, each ended by a newline, and return the shard's name in a corpus that is `path`'s folder.
 
     frames   `.jsonl.zst` in frames of about 2 kB, cut without regard for lines
-    single   `.jsonl.zst` in one frame, without its size, as the Pile's shards are
+    single   `.jsonl.zst` in one frame that does not state its size, like the Pile's shards
     plain    `.jsonl`
     """
     data = b"".join(line + b"\n" for line in lines)

@@ -1,4 +1,4 @@
-"""What packing, masking and attention masks are compared with, token by token, on top of the stream's reference."""
+"""The plain reference for packing, masking and attention masks, token by token; it uses the stream's reference."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def plan(seq_len: int, packing: Any = "best_fit", window: int = 256, seed: int =
 
 
 def documents_of(lengths: Sequence[int], sizes: Sequence[int] = (3,), append_eod: bool = True) -> list[Document]:
-    """Documents of `lengths` tokens without EOD, all tokens different, as batches of `sizes`, over and over, hold them.
+    """Documents of `lengths` tokens without EOD, all tokens different, in batches whose sizes cycle through `sizes`.
 
-    A document's position is the number of its batch, its order its place there. Every third batch is a new shard's.
+    A document's position is the number of its batch, its order its place there. Every third batch begins a new shard.
     """
     documents, token, position, order, number = [], 10, 0, 0, 0
     for index, length in enumerate(lengths):
@@ -70,7 +70,7 @@ def layout(rows: Rows) -> Layout:
 
 
 def reference_layout(rows: Sequence[Sequence[Piece]], documents: Sequence[Document]) -> Layout:
-    """The same of the reference's rows."""
+    """The pieces of the reference's rows, in the same form."""
     index = {(document.position, document.order): number for number, document in enumerate(documents)}
     return [[(index[p.document.position, p.document.order], p.begin, p.length) for p in row] for row in rows]
 
@@ -98,7 +98,7 @@ def rows_of(batch: Batch) -> list[Row]:
 
 
 def cu_seqlens(rows: Sequence[Row]) -> list[int]:
-    """Where a row begins, or a document or the pads inside it; and the end."""
+    """The places where rows, documents and paddings begin, and the end."""
     borders = []
     at = 0
     for row in rows:
@@ -110,7 +110,7 @@ def cu_seqlens(rows: Sequence[Row]) -> list[int]:
 
 
 def masked(row: Row, key: int, masking: Masking) -> tuple[list[int], list[int]]:
-    """(input_ids, labels) of a row for masked-language modelling, as the hashes say."""
+    """(input_ids, labels) of a row for masked-language modelling, from the hashes."""
     special = {masking.mask_id, *masking.special_ids}
     ordinary = [token for token in range(masking.vocab_size) if token not in special]
     input_ids, labels = list(row.input_ids), [-100] * len(row.input_ids)
@@ -145,7 +145,7 @@ SHARDS = [f"{number:02d}.jsonl" for number in range(20)]
 
 
 def tokenized(documents: Sequence[Document], append_eod: bool = True) -> TokenizedDocuments:
-    """These documents as a window takes them."""
+    """These documents in a window's form."""
     texts = [document.tokens[:-1] if append_eod else document.tokens for document in documents]
 
     def column(values: list[int]) -> Any:

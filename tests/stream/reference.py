@@ -1,7 +1,7 @@
-"""PileStream in its plainest form, written from its contract: a corpus in memory, lists, and one process.
+"""A plain reference of PileStream, written from its contract: a corpus in memory, lists, and one process.
 
-Nothing is shared with pilekit.stream but `mix` and `permutation`, whose definitions are part of the contract. What is
-promised of a stream is promised of `optimizer_steps`: the same on any ranks, workers and accumulation.
+It shares only `mix` and `permutation` with pilekit.stream; their definitions are part of the contract. On any number of
+ranks and workers, with any accumulation, a stream must give the steps of `optimizer_steps`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNITS, DOCUMENTS, REPEATS, SHARDS = 1, 2, 3, 4
 """The first word of the key of each random choice."""
 
 MOST_TOKENS = 512 * 1024
-"""A window takes no further document once it has so many tokens."""
+"""A window with this many tokens takes no further document."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a random-access stream's order depends on, but the corpus and the tokenizer.
+    """All settings that decide a random-access stream's order, besides the corpus and the tokenizer.
 
-    `shards`: names of all of the corpus's shards, sorted. `unit`: by default what a first start chooses.
+    `shards`: names of all shards of the corpus, sorted. `unit`: by default the value of a new run.
     """
 
     shards: tuple[str, ...]
@@ -71,7 +71,7 @@ class Document(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a row holds of a document: its tokens from `begin` on."""
+    """The part of a document in a row: its tokens from `begin` on."""
 
     document: Document
     begin: int
@@ -90,7 +90,7 @@ class Row(NamedTuple):
 
 
 class Encoder:
-    """Texts to tokens with the reference library, one at a time, each text once; EOD behind them."""
+    """Encodes texts with the reference library, one at a time, each text once, and appends EOD."""
 
     def __init__(
         self, tokenizer_file: Path, *, append_eod: bool = True, eos: str = "<|endoftext|>", pad: str = "<|padding|>"
@@ -116,7 +116,7 @@ def selected(lines: Iterable[Line], plan: Plan) -> list[Line]:
 
 
 def unit_of(documents: int, lanes: int) -> int:
-    """Documents in a unit, as fixed at a first start."""
+    """Documents in a unit of a new run."""
     return max(1, min(256, documents // (16 * lanes)))
 
 
@@ -134,7 +134,7 @@ def is_used(plan: Plan, epoch: int, copy: int, line: Line) -> bool:
 def lane_documents(
     lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int, epochs: range | None = None
 ) -> Iterator[Document]:
-    """Everything that lane `lane` reads: without end, or in these epochs."""
+    """All documents of lane `lane`: endless, or of these epochs."""
     documents = selected(lines, plan)
     unit = plan.unit or unit_of(len(documents), plan.lanes)
     units = [documents[begin : begin + unit] for begin in range(0, len(documents), unit)]
@@ -161,7 +161,7 @@ def lane_documents(
 
 
 def sequential_documents(lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int) -> Iterator[Document]:
-    """Everything that a lane of whole shards reads, without end: shards permuted anew in each epoch, lines in order."""
+    """All documents of a lane of whole shards, endless: shards in another order in each epoch, lines in order."""
     documents = selected(lines, plan)
     shards = plan.shards[lane :: plan.lanes]
     factors = [plan.repeats.get(name, 1.0) for name in plan.subsets] if plan.subsets else [1.0, *plan.repeats.values()]
@@ -199,7 +199,7 @@ def windows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Document
 
 
 def pieces_of(document: Document, seq_len: int) -> list[Piece]:
-    """Full rows while more than a row is left, then one rest; nothing of a document without tokens."""
+    """Full rows while more than a row is left, then the rest; a document without tokens has no piece."""
     pieces = []
     begin = 0
     while len(document.tokens) - begin > seq_len:
@@ -211,7 +211,7 @@ def pieces_of(document: Document, seq_len: int) -> list[Piece]:
 
 
 def best_fit(window: Sequence[Document], seq_len: int) -> list[list[Piece]]:
-    """Best-fit-decreasing: each piece to the row that it fills most, of equals the one opened first."""
+    """Best-fit-decreasing: each piece goes to the row that it fills most; of equal rows, to the row opened first."""
     pieces = [
         (-piece.length, index, piece.begin, piece)
         for index, document in enumerate(window)
@@ -259,10 +259,10 @@ def concat(documents: Iterator[Document], seq_len: int) -> Iterator[list[Piece]]
 
 
 def columns(row: Sequence[Piece], seq_len: int, pad_id: int) -> Row:
-    """What a model is given of a row.
+    """The columns of a row.
 
-    -100 is the label of pads and of each piece's first token, which nothing before it in the row can predict; but where
-    a row begins inside a document its first token keeps its label, which the shift then drops.
+    -100 is the label of pads and of each piece's first token, which nothing before it in the row can predict. But if a
+    row begins inside a document, its first token keeps its label, which the shift then drops.
     """
     input_ids: list[int] = []
     labels: list[int] = []
@@ -292,7 +292,7 @@ def optimizer_steps(
 ) -> list[list[Row]]:
     """The first optimizer steps: step t takes G / R rows from every lane of column t mod M, row after row of the grid.
 
-    documents   what lane l reads
+    documents   the documents of lane l
     """
     lanes = [lane_rows(documents(lane), plan) for lane in range(plan.lanes)]
     each = plan.global_batch_size // plan.rows
@@ -309,7 +309,7 @@ def optimizer_steps(
 def finite_pass(
     lines: Iterable[Line], plan: Plan, encode: Encoder, epochs: range, *, drop_last: bool = False
 ) -> list[list[Row]]:
-    """The optimizer steps of a pass that ends: the rows of the only lane of a plan, padded to whole steps, or cut."""
+    """The optimizer steps of a finite pass: the rows of the plan's only lane, padded or cut to whole steps."""
     assert plan.lanes == 1
     pieces = list(lane_rows(lane_documents(lines, plan, encode, 0, epochs), plan))
     if not drop_last:

@@ -1,4 +1,4 @@
-"""Finite passes: every sample once, by index, over any ranks, workers and accumulation; left and gone on with."""
+"""Finite passes: every sample once, over any ranks, workers and accumulation; interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.stream.reference import (
 
 @pytest.fixture(scope="module")
 def settings(tokenizer_file: Path) -> Settings:
-    """Those of all tests of the guarantees, with a tokenizer that is loaded once."""
+    """The settings of the guarantee tests, with a tokenizer that is loaded once."""
     return {**SETTINGS, "tokenizer": load_tokenizer(tokenizer_file)}
 
 
@@ -53,7 +53,7 @@ def rows_of_pass(
     shuffle: bool = True,
     whole: bool = False,
 ) -> list[Row]:
-    """The single sequence, by the reference; `whole`: of shards that are read in turn."""
+    """The single lane, by the reference; `whole`: under the sequential plan."""
     of = Plan(corpus.shards, 1, 1, 4, 64, window=16, packing=packing, shuffle=shuffle)  # type: ignore[arg-type]
     read = sequential_documents if whole else lane_documents
     unit = max(1, min(256, len(corpus.lines) // 16))
@@ -98,7 +98,7 @@ def test_shards_in_turn(tmp_path: Path, settings: Settings, encode: Encoder, in_
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_goes_on_after_every_batch(corpora: Corpora, settings: Settings, packing: str, workers: int) -> None:
-    """Chained: each batch by a stream of its own, from the state behind the one before."""
+    """Chained: each batch from a new stream, which resumes from the state after the batch before."""
     given = finite(settings, packing=packing, batch_size=3, grad_accum=2, rank=1, world_size=2, drop_last=workers == 0)
     folder = corpora["few"].folder if workers else corpora["uneven"].folder
     given["seq_len"] = 16 if workers else 64
@@ -158,7 +158,7 @@ def test_restoring_tokenizes_what_lies_in_open_windows_only(
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_passes_follow_each_other(corpora: Corpora, settings: Settings, workers: int) -> None:
-    """As with a DistributedSampler: the same again, unless `set_epoch` says which."""
+    """As with a DistributedSampler: the same pass again, unless `set_epoch` chooses another."""
     stream = PileStream(corpora["few"].folder, **finite(settings, batch_size=2, seq_len=16))
     loader = stream.loader(num_workers=workers)
 
@@ -172,7 +172,7 @@ def test_passes_follow_each_other(corpora: Corpora, settings: Settings, workers:
     assert second != first
     stream.set_epoch(0)
     assert one() == first
-    # One that was left is begun anew by set_epoch, and goes on without.
+    # An interrupted pass begins again after set_epoch, and resumes without it.
     next(iter(loader))
     stream.set_epoch(0)
     assert one() == first
@@ -181,7 +181,7 @@ def test_passes_follow_each_other(corpora: Corpora, settings: Settings, workers:
 
 
 def test_set_epoch_of_a_loaded_pass_goes_on(corpora: Corpora, settings: Settings) -> None:
-    """Trainers call it at the beginning of each epoch, of the one that they go on with too."""
+    """Trainers call it at the beginning of each epoch, also of an epoch that they resume."""
     given = finite(settings, batch_size=2, seq_len=16)
     stream = PileStream(corpora["few"].folder, **given)
     stream.set_epoch(3)
@@ -207,7 +207,7 @@ def test_a_stock_loader_with_workers_begins_a_whole_pass(corpora: Corpora, setti
             found.append(batch.documents())
         passes.append(found)
     assert passes[0] == passes[1] != []
-    # But a state on the last batch, loaded, leaves nothing.
+    # But after loading a state at the last batch, nothing is left.
     state = stream.state_dict()
     stream.load_state_dict(state)
     assert list(DataLoader(stream, batch_size=None, num_workers=2)) == []

@@ -1,4 +1,4 @@
-"""What users are promised of PileStream, against the plain reference or a plain count: the quick part.
+"""PileStream's guarantees, against the plain reference or a plain count: the quick part.
 
 Here: order, coverage, equal steps, repeats, bad data, shuffling. Ranks are simulated by `rank=` and `world_size=`; real
 process groups, and all topologies, are in test_guarantees_ranks.py.
@@ -21,7 +21,7 @@ from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
 from tests.stream.corpora import Form, made, record, uneven, write_shard
 from tests.stream.reference import Encoder, Plan, optimizer_steps, sequential_documents, unit_of
 
-# 1. Order: what an optimizer step holds is the same for every topology
+# 1. Order: the content of an optimizer step is the same for every topology
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -99,7 +99,7 @@ def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Setti
 
 @pytest.fixture
 def read_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny shards of one frame are treated as the Pile's are: nothing is held, nothing is sought."""
+    """Tiny shards of one frame are treated like the Pile's: not kept in memory, and read without seeking."""
     monkeypatch.setattr("pilekit.stream.read.plan.HELD_BYTES", 0)
     monkeypatch.setattr("pilekit.stream.read.plan.MOST_DECODED", 0)
 
@@ -131,7 +131,7 @@ def test_single_frames_are_read_as_the_reference_reads_them(
         step += 8
 
 
-# 2. Coverage: in each epoch every document exactly as often as its repeats say
+# 2. Coverage: each epoch uses every document exactly as often as its repeats say
 
 
 @pytest.mark.parametrize("packing", ["best_fit", "none"])
@@ -220,10 +220,10 @@ def chi_square(counts: Mapping[Any, int], shares: dict[str, float]) -> float:
 
 
 def test_batches_hold_the_subsets_as_the_whole_does(tmp_path: Path, settings: Settings) -> None:
-    """Of a corpus that is sorted by subset, any 100 batches hold what units drawn at random would.
+    """In a corpus sorted by subset, any 100 batches have the subset counts of units drawn at random.
 
-    A unit of 15 documents of one subset counts as one drawing, so chi-square is divided by 15; with 3 degrees of
-    freedom it exceeds 21.1 once in ten thousand.
+    A unit of 15 documents of one subset counts as one draw, so chi-square is divided by 15. With 3 degrees of freedom
+    it exceeds 21.1 once in ten thousand.
     """
     subsets = ["ArXiv", "Github", "Pile-CC", "Wikipedia (en)"]
     corpus = made(tmp_path, [4000], blank=0, text_of=lambda rng: "a" * rng.randint(5, 30))

@@ -1,4 +1,4 @@
-"""What users are promised of finite passes: each sample once over all ranks, as a DistributedSampler shares them."""
+"""Guarantees of finite passes: each sample once over all ranks, as a DistributedSampler shares them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan_of(corpus: Made, global_batch_size: int, **changes: Any) -> Plan:
 
 
 def share_of(steps: list[STEP], rank: int, parts: int, grad_accum: int) -> list[STEP]:
-    """The batches of a rank: of `parts` equal slices of each step, those of its micro-batches."""
+    """The batches of a rank: the slices of its micro-batches, of `parts` equal slices of each step."""
     size = len(steps[0]) // parts
     first = rank * grad_accum
     return [step[part * size : (part + 1) * size] for step in steps for part in range(first, first + grad_accum)]

@@ -1,4 +1,4 @@
-"""What users are promised of packing: a model given a packed batch sees each document alone."""
+"""Guarantee of packing: in a packed batch, a model sees each document alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order and resume in real process groups: what ranks make together is what the plain reference makes alone.
+"""Order and resume in real process groups: all ranks together make the steps of the plain reference.
 
 Each rank finds its number and the world size through torch.distributed, as in training. The quick part is one group of
 two; the matrix of packings, workers, accumulation and ways of loading is slow.
@@ -24,7 +24,7 @@ from tests.tokenize.making import byte_level_bpe
 def test_two_ranks_make_the_references_steps(
     process_group: ProcessGroups, corpora: Corpora, settings: Settings, expected: Expected
 ) -> None:
-    """And go on alone, or with workers, from where they stopped."""
+    """One process, or workers, then resume from their state."""
     wanted = counted(expected(corpora["mixed"], 15))
     folder = corpora["mixed"].folder
     given = {**settings, "batch_size": 4, "grad_accum": 2}
@@ -37,7 +37,7 @@ def test_two_ranks_make_the_references_steps(
 
 
 def rows_and_gradient(data: str, settings: Settings) -> tuple[list[STEP], float]:
-    """A training loop's use: a collective in every step, which hangs unless ranks take equally many."""
+    """A training loop with a collective in every step, which hangs unless all ranks make equally many steps."""
     stream = PileStream(data, **settings, outputs=ALL)
     found, total = [], torch.zeros(())
     for batch in stream.loader(num_workers=1):
@@ -49,7 +49,7 @@ def rows_and_gradient(data: str, settings: Settings) -> tuple[list[STEP], float]
 
 
 def test_ranks_in_lockstep_never_hang(process_group: ProcessGroups, corpora: Corpora, settings: Settings) -> None:
-    """Equal steps in a pass that ends, with a collective in each."""
+    """All ranks make equally many steps in a finite pass, with a collective in each."""
     del (given := {**settings, "batch_size": 8, "epochs": 1})["lanes"]
     for name in ("uneven", "few"):
         folder = corpora[name].folder
@@ -63,7 +63,7 @@ def test_ranks_in_lockstep_never_hang(process_group: ProcessGroups, corpora: Cor
 def test_an_error_of_a_rank_is_told_before_anything_hangs(
     process_group: ProcessGroups, corpora: Corpora, settings: Settings
 ) -> None:
-    """Both ranks refuse the plan, with the world sizes that would do."""
+    """Both ranks refuse the plan, and name the valid world sizes."""
     given = {**settings, "lanes": (1, 2), "batch_size": 8}
     with pytest.raises(RankFailed, match="PilekitError"):
         in_group(process_group, 2, corpora["mixed"].folder, given, "iter", 0, 1)

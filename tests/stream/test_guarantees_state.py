@@ -1,4 +1,4 @@
-"""What users are promised of PileStream's state: exact resume, small states, refusals, the cost of restoring."""
+"""Guarantees of PileStream's state: exact resume, small states, refusals, the cost of restoring."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_resuming_again_and_again_on_other_topologies(corpora: Corpora, settings
 @pytest.mark.parametrize("way", ["loader", "stock"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_resume_with_workers_that_read_ahead(corpora: Corpora, settings: Settings, way: Way, workers: int) -> None:
-    """What is saved is what was handed out, whatever was prefetched; also before the first batch."""
+    """A state counts only batches handed out, not those prefetched; also before the first batch."""
     changes = {**settings, "batch_size": 8, "global_batch_size": 16, "grad_accum": 2}
     whole, _ = run(corpora["mixed"].folder, changes, batches=16)
     for done in (0, 1, 7):
@@ -74,7 +74,7 @@ def test_resume_with_workers_that_read_ahead(corpora: Corpora, settings: Setting
 
 
 def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> None:
-    """No hang, and no shared memory of the stream's processes stays behind."""
+    """No hang, and the stream's processes leave no shared memory."""
     stream = PileStream(corpora["mixed"].folder, **settings, batch_size=16)
     before = {child.pid for child in multiprocessing.active_children()}
     iterator = iter(stream.loader(num_workers=2))
@@ -83,7 +83,7 @@ def test_a_killed_worker_is_an_error(corpora: Corpora, settings: Settings) -> No
     assert len(workers) == 2
     pids = [os.getpid(), *(worker.pid for worker in workers)]
     assert workers[0].pid is not None
-    # What torch does on SIGCHLD is to raise wherever the main process is, be it here or inside the loader.
+    # On SIGCHLD torch raises wherever the main process is, here or inside the loader.
     with pytest.raises((RuntimeError, PilekitError), match="DataLoader worker"):
         os.kill(workers[0].pid, signal.SIGKILL)
         for _ in range(200):
@@ -168,7 +168,7 @@ def test_changed_repeats_are_refused_unless_asked_for(corpora: Corpora, settings
 def test_restoring_costs_at_most_a_window_a_lane(
     monkeypatch: pytest.MonkeyPatch, corpora: Corpora, settings: Settings, encode: Encoder
 ) -> None:
-    """Counted in tokens, EOD included, that the tokenizer gives until every lane has handed out its next rows."""
+    """Counts the tokens, EOD included, that are encoded until every lane has handed out its next rows."""
     corpus = corpora["mixed"]
     counted_tokens = 0
     encode_batch = Tokenizer.encode_batch

@@ -1,4 +1,4 @@
-"""`stream.loader()`: how many workers, what fails in them, and that what was handed out counts."""
+"""`stream.loader()`: the number of workers, errors in them, and that only batches handed out count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PileStream's own doings: what it records, tells, peeks at and refuses. Its guarantees are in test_guarantees*.py."""
+"""PileStream itself: recording, sizes, peek, stats, explain, errors. Its guarantees are in test_guarantees*.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 def test_iterating_records_and_advance_says_otherwise(stream: PileStream) -> None:
-    """One that looks a batch ahead tells the stream what it has used; without a word, what was given counts."""
+    """A consumer that looks a batch ahead calls `advance` for each batch used; otherwise every batch given counts."""
     iterator = iter(stream)
     first, second, third = (next(iterator) for _ in range(3))
     assert stream.state_dict()["step"] == 3
@@ -65,7 +65,7 @@ def test_a_state_can_be_loaded_between_iter_and_the_first_batch(stream: PileStre
 
 @pytest.mark.parametrize("how", ["state", "iteration", "loader"])
 def test_an_iterator_that_was_left_behind_says_so(stream: PileStream, how: str) -> None:
-    """Its batches would be trained on, and no state would know of them."""
+    """Its batches would be trained on, and no state would count them."""
     state, old = stream.state_dict(), iter(stream)
     first, second = next(old), next(old)
     if how == "state":
@@ -313,7 +313,7 @@ def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @hypothesis_settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_any_way_through_gives_the_same_steps(corpora: Corpora, settings: Settings, data: st.DataObject) -> None:
-    """From one topology to the next at any step, each rank by itself: what all ranks get is what one would have got."""
+    """The topology changes at any step, each rank runs alone, and all ranks together get the steps of one rank."""
     rows = data.draw(st.sampled_from([1, 2, 4, 6]), "rows")
     columns = data.draw(st.integers(1, 3), "columns")
     batch = rows * data.draw(st.integers(1, 3), "q")

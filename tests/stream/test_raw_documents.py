@@ -27,7 +27,7 @@ def identity(document: Any) -> Identity:
 
 
 def pass_of(corpus: Made, world_size: int, *, workers: int = 0, **settings: Any) -> list[list[Identity]]:
-    """What each rank gets of a finite pass."""
+    """The documents of each rank in a finite pass."""
     streams = [
         PileStream(corpus.folder, tokenizer=None, epochs=1, rank=rank, world_size=world_size, **settings)
         for rank in range(world_size)
@@ -143,7 +143,7 @@ def test_a_stock_loader_and_the_state(corpora: Corpora) -> None:
     assert stream.state_dict()["step"] == 1
     with pytest.raises(PilekitError, match="call it once for each batch"):
         stream.advance(first)
-    # A single document comes without its state, unless it is left as it is.
+    # A DataLoader that collates loses a single document's state.
     single = PileStream(folder, tokenizer=None)
     with pytest.raises(PilekitError, match="collate_fn"):
         single.advance(next(iter(DataLoader(single, batch_size=None))))

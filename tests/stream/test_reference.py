@@ -1,4 +1,4 @@
-"""What the reference rests on, and that it keeps the promises itself."""
+"""Tests of the reference itself: its assumptions, and that it keeps the guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams over shards behind URLs: the same batches, by ranges, whatever the store does; and from a cache."""
+"""Streams over shards behind URLs: the same batches, read by ranges, also from failing servers and from a cache."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def shards_sent(server: WebServer) -> list[int]:
 
 
 def test_the_same_batches_as_from_local_files(folder: Path, server: WebServer, changes: Settings) -> None:
-    """And each goes on from the other's state."""
+    """Each also resumes from the other's state."""
     whole, _ = run(folder, changes, batches=12)
     for workers in (0, 2):
         first, state = run(server.url, changes, "loader", workers, 5)
@@ -73,7 +73,7 @@ def test_the_same_batches_as_from_local_files(folder: Path, server: WebServer, c
 
 
 def test_only_frames_that_hold_the_documents_are_fetched(tmp_path: Path, changes: Settings) -> None:
-    """A few lanes of a larger corpus: what is sent is the frames of the batches' documents, and of a window's rest."""
+    """A few lanes of a larger corpus: only frames with documents of the batches, or of a window's rest, are sent."""
     made(tmp_path / "lines", [6000] * 2, form="plain")
     for path in (tmp_path / "lines").iterdir():
         with ShardWriter(tmp_path / f"{path.name}.zst", frame_bytes=2000) as writer:
@@ -174,7 +174,7 @@ def test_a_second_pass_downloads_nothing(folder: Path, server: WebServer, change
     server.requests.clear()
     assert [rows_of(batch, stream.subset_names) for batch in islice(stream, per_epoch)] == whole
     assert not server.requests
-    # And by workers, from the cache of another process.
+    # Workers too, from the cache of another process.
     loader = PileStream(server.url, **changes, outputs=ALL).loader(num_workers=2)
     server.requests.clear()
     assert [rows_of(batch, stream.subset_names) for batch in islice(loader, 12)] == whole[:12]
@@ -221,7 +221,7 @@ def test_what_cannot_be_cached(tmp_path: Path, changes: Settings, monkeypatch: p
     made(tmp_path / "single", [50], form="single")
     with serving(tmp_path / "single") as server, pytest.raises(PilekitError, match=r"(?s)cache=.*pilekit reframe"):
         PileStream(server.url, **changes, cache=tmp_path / "cache")
-    # What is local needs no cache.
+    # Local shards need no cache.
     assert PileStream(tmp_path / "single", **changes, cache=tmp_path / "cache").grid.plan == "sequential"
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(PilekitError, match="cannot be a cache"):

@@ -1,4 +1,4 @@
-"""States: what batches change is recorded, written as JSON and read, ranks merged; anything else is refused."""
+"""States: batches' changes are recorded, written as JSON and read, and ranks merged; anything else is refused."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from tests.stream.collecting import ALL, STEP, rows_of, run
 from tests.stream.conftest import Corpora, Settings
 
 Told = tuple[int, STEP, str, str]
-"""Worker, its batch, and the stream's state in that worker before and after it."""
+"""A worker, its batch, and the stream's state in that worker before and after the batch."""
 
 
 class Telling(IterableDataset[Told]):
-    """A stream whose workers load their own states before they begin, and tell them with each batch."""
+    """A stream whose workers load their own states before they begin, and return them with each batch."""
 
     def __init__(self, stream: PileStream, states: dict[int, str] | None = None) -> None:
         self.stream, self.states = stream, states or {}

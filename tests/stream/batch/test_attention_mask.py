@@ -1,4 +1,4 @@
-"""document_mask: as the plain reference says who attends to whom, and nothing passes from one document to another."""
+"""document_mask equals the plain reference, and no information passes from one document to another."""
 
 from __future__ import annotations
 

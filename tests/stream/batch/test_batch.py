@@ -1,4 +1,4 @@
-"""Batches: every column as the plain reference writes it, whatever rows of whatever windows they are filled with."""
+"""Batches: every column equals the plain reference, for any rows of any windows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def window_of(documents: Sequence[Document], packing: str, seq_len: int, append_
 
 
 def _one(found: list[Window]) -> Window:
-    """The running rows of "concat" come in two windows, the last of them with the rest."""
+    """One window of all rows: "concat" gives two windows, the second with the rest."""
     first, last = found
     documents = joined([first.documents, last.documents])
     piece, begun = len(first.documents), len(first.rows.document)
@@ -140,11 +140,11 @@ def test_outputs_that_do_not_exist_are_refused(outputs: Sequence[str]) -> None:
 
 @given(lengths, st.integers(1, 20), st.sampled_from(["best_fit", "none", "concat"]), st.data())
 @example([9, 4, 5, 20, 6, 1], 8, "best_fit", None)  # rests of long documents behind other documents
-@example([8], 8, "best_fit", None)  # nothing but the EOD is left for another row
+@example([8], 8, "best_fit", None)  # only the EOD is left for another row
 def test_what_began_in_another_row_is_known(
     lengths: list[int], seq_len: int, packing: str, data: st.DataObject | None
 ) -> None:
-    """No two documents have a token in common, so the first one tells."""
+    """No two documents share a token, so a row's first token identifies its document."""
     documents = documents_of(lengths)
     window = window_of(documents, packing, seq_len)
     first = 0 if data is None else data.draw(st.integers(0, len(window.rows)))
@@ -221,7 +221,7 @@ def test_a_batch_survives_pin_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_batch_can_be_made_anew_from_moved_tensors() -> None:
-    """As frameworks do to move one; it is equal, but no longer knows its documents."""
+    """Frameworks do this to move a batch; the new batch is equal, but does not know its documents."""
     batch = some_batch(state=torch.ones(2, dtype=torch.int64))
     moved = type(batch)({name: column.to("cpu", copy=True) for name, column in batch.items()})
     assert list(moved) == list(batch)

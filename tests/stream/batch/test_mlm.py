@@ -1,4 +1,4 @@
-"""Masks: as the plain reference draws them, in BERT's proportions, and a function of row and place alone."""
+"""Masks equal the plain reference, have BERT's proportions, and depend only on row and place."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_masks_are_those_of_the_reference(
 
 
 def test_proportions_are_bert_s() -> None:
-    # Each count is binomial, so its distance from the mean is told in standard deviations; 4 is 1 chance in 16,000.
+    # Each count is binomial, so its distance from the mean is in standard deviations; 4 is 1 chance in 16,000.
     rows, seq_len, vocabulary = 1000, 2048, 1000
     masking = Masking(3, vocabulary, (0, 1, 2, 999))
     tokens = np.random.default_rng(0).integers(4, 999, (rows, seq_len))

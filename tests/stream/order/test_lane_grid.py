@@ -125,7 +125,7 @@ def test_lanes_as_given() -> None:
 
 
 def test_the_three_sizes_follow_from_one_another() -> None:
-    """Those given fit G = batch_size x grad_accum x world_size, and the others follow; or it is an error."""
+    """If the sizes given fit G = batch_size x grad_accum x world_size, the others follow; otherwise it is an error."""
     numbers = [None, 1, 2, 3, 8]
     for world_size, batch_size, grad_accum, whole in product((1, 2, 4), numbers, numbers, [None, 1, 6, 8, 48]):
         fitting = [

@@ -1,4 +1,4 @@
-"""Repeats: what stays is counted, and the choice is written out once more."""
+"""Repeats: documents that stay are counted, and the choice is computed a second time in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which documents a stream is made of, against plain lists; what costs nothing must read nothing."""
+"""The documents of a selection, against plain lists; where selecting is free, nothing may be read."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def deduplicated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[tuple[str, int, str]]]:
-    """(a corpus, its dedup, what it kept: shard, number, label)."""
+    """(a corpus, its dedup, the documents kept: shard, number, label)."""
     folder = tmp_path_factory.mktemp("deduplicated")
     documents = []
     for shard in range(3):

@@ -1,4 +1,4 @@
-"""`mix` against splitmix64 in plain integers, and permutations as what they are."""
+"""`mix` against splitmix64 in plain integers, and permutations against their definition."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_permutation_holds_everything_once(n: int) -> None:
 
 
 def test_a_permutation_is_the_order_of_philox_words() -> None:
-    """It must be the same for ever: its words are what numpy promises, its key what is written here."""
+    """It must never change: numpy guarantees the words, and this test fixes the key."""
     key = int.from_bytes(hashlib.sha256(b"(7, (1, 3))").digest()[:16], "little")
     words = np.random.Philox(key=key).random_raw(50).tolist()
     assert permutation(50, 7, 1, 3).tolist() == sorted(range(50), key=lambda index: words[index])

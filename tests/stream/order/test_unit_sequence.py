@@ -36,7 +36,7 @@ def test_every_epoch_holds_each_document_once_per_copy(sequence: Sequence) -> No
 
 @given(sequences)
 def test_the_order_of_asking_changes_nothing(sequence: Sequence) -> None:
-    """Lanes stand in different epochs, and only two permutations are held."""
+    """Lanes can be in different epochs, and only two permutations are in memory."""
     positions = range(5 * sequence.per_epoch)
     forward = [sequence.at(position) for position in positions]
     assert [sequence.at(position) for position in reversed(positions)] == forward[::-1]

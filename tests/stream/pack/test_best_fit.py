@@ -1,4 +1,4 @@
-"""best_fit: the rows are those of the plain reference, whatever the lengths; and what they promise, on their own."""
+"""best_fit: for any lengths, the rows equal the plain reference; their guarantees are also checked alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_rows_are_those_of_the_reference(lengths: list[int], seq_len: int) -> No
 
 @given(st.data(), st.sampled_from([16, 127, 1000]), st.integers(1, 4))
 def test_rows_with_equal_space_are_taken_as_they_were_opened(data: st.DataObject, seq_len: int, kinds: int) -> None:
-    # With few different lengths many rows have the same space, and change it out of order.
+    # With few different lengths many rows have the same space, and their space changes out of order.
     lengths = data.draw(st.lists(st.integers(1, seq_len), min_size=kinds, max_size=kinds))
     check(data.draw(st.lists(st.sampled_from([*lengths, 1, 2]), min_size=50, max_size=150)), seq_len)
 

@@ -91,7 +91,7 @@ def expected(source: Memory, how: Encoding) -> list[Row]:
 
 
 def rows_of(parts: list[RowRange], how: Encoding) -> list[Row]:
-    """What a lane gave, read off its windows in the reference's form."""
+    """The rows that a lane gave, in the reference's form."""
     assert how.tokenizer is not None
     found = []
     for part in parts:
@@ -188,7 +188,7 @@ def test_restoring_tokenizes_one_window(tokenizer: Tokenizer, monkeypatch: pytes
 
 
 def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule is the reference's, with a smaller number. Here a character is more than one token."""
+    """The reference's rule, with a smaller number. Here a character is more than one token."""
     for module in ("pilekit.stream.pack.window", "tests.stream.reference"):
         monkeypatch.setattr(f"{module}.MOST_TOKENS", 50)
     texts = ["日本語" * (number % 5) + "a" * (number % 7) for number in range(60)]

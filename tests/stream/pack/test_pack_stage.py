@@ -57,7 +57,7 @@ def all_rows(batches: Sequence[Batch]) -> list[Row]:
     st.integers(1, 4),
     st.booleans(),
 )
-@example([0, 0, 0], [1], 1, "best_fit", 1, 1, True)  # nothing but EODs
+@example([0, 0, 0], [1], 1, "best_fit", 1, 1, True)  # only EODs
 @example([0, 0, 0], [1], 1, "concat", 1, 1, False)  # nothing at all
 @example([3, 3], [1], 4, "concat", 2, 2, True)  # documents, rows, batches and token batches all end together
 @example([3, 4, 2], [1], 4, "concat", 2, 1, True)  # a row holds only an EOD's continuation

@@ -1,4 +1,4 @@
-"""Which plan a corpus gets, why, and what was read and made to find out."""
+"""The plan of a corpus and its reason, and the bytes read and indexes made to choose it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.stream.corpora import record, write_shard
 
 
 def text_of(size: int, seed: int = 0) -> bytes:
-    """About `size` bytes of lines, quickly made; they compress tenfold or so."""
+    """About `size` bytes of lines, made quickly; they compress about tenfold."""
     rng = random.Random(seed)
     block = b"".join(record(rng.randbytes(50).hex(), "ArXiv") + b"\n" for _ in range(1000))
     return block * (size // len(block) + 1)
 
 
 def single_frame(data: bytes, *, size_told: bool = False) -> bytes:
-    """One frame, like those of the Pile without its size, at level 1 for speed."""
+    """One frame, without its size as in the Pile, at level 1 for speed."""
     if size_told:
         return zstandard.ZstdCompressor(level=1).compress(data)
     stream = zstandard.ZstdCompressor(level=1).compressobj()
@@ -43,7 +43,7 @@ def long_text() -> bytes:
 
 @pytest.fixture
 def nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if each corpus were too large to be held."""
+    """Every corpus counts as too large for memory."""
     monkeypatch.setattr(plan, "HELD_BYTES", 0)
 
 
@@ -118,7 +118,7 @@ def test_what_reframe_writes_is_entered_anywhere(tmp_path: Path, long_text: byte
     chosen = choose_plan(Corpus(tmp_path / "new"))
     assert chosen.name == "random"
     assert chosen.reason == "all shards have frames small enough to be decoded for a few documents"
-    # By the seek table alone, too: the index is gone, and made again.
+    # The seek table alone is enough: the index is removed, and made again.
     for index in (tmp_path / "new").rglob("*.index.parquet"):
         index.unlink()
     again = choose_plan(Corpus(tmp_path / "new"))

@@ -1,4 +1,4 @@
-"""What each lane reads under random access, document for document, against the reference; and from any place on."""
+"""Random access: each lane's documents, from any place on, equal the reference document for document."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FORMS: list[tuple[Callable[[Path, Form], Made], Form]] = [
 ]
 
 FEW = 250
-"""So many documents of a lane are compared."""
+"""The number of documents of a lane that are compared."""
 
 
 class Found(NamedTuple):
@@ -77,7 +77,7 @@ def found_of(document: Document) -> Found:
 
 @dataclass(frozen=True)
 class Asked:
-    """A stream as far as random access sees it."""
+    """The settings of a stream that random access uses."""
 
     lanes: int
     seed: int = 0
@@ -121,7 +121,7 @@ class Asked:
 
 
 def read(source: RandomAccess, lane: int, position: int | None = None, document: int = 0) -> Iterator[Found]:
-    """What a lane reads; that it comes in pieces as promised is checked."""
+    """A lane's documents; also checks the form of the pieces in which they come."""
     expected = position = lane if position is None else position
     for piece in source.documents(lane, position, document):
         assert piece.position == expected, "each of the lane's units comes, if only as an empty piece"
@@ -308,7 +308,7 @@ def test_however_it_is_stored_and_wherever(tmp_path: Path) -> None:
     for form in ("frames", "single", "plain", "gz", "parquet"):
         store(tmp_path / form, form, documents)
         found = islice(read(asked.source(tmp_path / form), 1), 300)
-        # A Parquet file has another name, which is of no consequence here.
+        # A Parquet file has another name, which does not matter here.
         read_as[form] = [each._replace(shard="") for each in found]
     with serving(tmp_path / "frames") as server:
         shard = next(path for path in (tmp_path / "frames").iterdir() if path.name.endswith(".zst"))

@@ -39,7 +39,7 @@ class Use(NamedTuple):
 
 
 def uses(source: Sequential, lane: int, position: int = 0, document: int = 0) -> Iterator[Use]:
-    """The lane's documents one by one; what holds of every piece is checked."""
+    """The lane's documents one by one; also checks each piece's invariants."""
     names = [shard.name for shard in source.corpus.shards]
     for piece in source.documents(lane, position, document):
         assert piece.orders.dtype == piece.numbers.dtype == piece.shards.dtype == np.int64
@@ -96,7 +96,7 @@ def test_each_lane_reads_its_shards_in_every_epoch(mixed: Made, data: st.DataObj
         return
     plain = list(islice(expected(mixed, source, lane), 300))
     assert list(islice(uses(source, lane), 300)) == plain
-    # From every place, as a state would name it: behind a document.
+    # From every place that a state could name: after each document.
     behind = data.draw(st.integers(0, 250))
     place = plain[behind]
     assert list(islice(uses(source, lane, place.position, place.order + 1), 40)) == plain[behind + 1 : behind + 41]
@@ -160,7 +160,7 @@ def test_skipped_lines_are_counted_once_wherever_reading_began_anew(with_bad_lin
         for order, skipped in zip(piece.orders.tolist(), piece.skipped.tolist(), strict=True):
             count += skipped
             places.append((piece.position, order + 1, count))
-    # Bad lines behind the last document of the lane are followed by none.
+    # No document follows the bad lines after the lane's last document.
     assert len(with_bad_lines.bad) - 10 < count <= len(with_bad_lines.bad) > 10
     assert len(places) == len(with_bad_lines.lines) + 1
     for number, (position, document, before) in enumerate(places):
@@ -174,7 +174,7 @@ def test_more_bad_lines_at_once_than_are_listed(tmp_path: Path) -> None:
     corpora.write_shard(tmp_path / "00", [b"bad"] * 350 + [record] + [b"bad"] * 20 + [record], "single")
     source = Sequential(Corpus(tmp_path), 1, seed=0, on_error="skip", end=1)
     (piece,) = source.documents(0, 0, 0)
-    # Of the bad lines in one piece of 2 MiB a hundred have places; the total is right all the same.
+    # Only a hundred bad lines of one piece of 2 MiB have places; the total is right nevertheless.
     assert piece.numbers.tolist() == [350, 371]
     assert piece.skipped.sum() == 370
 
@@ -191,7 +191,7 @@ def test_blank_lines_and_nothing_else(tmp_path: Path, mixed: Made) -> None:
 
 
 def test_a_lane_that_begins_inside_an_epoch_looks_at_a_whole_one(tmp_path: Path) -> None:
-    """The rest of an epoch may well be empty."""
+    """The rest of an epoch can be empty without an error."""
     corpora.write_shard(tmp_path / "00", [corpora.record("x", "ArXiv")], "single")
     corpora.write_shard(tmp_path / "01", [b""] * 5, "single")
     source = Sequential(Corpus(tmp_path), 1, 0, shuffle=False)
