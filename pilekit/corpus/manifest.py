@@ -173,7 +173,7 @@ class Manifest(_Strict, frozen=True):
     text_field: Text = "text"
     """The field of a record that holds the text."""
     label_path: Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*\Z")] = "meta.pile_set_name"
-    """The path of the subset's name in a record; a dot goes one object deeper."""
+    """The path of the subset's name in a record; a dot enters a nested object."""
     subsets: tuple[Subset, ...] = ()
     """Documents may have other labels too. If none are listed, every label is used as it is."""
     totals: Totals = Totals()

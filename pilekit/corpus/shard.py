@@ -58,7 +58,7 @@ def is_url(path: str) -> bool:
 
 
 def looks_like_shard(name: str) -> bool:
-    """Whether a file of this name is taken for a shard when a folder is searched; `*.index.parquet` is an index."""
+    """Whether a folder search treats a file of this name as a shard; `*.index.parquet` is an index."""
     return name.endswith(SHARD_SUFFIXES) and not name.endswith(INDEX_SUFFIX)
 
 

@@ -72,7 +72,8 @@ def write_shard_with_copies(path: Path, text_bytes: int, *, seed: int = 0) -> in
 
 
 def write_beginning(source: Iterable[Path], path: Path, text_bytes: int) -> int:
-    """Write the first lines of shards as one shard, up to `text_bytes` bytes of text; returns its bytes of text."""
+    """Write the first lines of shards as one shard until it has `text_bytes` bytes of text; returns its bytes of
+    text."""
     written = 0
     partial = path.with_name(path.name + ".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
