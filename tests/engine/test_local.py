@@ -313,7 +313,7 @@ def sleep_and_tell(item: str, advance: Advance) -> None:
 def test_stopping_the_parent_leaves_no_process(
     tmp_path: Path, sent: signal.Signals, code: int, whole_group: bool
 ) -> None:
-    # The script has no `if __name__ == "__main__"`, and needs none.
+    # The script has no `if __name__ == "__main__"` and needs none.
     script = tmp_path / "script.py"
     script.write_text(WORKING)
     parent = subprocess.Popen(

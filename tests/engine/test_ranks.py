@@ -1,4 +1,4 @@
-"""Ranks: how a process finds its place, and that every rank hears of what one rank says or suffers."""
+"""Ranks: how a process finds its place, and how every rank hears of one rank's result or error."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_values_travel_between_ranks(process_group: ProcessGroups) -> None:
 
 
 def failures(method: str, errors: Sequence[BaseException | str | None]) -> tuple[str, str]:
-    """What a rank raises when `work` does this on each rank; afterwards the ranks must still be in step."""
+    """The errors of a rank when `work` fails in this way; afterwards the ranks must still be in step."""
     ranks = join()
 
     def work() -> object:
@@ -148,7 +148,7 @@ def test_other_errors_are_not_mistaken_for_a_lost_rank(process_group: ProcessGro
     assert process_group(2).run(other_errors) == [[True] * 3] * 2
 
 
-# A process group belongs to a whole process, so what follows runs in processes of its own.
+# A process group belongs to a whole process, so the tests below run in processes of their own.
 
 ALONE = """
 from torch import distributed as dist
@@ -212,7 +212,7 @@ for environment in json.loads(sys.argv[1]):
 
 
 def start(script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Run `script` without what a launcher would leave in the environment."""
+    """Run `script` without a launcher's environment variables."""
     launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     own = {name: value for name, value in os.environ.items() if name not in launcher and "TORCHELASTIC" not in name}
     own |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

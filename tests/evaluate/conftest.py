@@ -1,4 +1,4 @@
-"""A model, corpora, and what one undisturbed evaluation finds: made once, and changed by no test."""
+"""A model, corpora, and the result of one undisturbed evaluation: made once, and changed by no test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def slow_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As long as it takes to stop a run in the middle."""
+    """A corpus long enough to stop a run in the middle."""
     return tiny_corpus(tmp_path_factory.mktemp("slow"), documents=400)
 
 
@@ -30,7 +30,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(model_dir: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[BitsPerByte, Path]:
-    """What one undisturbed run finds, and its folder."""
+    """The result of one undisturbed run, and its folder."""
     out = tmp_path_factory.mktemp("whole") / "out"
     return bits_per_byte(model_dir, corpus, out=out), out
 

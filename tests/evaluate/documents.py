@@ -33,7 +33,7 @@ def documents_of(corpus: Path) -> dict[str, list[str]]:
 def expected_scores(
     model_dir: Path, texts: dict[str, list[str]], context_len: int = 1
 ) -> dict[str, tuple[float, float]]:
-    """(nll, bits per byte) of each subset, slowly."""
+    """(nll, bits per byte) of each subset, by the slow reference."""
     model = AutoModelForCausalLM.from_pretrained(model_dir).double().eval()
     tokenizer = load_tokenizer(model_dir)
     found = {}

@@ -1,4 +1,4 @@
-"""What tests see in a folder of results, what is scored for it, and when two results are the same."""
+"""Helpers: read a folder of results, note the scored documents, compare two results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def only_file(out: Path) -> Path:
 
 
 def same(one: BitsPerByte, other: BitsPerByte) -> None:
-    """Figures and all, but for rounding in sums made in another order."""
+    """Assert that two results are equal, except for rounding in sums made in another order."""
     assert list(one.subsets) == list(other.subsets)
     for name, score in (("", one.overall), *one.subsets.items()):
         of = other.subsets[name] if name else other.overall
@@ -48,7 +48,7 @@ def rows(records: Records) -> list[tuple[Any, ...]]:
 
 
 def note_scored(patch: pytest.MonkeyPatch, begun: list[tuple[str, int]]) -> None:
-    """Have each document whose scoring begins, of any evaluation, put into `begun`."""
+    """Append each document to `begun` when any evaluation begins to score it."""
     score_documents = scoring.score_documents
 
     def noting(lm: Any, documents: Iterable[TokenizedDocument], **options: Any) -> Iterator[ScoredDocument]:

@@ -11,7 +11,7 @@ from pilekit.evaluate.masked.pseudo_nll import Template
 
 @torch.no_grad()
 def reference_losses(model: Any, ids: list[int], template: Template, max_length: int) -> list[list[float]]:
-    """Of each window, the negative log-likelihood of each of its tokens in nats; `model` computes in float64."""
+    """Per window, the negative log-likelihood of each of its tokens in nats; `model` computes in float64."""
     room = max_length - len(template.before) - len(template.behind)
     found = []
     while ids:

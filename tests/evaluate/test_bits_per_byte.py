@@ -91,7 +91,7 @@ def test_a_uniform_model(tmp_path: Path, corpus: Path) -> None:
 
 
 def test_raw_bytes_are_counted_whatever_the_normaliser_does(tmp_path: Path) -> None:
-    """NFC makes one character of two here: 3 bytes of the text become 2 of what is encoded."""
+    """NFC merges two characters here: 3 bytes of text become 2 encoded bytes."""
     text = "cafe\u0301 \u212b A\u030a \u1112\u1161\u11ab"
     model_dir = tiny_model_dir(tmp_path / "model", vocab_size=800)
     byte_level_bpe(700, nfc=True).save(str(model_dir / "tokenizer.json"))
@@ -116,7 +116,7 @@ def test_special_text_is_text_and_empty_documents_count(tmp_path: Path, model_di
 
 
 def test_a_model_in_training_is_left_as_it_was(model_dir: Path, corpus: Path) -> None:
-    """Dropout is off while scoring, the mode and the random numbers are as before, and training goes on."""
+    """Dropout is off while scoring, the mode and the random numbers are unchanged, and training continues."""
     tokenizer = load_tokenizer(model_dir)
     torch.manual_seed(0)
     model = tiny_model("gpt2")  # with dropout

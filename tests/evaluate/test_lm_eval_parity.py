@@ -1,7 +1,7 @@
 """pilekit scores documents as lm-evaluation-harness does: the real package, on the same model, one document at a time.
 
 Every document is a subset of its own, so the public function gives the figure of each. The harness computes in float32
-and adds a window's log-probabilities in float32 too, hence 1e-6 and no less.
+and adds a window's log-probabilities in float32 too, so the tolerance is 1e-6.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_a_beginning_token_that_the_tokenizer_adds_is_not_scored(tmp_path: Path)
     theirs = log_likelihoods(model_dir, DOCUMENTS, batch_size=4)
     assert theirs["prefix_token_id"] == found.protocol["prefix"]["id"] == 1
     same(found, theirs)
-    # The harness left to itself adds the token to every text and scores it as if it were part of it (its issue 3333).
+    # By default the harness adds the token to every text and scores it as part of the text (its issue 3333).
     default = log_likelihoods(model_dir, DOCUMENTS, batch_size=4, add_bos_token=None)
     assert default["bits_per_byte"] != pytest.approx(found.overall.bpb, rel=1e-3)
 
@@ -102,14 +102,14 @@ def test_real_text(real_corpus: Path, tmp_path: Path) -> None:
 
 
 def named(model_dir: Path, **tokens: str) -> Path:
-    """`model_dir`, with the special tokens where both sides look for them."""
+    """`model_dir`, with the special tokens where both packages look for them."""
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", **tokens}
     (model_dir / "tokenizer_config.json").write_text(json.dumps(config))
     return model_dir
 
 
 def pythia_14m(model_dir: Path) -> Path:
-    """`model_dir` with a model of the shape of Pythia-14M in it, random, but far from uniform."""
+    """`model_dir` with a random model of Pythia-14M's shape, far from uniform."""
     config = GPTNeoXConfig(
         vocab_size=50304,
         hidden_size=128,

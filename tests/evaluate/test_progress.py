@@ -1,4 +1,4 @@
-"""Progress follows the scoring, and is never far behind the reading."""
+"""Progress follows the scoring, and lags not far behind the reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.evaluate.documents import write
 
 
 def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
-    """A small shard is read in one go: its bytes are told as its tokens are scored, all of them in the end."""
+    """A small shard is read at once: its bytes are reported as its tokens are scored, and in the end all of them."""
     shard = write(tmp_path / "a.jsonl", [("ArXiv", "the quick brown fox " * 20)] * 60)
     told: list[int] = []
     bits_per_byte(model_dir, shard, advance=told.append)

@@ -1,4 +1,4 @@
-"""Any number of ranks make the table of one process, also after kills and with another number of ranks."""
+"""Any number of ranks gives the table of one process, also after kills and with another number of ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Identity = tuple[str, int]
 
 
 def evaluated(model_dir: Path, corpus: Path, out: Path | None, batch_tokens: int) -> tuple[BitsPerByte, list[Identity]]:
-    """What a rank gets, and which documents it scored."""
+    """A rank's result, and the documents it scored."""
     begun: list[Identity] = []
     with pytest.MonkeyPatch.context() as patch:
         note_scored(patch, begun)
@@ -46,7 +46,7 @@ def evaluated(model_dir: Path, corpus: Path, out: Path | None, batch_tokens: int
 
 
 def failing(model_dir: Path, corpus: Path, out: Path, rank: int, kind: str) -> tuple[str, str, float]:
-    """(type, message, seconds after the failure) of what each rank raises when one fails in its third pass."""
+    """(type, message, seconds after the failure) of each rank's error when one rank fails in its third pass."""
     passes, failed = 0, 0.0
     losses = scoring._losses
 
@@ -54,7 +54,7 @@ def failing(model_dir: Path, corpus: Path, out: Path, rank: int, kind: str) -> t
         nonlocal passes, failed
         passes += 1
         if join().rank != rank:
-            time.sleep(0.05)  # much is left to do
+            time.sleep(0.05)  # much work is left
         elif passes == 3:
             if kind == "error":
                 raise KeyError("a bug")
@@ -80,7 +80,7 @@ def refused(model_dir: Path, corpus: Path, options: dict[str, Any]) -> tuple[str
 
 
 def waiting(seconds: float, silent: int | None, lost_after: float) -> tuple[int, float] | str:
-    """Each rank works the longer the higher it is; `silent` gives no sign of life."""
+    """Higher ranks work longer; `silent` gives no sign of life."""
     ranks = join()
 
     def work(check: Callable[[], None]) -> int:
@@ -126,7 +126,7 @@ def test_the_table_of_one_process(
 def test_killed_and_resumed_on_any_ranks(
     process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
-    """A kill leaves a beginning of each rank's file: some of it is cut off, and others go on."""
+    """A kill leaves the beginning of each rank's file: the files are cut short, and another number of ranks resumes."""
     alone, out, rng = bits_per_byte(model_dir, corpus), tmp_path / "out", random.Random(0)
     kept: Counter[Identity] = Counter()
     for world_size in sizes:
@@ -171,7 +171,7 @@ def test_documents_are_dealt_by_their_bytes(sizes: list[list[int]], world_size: 
 def test_a_failure_of_one_rank_ends_all(
     process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, rank: int, kind: str
 ) -> None:
-    """At once: between two passes, the others have seconds of work left."""
+    """The others end at once, between two passes, although they have seconds of work left."""
     found = process_group(2).run(failing, model_dir, corpus, tmp_path / "out", rank, kind)
     if kind == "bad":
         assert [message for _, message, _ in found] == ["this document is bad"] * 2
@@ -207,7 +207,7 @@ def test_rank_0_tells_the_error_of_all(
 
 @pytest.mark.slow
 def test_ranks_wait_for_each_other_as_long_as_it_takes(process_group: ProcessGroups) -> None:
-    results = process_group(2).run(waiting, 12.0, None, 10.0)  # a busy machine may hold a sign of life up for seconds
+    results = process_group(2).run(waiting, 12.0, None, 10.0)  # a busy machine may delay a sign of life by seconds
     assert [result[0] for result in results if not isinstance(result, str)] == [0, 10]
     assert all(isinstance(result, tuple) and result[1] > 11.9 for result in results)
     for said in process_group(2).run(waiting, 10.0, 1, 2.5):

@@ -1,4 +1,4 @@
-"""What the scripts of docs/frameworks.md find in their folder, and what the stream alone makes of it."""
+"""The files that the scripts of docs/frameworks.md need in their folder, and the batches of the stream alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def materials(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(materials: Path, tmp_path: Path) -> Path:
-    """A folder of the test's own with those things in it."""
+    """The test's own folder with these files."""
     for thing in materials.iterdir():
         (tmp_path / thing.name).symlink_to(thing)
     return tmp_path
@@ -44,7 +44,7 @@ def folder(materials: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def alone(materials: Path) -> Callable[..., Rows]:
-    """`alone(count, **changes)`: the first `count` batches of the stream by itself, of the scripts' global batch."""
+    """`alone(count, **changes)`: the first `count` batches of the stream alone, with the scripts' global batch size."""
 
     def alone(count: int, **changes: Any) -> Rows:
         settings = {"seq_len": 256, "batch_size": 16, **changes}

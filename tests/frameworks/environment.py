@@ -1,6 +1,6 @@
 """The real frameworks, in one virtual environment of their own, and scripts run in it.
 
-pilekit is in it as it stands in the working tree, with the versions of constraints.txt; so torch is the same build.
+It holds the working tree's pilekit and the versions of constraints.txt, so torch is the same build.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "TQDM_DISABLE": "1",
     "DS_ACCELERATOR": "cpu",
-    # DeepSpeed compiles a little on first use: into the environment, so that it is done once and gone with it.
+    # DeepSpeed compiles a little on first use: into the environment, so once, and removed with it.
     "TORCH_EXTENSIONS_DIR": str(BENCH / "frameworks" / "torch-extensions"),
 }
 
@@ -46,7 +46,7 @@ def frameworks_python() -> Path:
         patch.setenv("DS_BUILD_OPS", "0")
         patch.setenv("DS_ACCELERATOR", "cpu")
         for lock in Path(SETTINGS["TORCH_EXTENSIONS_DIR"]).glob("*/lock"):
-            lock.unlink()  # of a compilation that was killed: every later one would wait for it for ever
+            lock.unlink()  # left by a killed compilation; every later compilation would wait for it forever
         return peer_environment("frameworks", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")])
 
 
@@ -74,7 +74,7 @@ def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout:
         **{name: value for name, value in os.environ.items() if name not in unset},
         **SETTINGS,
         **settings,
-        "WATCHED_SECONDS": str(timeout - 20),  # where a script hangs is told before it is killed
+        "WATCHED_SECONDS": str(timeout - 20),  # report where the script hangs before it is killed
     }
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(

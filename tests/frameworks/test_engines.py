@@ -1,4 +1,4 @@
-"""Runs whose steps DeepSpeed and accelerate make: the losses of the native engine, its checkpoints, its exports."""
+"""Runs with DeepSpeed and accelerate have the losses, checkpoints and exports of the native engine."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def native(python: Path, materials: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def place(native: Path, tmp_path: Path) -> Path:
-    """A folder of the test's own with the materials and `run.toml`."""
+    """The test's own folder with the materials and `run.toml`."""
     for thing in ("data", "tokenizer.json", "model", "run.toml", "runs.py"):
         (tmp_path / thing).symlink_to(native / thing)
     return tmp_path
@@ -141,7 +141,7 @@ def test_the_losses_are_the_native_ones_and_a_run_goes_on_bit_for_bit(
     assert loaded.dtype == torch.float32
     theirs = load_file(native / "whole" / "model" / "model.safetensors")
     assert weights.keys() == theirs.keys()
-    for name, weight in weights.items():  # Adam blows a rounded gradient up to a step of the learning rate
+    for name, weight in weights.items():  # Adam turns a rounded gradient into a step of the learning rate
         assert torch.allclose(weight, theirs[name], rtol=0, atol=2 * 4 * 1e-3), name
 
 
@@ -209,7 +209,7 @@ for _ in range(2):
 def test_a_step_without_numbers_moves_nothing(
     python: Path, native: Path, place: Path, engine: str, zero: int, gradient: bool
 ) -> None:
-    """Of the third step: two are kept, and gone on from; by the same Trainer, if the step had come to its update."""
+    """The third step fails: a run resumes after two steps, and so may its Trainer if it had reached its update."""
     (place / "bad.py").write_text(BAD_STEP.format(gradient=gradient))
     settings = [f"parallel.engine={engine}", f"parallel.zero={zero}"]
     ended = launch(python, "bad.py", *settings, folder=place, ranks=2)
@@ -240,7 +240,7 @@ reducers = [weakref.ref(one.reducer) for one in gc.get_objects() if isinstance(o
 
 
 def test_no_reducer_outlives_the_process_groups(python: Path, native: Path, place: Path) -> None:
-    """Though a script holds its trainers: one that is freed later may wait for ever for a thread of its group's."""
+    """Even if a script holds its trainers: a reducer that is freed later may wait forever for a thread of its group."""
     (place / "held.py").write_text(HELD_TO_THE_END)
     ended = launch(python, "held.py", "parallel.engine=accelerate", "train.steps=1", folder=place, ranks=2)
     assert ended.code == 0, ended.text[-4000:]

@@ -1,4 +1,4 @@
-"""The scripts of docs/frameworks.md as they stand there, in the real frameworks: killed, and started again."""
+"""The scripts of docs/frameworks.md, unchanged, in the real frameworks: killed, and started again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seen(folder: Path, rank: int) -> Rows:
 
 @pytest.mark.parametrize("title", SCRIPTS)
 def test_killed_and_started_again(title: str, python: Path, folder: Path, alone: Callable[..., Rows]) -> None:
-    """Killed inside the fourth step, it goes on behind the second, the last one saved; each rank with its own rows."""
+    """Killed in the fourth step, a script resumes after the second, the last saved; each rank has its own rows."""
     (script,) = SCRIPTS[title]
     (folder / "train.py").write_text(script, encoding="utf-8")
     ranks, per_step = (1, 1) if title == "StatefulDataLoader" else (2, 2)

@@ -1,4 +1,4 @@
-"""What the real frameworks would do to a stream that is given to them the usual way: refused, with what to do."""
+"""The real frameworks would misuse a stream that is given to them the usual way: refused, with the remedy."""
 
 from __future__ import annotations
 

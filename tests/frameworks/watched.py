@@ -1,11 +1,11 @@
-"""Run a training script as it stands, and write down every row that reaches its model.
+"""Run a training script unchanged, and write down every row that reaches its model.
 
     python watched.py train.py
 
 Each call of a GPT-NeoX model adds a line to `seen-RANK.jsonl` in the current folder: a JSON list with the digest of
-each row. After `WATCHED_CALLS` calls, if it is set, the process is gone in the middle of the next one, as when it is
-killed. After `WATCHED_SECONDS` it tells where it hangs, and ends. This file runs in the environment of the frameworks,
-so it imports nothing of the tests.
+each row. After `WATCHED_CALLS` calls, if set, the process ends in the middle of the next call, as if it were killed.
+After `WATCHED_SECONDS` it reports where it hangs, and ends. This file runs in the environment of the frameworks, so it
+imports nothing of the tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = ("input_ids", "labels", "position_ids")
 
 
 def digests(batch: Mapping[str, torch.Tensor]) -> list[str]:
-    """One digest a row, of its tokens, labels and positions."""
+    """One digest per row, over its tokens, labels and positions."""
     columns = [batch[name].cpu().numpy() for name in COLUMNS]
     return [
         hashlib.sha256(b"".join(column[row].tobytes() for column in columns)).hexdigest()[:16]
@@ -36,7 +36,7 @@ def digests(batch: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def watch() -> None:
-    """From here on, models write down what they are called with."""
+    """From now on, models write down the digest of every row they receive."""
     from transformers import GPTNeoXForCausalLM  # takes a while, and the tests import this file for `digests` alone
 
     forward = GPTNeoXForCausalLM.forward

@@ -18,7 +18,7 @@ Batch = dict[str, Tensor]
 
 
 def random_rows(seed: int, rows: int, count: int, *, seq_len: int = 16, vocabulary: int = 320) -> Batch:
-    """Rows of random documents with `count` targets in all, of which every fourth row has none."""
+    """Rows of random documents with `count` targets in all; every fourth row has no target."""
     draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(2, vocabulary, (rows, seq_len), generator=draw)
     positions, possible = torch.zeros_like(ids), torch.ones(rows, seq_len, dtype=torch.bool)
@@ -63,7 +63,7 @@ def plain_loop(
 ) -> list[tuple[float, float]]:
     """(mean loss, gradient norm before clipping) of each step; `model` is trained in place.
 
-    `pieces`: each batch goes through the model in so many, as rounding depends on it in bf16.
+    `pieces`: each batch goes through the model in this many pieces, because rounding in bf16 depends on it.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     parameters = dict(model.named_parameters())

@@ -1,4 +1,4 @@
-"""What tests of whole runs share: a folder with all that one needs, its metrics, and stopping it."""
+"""Helpers for tests of whole runs: a folder with everything a run needs, its metrics, and stopping it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilekit.train.log.metrics import StepMetrics
 from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
 
 TIMES = ("tokens_per_second", "data_wait", "step_seconds", "memory_bytes")
-"""What no two runs have in common."""
+"""The figures that differ between any two runs."""
 
 
 def tiny_run(folder: Path, *, steps: int, micro_batch_size: int, more: str = "") -> Path:
@@ -37,13 +37,13 @@ micro_batch_size = {micro_batch_size}
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what depends on the clock and the machine."""
+    """metrics.jsonl without the figures that depend on the clock and the machine."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
 
 def interrupt_at(step: int) -> Callable[[StepMetrics], None]:
-    """For `Trainer.fit`: what Ctrl-C does, after that step."""
+    """For `Trainer.fit`: interrupts it as Ctrl-C does, after that step."""
 
     def on_step(metrics: StepMetrics) -> None:
         if metrics.step == step:

@@ -1,4 +1,4 @@
-"""What a device lacks is told by field before anything is made; what it has is not."""
+"""A feature that a device lacks is reported by field before anything is made; other features raise nothing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_compiling_on_a_gpu_needs_triton(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_compiling_on_a_cpu_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What torch itself looks for, in a PATH where there is nothing, and where there is a compiler by name."""
+    """As torch looks for it: without and with a compiler of that name in PATH."""
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "pilekit-no-such-compiler"))
     cpp_builder.cpp_compiler_search.cache_clear()
     with pytest.raises(

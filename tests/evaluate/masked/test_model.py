@@ -1,4 +1,4 @@
-"""Masked models: loaded in the dtype asked for, and proven to predict from both sides; others refused in a line."""
+"""Masked models are loaded in the given dtype and proven to predict from both sides; others are refused in one line."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_states_at_some_places_are_those_of_all(family: str) -> None:
         made = lm.head(states_at(lm, {"input_ids": ids}, torch.tensor([3, 8, 15])))
     right = called(lm.model, ids)
     torch.testing.assert_close(made, torch.stack((right[0, 3], right[1, 0], right[1, 7])))
-    assert torch.equal(called(lm.model, ids), right)  # nothing of it is left in the model
+    assert torch.equal(called(lm.model, ids), right)  # the model keeps nothing of the change
     assert not any(module._forward_hooks for module in lm.model.modules())
 
 
@@ -81,7 +81,7 @@ def test_a_head_that_is_more_than_its_matrix_is_noticed() -> None:
 
 
 def test_positions_that_go_on_are_seen_by_the_proof() -> None:
-    """A mask that is heeded is not enough: a document must have the positions that it has alone."""
+    """Obeying the mask is not enough: a document must have the same positions as alone."""
     model: Any = tiny("bert", dtype=torch.float32).model
     forward = model.base_model.forward
     model.base_model.forward = lambda *given, position_ids=None, **named: forward(*given, **named)
@@ -96,7 +96,7 @@ def test_a_mask_that_replaces_a_window_is_seen_by_the_proof() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_weak_context_is_context_in_any_precision(dtype: torch.dtype) -> None:
-    """What a later token changes may be less than a model's own rounding of its largest logit."""
+    """A later token may change logits by less than the model's own rounding of its largest logit."""
     config = config_of("roberta")
     config.initializer_range = 0.02
     torch.manual_seed(0)

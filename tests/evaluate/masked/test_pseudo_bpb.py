@@ -84,7 +84,7 @@ def test_no_figure_is_called_bits_per_byte(made: Path) -> None:
 
 
 def test_a_sample_widens_the_interval(made: Path, tmp_path: Path) -> None:
-    """Documents of the same words in another order differ little, and samples of their tokens much."""
+    """Documents of the same words in another order differ little, but samples of their tokens differ much."""
     rng = random.Random(0)
     words = [*WORDS, *["a", "few", "more", "words", "of", "one", "letter", "and", "of", "many"]]
     lines = [json.dumps({"text": " ".join(rng.sample(words, len(words))), "meta": {}}) for _ in range(40)]
@@ -104,7 +104,7 @@ def test_a_complete_run_needs_no_model(made: Path, tmp_path: Path, monkeypatch: 
     again = figures(str(made), mlm_sample=3, out=tmp_path, batch_tokens=100)
     assert again.to_dict() == first.to_dict()
     with pytest.raises(TypeError):
-        figures(str(made), mlm_sample=4, out=tmp_path)  # another protocol has records of its own
+        figures(str(made), mlm_sample=4, out=tmp_path)  # another protocol has its own records
 
 
 @pytest.mark.slow

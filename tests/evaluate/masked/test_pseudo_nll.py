@@ -46,7 +46,7 @@ def documents(lengths: list[int]) -> list[TokenizedDocument]:
 
 
 def scored(lm: MaskedLM, given: list[TokenizedDocument], **changes: Any) -> list[ScoredDocument]:
-    """In the order of their numbers."""
+    """The scored documents in the order of their numbers."""
     found = pseudo_score_documents(lm, given, **{"template": TEMPLATE, "max_length": 40, **changes})
     return sorted(found, key=lambda one: one.number)
 
@@ -55,7 +55,7 @@ def scored(lm: MaskedLM, given: list[TokenizedDocument], **changes: Any) -> list
 def test_scores_equal_one_masked_token_at_a_time(family: str) -> None:
     lm = as_masked_lm(mobile_bert().double()) if family == "mobilebert" else tiny(family)
     assert lm.head_by_place == (family != "mobilebert")
-    assert lm.max_length == 40  # of RoBERTa's 42 embeddings of positions two are for no token
+    assert lm.max_length == 40  # RoBERTa has 42 position embeddings, but uses two of them for no token
     given, progress = documents(LENGTHS), list[int]()
     double = scored(lm, given, scored=progress.append)
     expected = [reference_pseudo_nll(lm.model, of.ids.tolist(), TEMPLATE, 40) for of in given]
@@ -123,7 +123,7 @@ def test_the_loss_of_a_token_depends_on_every_other_token() -> None:
 
 
 class LargestLogits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The number of rows of the largest tensor of logits that is made within."""
+    """The number of rows of the largest tensor of logits made inside."""
 
     rows = 0
 
@@ -135,7 +135,7 @@ class LargestLogits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def test_the_logits_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One place of each row, or if a model makes all places, a few rows at a time."""
+    """Logits at one place of each row; if a model makes all places, of a few rows at a time."""
     with cast("Any", LargestLogits)() as largest:
         scored(tiny("roberta", dtype=torch.float32), documents([5 * ROOM, 20, 3]), batch_tokens=4000)
     assert largest.rows == 4000 // 40
@@ -175,7 +175,7 @@ def test_the_mean_over_all_choices_is_the_whole(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("tokens", "sample"), [(5, 1), (5, 2), (6, 3)])
 def test_every_choice_is_equally_likely(tokens: int, sample: int) -> None:
     """Chi-square over seeds, over texts and over windows: below the quantile of 1 - 1e-4."""
-    quantile = {5: 23.51, 10: 33.72, 20: 52.39}  # of as many choices less one
+    quantile = {5: 23.51, 10: 33.72, 20: 52.39}  # degrees of freedom: choices minus one
     for vary in range(3):
         counts: Counter[tuple[int, ...]] = Counter()
         for i in range(4000):

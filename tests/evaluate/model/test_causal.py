@@ -1,4 +1,4 @@
-"""What is found out about a causal model by running a few tokens through it."""
+"""A few tokens run through a model show whether it is causal, and its parts."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def written_over(made: torch.Tensor) -> torch.Tensor:
     "change",
     [
         lambda made: made + 1,
-        lambda made: made.clamp(-50, 50),  # no logit of a fresh model is beyond
+        lambda made: made.clamp(-50, 50),  # no logit of a fresh model exceeds it
         lambda made: made.index_fill(-1, torch.tensor([3]), -1e4),
         written_over,  # in place: the head's own output is changed
         lambda made: made[..., :-1],
@@ -156,7 +156,7 @@ def test_logits_that_are_the_heads_are_noticed(config: Any) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_probing_leaves_the_model_as_it_was(training: bool) -> None:
-    model = tiny_model("gpt2").train(training)  # with dropout, which would make any two calls differ
+    model = tiny_model("gpt2").train(training)  # dropout would make any two calls differ
     lm = as_causal_lm(model)
     assert isolates_documents(lm)
     assert model.training is training

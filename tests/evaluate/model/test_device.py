@@ -1,4 +1,4 @@
-"""Device and precision: as asked for, or one line that says why not."""
+"""Device and precision: the requested ones, or one line that says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading models: whole, quietly, in the dtype asked for, and without running any code of the folder."""
+"""Loading models: whole, quietly, in the given dtype, and without running any code of the folder."""
 
 from __future__ import annotations
 

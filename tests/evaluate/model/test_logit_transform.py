@@ -53,14 +53,14 @@ def test_the_gradient_is_autograds(transform: LogitTransform) -> None:
     grad = torch.cos(LOGITS.double())
     (right,) = torch.autograd.grad(transformed(transform, logits), logits, grad)
     back = transform.backward_(grad.clone(), transform(logits.detach()))
-    # Where a cap has been reached, what is left of the slope is the rounding of a difference.
+    # Near the cap, the slope is nothing but the rounding of a difference.
     atol = 1e-14 * transform.times / transform.over
     torch.testing.assert_close(back, right, rtol=1e-9, atol=atol)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_numbers_and_not_names_tell_the_transform(dtype: torch.dtype) -> None:
-    """The same name, and each time something else is done with it."""
+    """Models use the same name for different operations."""
     logits = LOGITS.to(dtype)
     named = {"logits_scaling": 7.0, "final_logit_softcapping": 11.0}
     capped = torch.tanh(logits / 11.0) * 11.0

@@ -29,7 +29,7 @@ LABELS = ("ArXiv", "Github", "New")
 
 
 class Text(NamedTuple):
-    """A document's identity; its label and size follow from it, as they do in a corpus."""
+    """A document's identity, from which its label and size follow, as in a corpus."""
 
     shard: str
     number: int
@@ -68,7 +68,7 @@ NATS = st.floats(0, 5000, allow_nan=False)
 SCORED = st.dictionaries(
     st.builds(Text, st.sampled_from(SHARDS), st.integers(0, 4), st.just(7)), NATS, max_size=10
 ).flatmap(
-    # Now and then the text at a place is another one.
+    # Some places hold another text.
     lambda scored: st.lists(st.sampled_from([7, 7, 7, 8]), min_size=len(scored), max_size=len(scored)).map(
         lambda texts: [(one._replace(text=text), nll) for (one, nll), text in zip(scored.items(), texts, strict=True)]
     )
@@ -77,7 +77,7 @@ ORDERS = st.sampled_from([SHARDS, SHARDS[::-1], ("x", *SHARDS)])
 
 
 def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[str]) -> dict[str | None, list[Any]]:
-    """Per subset and (None) over all: [documents, bytes, bpb of each, interval of each further one less the first]."""
+    """Per subset and (None) over all: [documents, bytes, bpb of each, interval of each minus the first]."""
     of = [dict(one) for one in scored]
     common = [one for one in of[0] if all(one in other for other in of)]
     common.sort(key=lambda one: (list(order).index(one.shard), one.number))
@@ -89,7 +89,7 @@ def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[st
             found[name] = [len(texts), 0, None, [None] * (len(of) - 1)]
             continue
         bpb = [math.fsum(one[text] for text in texts) / LN2 / size for one in of]
-        # What was drawn: a column that is 1 for one document counts how often that one was.
+        # A column that is 1 for one document counts how often that document was drawn.
         times = resampled_sums(np.eye(len(texts))).tolist()
         intervals: list[tuple[float, float] | None] = []
         for other in of[1:]:
@@ -116,7 +116,7 @@ def assert_same(found: Difference, expected: list[Any], which: int) -> None:
     assert found.bpb == pytest.approx((bpb[0], bpb[which]), abs=close)
     assert found.difference == pytest.approx(bpb[which] - bpb[0], abs=close)
     span = intervals[which - 1]
-    scale = 1e-9 * 5000 * 10 / LN2  # cancellation, of a sample that holds a single byte
+    scale = 1e-9 * 5000 * 10 / LN2  # cancellation in a sample with a single byte
     assert found.interval == (None if span is None else pytest.approx(span, abs=scale))
 
 
@@ -142,7 +142,7 @@ def test_differences_are_those_of_the_documents_that_all_have(
 
 
 def simulated(rng: np.random.Generator, documents: int, gain: float) -> tuple[BitsPerByte, BitsPerByte]:
-    """Two models that find the same documents hard; the second needs `gain` bits per byte less, give or take."""
+    """Two models that find the same documents hard; the second needs about `gain` bits per byte less."""
     sizes = np.clip(rng.lognormal(6, 1, documents), 1, 1e4).astype(np.int64)
     hard = rng.uniform(0.5, 1.5, documents)
     made = []
@@ -174,7 +174,7 @@ def test_pairs_show_a_difference_that_two_intervals_hide() -> None:
     assert found.sign == -1
     assert single[0] is not None
     assert single[1] is not None
-    assert single[1][1] > single[0][0]  # the two intervals overlap by far
+    assert single[1][1] > single[0][0]  # the two intervals overlap widely
 
 
 def test_nineteen_of_twenty_intervals_hold_the_difference() -> None:

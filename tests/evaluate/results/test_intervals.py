@@ -45,7 +45,7 @@ def slow_sums(columns: Float64, seed: int, replicates: int) -> Float64:
 
 @st.composite
 def adversarial(draw: st.DrawFn) -> Float64:
-    """Columns with zeros, ties and a document that is larger than all others together."""
+    """Columns with zeros, ties and one document larger than all others together."""
     documents = draw(st.integers(0, 40))
     width = draw(st.integers(1, 4))
     value = st.one_of(st.just(0.0), st.just(1.0), st.floats(0, 1e3), st.just(1e12))
@@ -70,7 +70,7 @@ def test_all_columns_share_the_draws() -> None:
 
 
 def test_known_sums() -> None:
-    """The same on every machine: a change of these numbers changes every published interval."""
+    """Sums are the same on every machine: if these numbers change, every published interval changes."""
     columns = np.column_stack([np.arange(7.0), np.ones(7)])
     assert resampled_sums(columns, seed=SEED, replicates=4)[:, 0].tolist() == [32.0, 15.0, 20.0, 20.0]
 
@@ -112,10 +112,10 @@ def test_samples_without_a_byte_do_not_count() -> None:
 
 
 def test_coverage_at_a_thousand_documents_of_bounded_length() -> None:
-    """95 % intervals hold the truth in 93 to 97 % of samples; 500 of them tell that to 1 %."""
+    """95 % intervals hold the truth in 93 to 97 % of samples; 500 samples measure that to 1 %."""
     assert 0.93 <= coverage(BOUNDED, documents=1000, simulations=500, seed=1) <= 0.97
 
 
 def test_coverage_of_few_documents_is_too_low() -> None:
-    """The reason for the mark of under 100 documents."""
+    """This is why results of under 100 documents are marked."""
     assert coverage(BOUNDED, documents=5, simulations=2000, seed=1) < 0.90

@@ -26,7 +26,7 @@ def constant(subset: str) -> float:
 
 
 def test_table_7_times_log2_of_table_8_is_table_2() -> None:
-    """176 cells, none of them excepted."""
+    """In all 176 cells."""
     cells = {
         (name, model): constant(name) * math.log2(PERPLEXITY.subsets[name][model]) - BPB.subsets[name][model]
         for name in BPB.subsets
@@ -44,7 +44,7 @@ def test_the_papers_overall_figures_are_its_constant_times_log2_of_the_overall_p
 
 
 def test_how_near_the_mixture_comes_to_the_papers_overall_figures() -> None:
-    """What the page and paper.py say of it: near for GPT-2, not for GPT-3; and no published weights do better."""
+    """As the page and paper.py say: near for GPT-2, not for GPT-3; and no published weights do better."""
     for model in MODELS:
         mean = math.fsum(
             (subset.weight_percent or 0) * BPB.subsets[subset.name][model] for subset in PILE.subsets
@@ -62,7 +62,7 @@ def in_paper(documents: list[ScoredDocument]) -> BitsPerByte:
 
 
 def documents_like_the_paper(model: int) -> list[ScoredDocument]:
-    """A document per subset, of 1,000 tokens at the perplexity of Table 8, and of whatever number of bytes."""
+    """A document per subset, with 1,000 tokens at the perplexity of Table 8, and an arbitrary number of bytes."""
     return [
         ScoredDocument("test.jsonl", n, n, name, 17 + n, 1000, 1000 * math.log(PERPLEXITY.subsets[name][model]))
         for n, name in enumerate(PERPLEXITY.subsets)
@@ -93,7 +93,7 @@ def test_a_label_without_a_constant_has_no_figure() -> None:
 
 
 def test_intervals_are_of_tokens() -> None:
-    """Bytes have no part in the paper's variant, not in its interval either."""
+    """Bytes affect neither the figures nor the intervals of the paper's variant."""
     documents = [ScoredDocument("test.jsonl", n, n, "ArXiv", 1 + n, 100, 100.0 + n) for n in range(50)]
     others = [ScoredDocument("test.jsonl", n, n, "ArXiv", 5000 - n * n, 100, 100.0 + n) for n in range(50)]
     found, same = (in_paper(some).subsets["ArXiv"] for some in (documents, others))

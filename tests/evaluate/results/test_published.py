@@ -1,4 +1,4 @@
-"""Published figures stand only beside figures that compare with them; and the warnings about a result's data."""
+"""Published figures are shown only beside comparable figures; and the warnings about a result's data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_pile_is_known_by_its_shards_names() -> None:
 
 
 def test_the_pile_is_known_by_all_labels_that_were_met() -> None:
-    """Whichever of them are scored."""
+    """The labels that were met count, not only the scored ones."""
     cases: list[tuple[list[str], str | None]] = [
         (NAMES, None),
         (NAMES[1:], "only 21 of the Pile's 22 labels were met in these shards"),
@@ -78,7 +78,7 @@ def test_why_there_is_no_column() -> None:
 
 
 def in_tokens(factor: float, short: int = 0) -> Records:
-    """20 documents of 10,000 bytes of each subset, with `factor` times the tokens of the constants, less `short`."""
+    """20 documents of 10,000 bytes per subset, with `factor` times the tokens of the constants, minus `short`."""
     rates = {subset.name: subset.tokens_per_byte or 0 for subset in PILE.subsets}
     documents = [
         ScoredDocument("test.jsonl", n, n, name, 10_000, round(rates[name] * 10_000 * factor) - short, 500.0)
@@ -101,7 +101,7 @@ def test_the_papers_constants_fit_one_tokenizer() -> None:
             said = f"by which this text has {size:.3f} tokens per byte, and here it has {size * factor:.3f}"
             assert said in warnings[0]
             assert warnings_on(records, PROTOCOL, PILE) == ()
-    # Without a prefix, first tokens are not predicted, but they are there.
+    # Without a prefix, first tokens are not predicted, but they count here.
     assert warnings_on(in_tokens(0.9, short=1), {**protocol, "prefix": {"id": None}}, PILE) == ()
     assert len(warnings_on(in_tokens(0.9, short=1), protocol, PILE)) == 1
     assert warnings_on(records_of(["Mine"]), protocol, PILE) == ()

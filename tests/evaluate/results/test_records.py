@@ -1,4 +1,4 @@
-"""`Records`: columns in the order of the corpus, whoever scored what and when."""
+"""`Records`: columns in the order of the corpus, whatever the order of scoring and the ranks."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_every_document_is_recorded(whole: tuple[BitsPerByte, Path], corpus: Pat
 def test_the_result_is_made_again_of_the_records(
     whole: tuple[BitsPerByte, Path], model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by the same command, which reads no weights; and what is kept nowhere is the same."""
+    """Also by the same command, which reads no weights; a result without a folder is the same too."""
     result, out = whole
     again = read_result(out)
     assert json.loads((out / "result.json").read_text()) == again.to_dict() == json.loads(json.dumps(result.to_dict()))
@@ -175,7 +175,7 @@ def test_the_key_is_of_all_that_a_record_depends_on(model_dir: Path, corpus: Pat
     results = [bits_per_byte(model, data, out=out, **options) for model, data, options in settings]
     keys = [result.protocol["records"] for result in results]
     assert len(set(keys)) == len(keys)
-    # The same model elsewhere, and other ways to say and to compute the same.
+    # The same model in another place, and other ways to request and to compute the same.
     moved = shutil.copytree(model_dir, tmp_path / "moved")
     for options in ({"batch_tokens": 50}, {"prefix": "eos"}, {"prefix": 0, "device": "cpu", "dtype": "fp32"}):
         newest = bits_per_byte(moved, corpus, out=out, **options)
@@ -264,7 +264,7 @@ module.bits_per_byte(sys.argv[1], sys.argv[2], out=sys.argv[3], paper=True)
 def test_a_run_that_did_not_end_changes_no_variant(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The paper's variant and the other are of the same records; the folder holds that of the last whole run."""
+    """Both variants come from the same records; the folder holds the variant of the last complete run."""
     monkeypatch.chdir(ROOT)
     labels = [subset.name for subset in load_manifest().subsets]
     shard = write(tmp_path / "val.jsonl", [(label, f"text of {label}") for label in labels * 2])
@@ -395,4 +395,4 @@ def test_a_folder_of_something_else(
     assert sorted(copy.iterdir()) == before
     shutil.copytree(whole[1], tmp_path / "pile" / "out")
     shutil.copy(corpus / "00.jsonl.zst", tmp_path / "pile")
-    assert [shard.name for shard in Corpus(tmp_path / "pile")] == ["00.jsonl"]  # records are no shards
+    assert [shard.name for shard in Corpus(tmp_path / "pile")] == ["00.jsonl"]  # records are not shards

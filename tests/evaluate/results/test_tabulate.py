@@ -46,7 +46,7 @@ def tabulated(
 
 
 def reference(documents: list[ScoredDocument], manifest: Manifest, paper: bool) -> dict[str, Any]:
-    """The figures, from the documents, in fractions: what a byte costs, and what one of the mixture does."""
+    """The figures, from the documents, in fractions: the cost of a byte read, and of a byte of the mixture."""
     of = defaultdict(list)
     for document in documents:
         of[document.subset].append(document)
@@ -146,7 +146,7 @@ def test_a_document_without_bytes_breaks_nothing() -> None:
 
 
 def test_bytes_of_which_no_token_is_predicted_have_no_figure() -> None:
-    """As documents of one token, where there is no prefix."""
+    """For example documents of one token, without a prefix."""
     documents = [ScoredDocument("x.jsonl", n, n, "B", 3, 0, 0.0) for n in range(3)]
     result = tabulated(documents)
     for score in (result.overall, result.subsets["B"]):
@@ -194,7 +194,7 @@ def test_intervals_narrow_with_the_root_of_the_documents() -> None:
 
 
 def test_pooled_and_weighted_answer_different_questions() -> None:
-    """A tenth of the bytes read are of A, of which the mixture is two thirds."""
+    """A is a tenth of the bytes read, but two thirds of the mixture."""
     ln2 = math.log(2)
     a = [ScoredDocument("x.jsonl", n, n, "A", 10, 3, 10 * ln2) for n in range(10)]
     b = [ScoredDocument("x.jsonl", n, n, "B", 90, 3, 2 * 90 * ln2) for n in range(10, 20)]

@@ -1,4 +1,4 @@
-"""From a folder: warnings about the data, and published figures only where they may stand."""
+"""Results from a folder: warnings about the data, and published figures only if they may be shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PILE_LABELS = [subset.name for subset in load_manifest().subsets]
 
 
 def test_published_figures_need_the_piles_labels(tmp_path: Path, model_dir: Path) -> None:
-    """Also where only one subset is asked for: labels that are passed over count, first read or recorded already."""
+    """Also if only one subset is requested: skipped labels count, on a first reading and from records."""
     cases: list[tuple[list[str], dict[str, Any], str | None]] = [
         (PILE_LABELS, {}, None),
         (PILE_LABELS, {"limit": 2}, "only 1 of the Pile's 22 labels were met in these shards; --limit may have ended"),

@@ -22,7 +22,7 @@ def documents(lengths: list[int], vocabulary: int = 320, seed: int = 0) -> list[
 
 
 def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> list[ScoredDocument]:
-    """The scores in the order of the documents' numbers, one for each."""
+    """One score per document, in the order of the documents' numbers."""
     settings = {"prefix": 0, "max_length": 32, **settings}
     found = sorted(score_documents(lm, given, **settings), key=lambda one: one.number)
     assert [one.number for one in found] == [one.number for one in given]
@@ -30,7 +30,7 @@ def scored(lm: CausalLM, given: list[TokenizedDocument], **settings: Any) -> lis
 
 
 def note_shapes(lm: CausalLM) -> list[tuple[int, int]]:
-    """The shapes of all batches that the model will be given."""
+    """The shapes of all later batches of the model."""
     shapes: list[tuple[int, int]] = []
 
     def note(_module: Any, _given: Any, named: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ LENGTHS = [0, 1, 2, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]
 
 
 def long_rope() -> Any:
-    """A model whose rotary factors change as soon as its input, padding included, is longer than 16."""
+    """A model whose rotary factors change if its input, padding included, is longer than 16."""
     config = Phi3Config(
         vocab_size=320,
         hidden_size=32,
@@ -82,7 +82,7 @@ def test_scores_equal_the_reference(family: str) -> None:
 
 @pytest.mark.parametrize("family", LOGIT_TRANSFORMS)
 def test_transformed_logits_of_chunks_are_the_models_own(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bf16 too, where each step behind the head rounds as the model's does."""
+    """In bf16 too, where each operation after the head rounds as the model rounds."""
     monkeypatch.setattr(batching, "CHUNK_BYTES", 20 * 4 * 320)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         lm, given = as_causal_lm(transforming_model(family).to(dtype)), documents(LENGTHS)
@@ -96,7 +96,7 @@ def test_transformed_logits_of_chunks_are_the_models_own(family: str, monkeypatc
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_in_fp32_figures_are_right_to_1e_7_whatever_the_batch(family: Family) -> None:
-    """Of all documents together; a single token's loss may be rounded by more."""
+    """The sum over all documents; a single token's loss may be rounded by more."""
     given = documents([*LENGTHS, *range(40), 500], seed=1)
     lm, model = as_causal_lm(tiny_model(family).eval()), tiny_model(family).double().eval()
     for context_len in (1, 20):
@@ -154,7 +154,7 @@ def test_a_uniform_model_needs_log_v_nats_a_token() -> None:
 
 
 def test_a_bigram_model_whose_probabilities_are_known() -> None:
-    """A model without blocks knows only the token before; its head is made to give log P(next | token)."""
+    """A model without blocks sees only the token before; its head is made to give log P(next | token)."""
     table = torch.tensor(
         [[0.5, 0.25, 0.125, 0.125], [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25] * 4], dtype=torch.float64
     )
@@ -164,7 +164,7 @@ def test_a_bigram_model_whose_probabilities_are_known() -> None:
     with torch.no_grad():
         hidden.copy_(torch.eye(4, hidden.shape[1]))
         # The last layer norm makes a one-hot vector two-valued: solve for the head that undoes it. Not with torch's
-        # lstsq: one call in twenty takes these independent rows for fewer (pytorch/pytorch#187411, mended after 2.13).
+        # lstsq: one call in twenty finds too low a rank for these rows (pytorch/pytorch#187411, fixed after 2.13).
         normed = model.gpt_neox.final_layer_norm(hidden)
         model.get_output_embeddings().weight.copy_((torch.linalg.pinv(normed) @ table.log()).T)
     ids = [1, 3, 0, 0, 2, 1, 1]
@@ -178,7 +178,7 @@ def test_a_bigram_model_whose_probabilities_are_known() -> None:
 
 @pytest.mark.parametrize("family", ["gpt_neox", *LOGIT_TRANSFORMS])
 def test_only_a_chunk_of_logits_exists_and_only_it_is_float32(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tensor that torch makes is looked at, in bfloat16."""
+    """The test looks at every tensor that torch makes, in bfloat16."""
     vocabulary = 317
     if family == "gpt_neox":
         model = tiny_model("gpt_neox", vocab_size=vocabulary).eval()
@@ -214,7 +214,7 @@ def test_logits_are_made_only_where_a_token_is_scored(monkeypatch: pytest.Monkey
     lm.head.register_forward_hook(lambda _module, _given, made: rows.append(made.shape[0]))
     monkeypatch.setattr(batching, "CHUNK_BYTES", 20 * 4 * 320)
     found = scored(lm, documents([33, 40, 1]))
-    assert sum(rows) == sum(one.tokens for one in found) == 74  # two windows of 32 reach back
+    assert sum(rows) == sum(one.tokens for one in found) == 74  # two windows of 32 overlap
     assert max(rows) == 20
 
 
@@ -224,7 +224,7 @@ def test_a_document_comes_as_soon_as_it_is_scored() -> None:
     given = documents([3, 32, 0, 20, 100, 20, 3], vocabulary=64)
     found = score_documents(lm, given, prefix=0, max_length=32, batch_tokens=64, scored=progress.append)
     came = [(one.number, sum(progress)) for one in found]
-    # Two windows a pass: 32 and the first of 100, two of it, its last with 4 targets and 20, then all the others.
+    # Two windows a pass: 32 and the first of 100; two of 100; its last, with 4 targets, and 20; then all others.
     assert came == [(2, 0), (1, 64), (4, 152), (3, 152), (5, 178), (0, 178), (6, 178)]
 
 
@@ -285,7 +285,7 @@ def test_a_loss_that_is_not_finite_names_its_document() -> None:
 
 
 def test_a_model_that_fails_at_a_length_names_it_and_the_document() -> None:
-    """RoBERTa's first two positions are not for tokens: of the 34 that it names it has 32."""
+    """RoBERTa's first two positions are not for tokens, so of its 34 positions tokens have 32."""
     config = RobertaConfig(
         vocab_size=320,
         hidden_size=32,

@@ -1,4 +1,4 @@
-"""Batches that memory does not hold are scored in parts: with models that fail as torch does, and under a limit."""
+"""Batches that do not fit into memory are scored in parts: with models that fail as torch does, under a real limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ERRORS = [
 
 
 def failing_above(inputs: int, error: Exception) -> tuple[CausalLM, list[tuple[int, int]]]:
-    """A model that raises for more inputs, as torch does, and the shapes of the batches it is given."""
+    """A model that raises for more inputs, as torch does, and the shapes of its batches."""
     lm = as_causal_lm(tiny_model().double().eval())
     shapes = note_shapes(lm)
 

@@ -17,10 +17,11 @@ def places(window: Window) -> tuple[range, range]:
 
 
 def published(tokens: int, max_length: int, context_len: int) -> list[tuple[range, range]]:
-    """The rule as it was published, without a step that depends on the one before.
+    """The published rule in closed form: no window depends on the window before.
 
     For tokens t_0 .. t_{n-1} and M = max_length: the first window predicts the first min(M, n) from the prefix on.
-    Window j behind it predicts block j of M - C + 1 of the others, and has the M inputs in front of its end.
+    Each window j after it predicts block j of the other tokens, M - C + 1 to a block, from the M inputs before the
+    block's last token.
     """
     stride = max_length - context_len + 1
     blocks = math.ceil(max(tokens - max_length, 0) / stride)
@@ -53,7 +54,7 @@ def test_every_token_is_predicted_once_and_with_enough_in_front_of_it(
 
 
 def test_the_published_examples() -> None:
-    """34 tokens by 10: 0-9, 10-19, 20-29, then 30-33 from 23-32; 9 tokens by 2: the last one from 6 and 7."""
+    """34 tokens by 10: 0-9, 10-19, 20-29, then 30-33 from 23-32; 9 tokens by 2: the last token from 6 and 7."""
     assert list(windows(34, 10)) == [Window(0, 10, 10), Window(10, 20, 10), Window(20, 30, 10), Window(24, 34, 4)]
     assert list(windows(9, 2))[-1] == Window(7, 9, 1)
 

@@ -1,4 +1,4 @@
-"""The table of a comparison: what stands in it, that it fits, and what its sentence says."""
+"""The table of a comparison: its content, its width, and its verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures, by what they are drawn of."""
+"""The plots, by the shapes drawn in them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PILE = [subset.name for subset in load_manifest().subsets]
 def result(
     names: list[str], gain: float = 0.0, *, documents: int = 200, shard: str = "val.jsonl", **changes: Any
 ) -> BitsPerByte:
-    """Each subset has twice the documents of the next but one; the first is the hardest."""
+    """Each subset has twice the documents of the subset two places later; the first is the hardest."""
     rng = np.random.default_rng(0)
     counts = [max(1, documents >> (place // 2)) for place in range(len(names))]
     subset = np.repeat(np.arange(len(names), dtype=np.int32), counts)
@@ -202,7 +202,7 @@ def test_a_points_look_says_what_its_interval_is() -> None:
         return looks, legend(figure)[2:]
 
     looks, told = drawn(list(of))
-    assert len(set(looks.values())) == 5  # the overall row's is that of "clear"
+    assert len(set(looks.values())) == 5  # the overall row has the marker of "clear"
     assert looks["clear"] == looks["Overall"]
     assert looks["single"][0] == "x"
     assert {looks[name][0] for name in of if name != "single"} == {"o"}

@@ -1,4 +1,4 @@
-"""The table of `pilekit bpb`: whole at any width, with all that a reader must know below."""
+"""The table of `pilekit bpb`: complete at any width, with everything a reader must know below."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ SCORE = Score(54_953_117, 243_872_121_726, 71_000_000_000, 1.2e11, (0.70001, 0.7
 
 
 def the_pile(**changes: Any) -> BitsPerByte:
-    """As if all of it had been scored."""
+    """A result as if the whole Pile had been scored."""
     result = result_of({subset.name: SCORE for subset in load_manifest().subsets}, **changes)
     return replace(result, weighted=Weighted(0.72345, (0.71, 0.73), 1.0))
 
 
 def scored(shard: str = "val.jsonl", subsets: Sequence[str] | None = None, **changes: Any) -> BitsPerByte:
-    """Two documents of each subset, for real."""
+    """A real result of two documents of each subset."""
     manifest = load_manifest()
     names = [subset.name for subset in manifest.subsets] if subsets is None else subsets
     documents = [

@@ -1,4 +1,4 @@
-"""Kill real processes while they save, and look at what they leave; a program of its own, because it forks.
+"""Kill real processes while they save, and check their leftovers; a program of its own, because it forks.
 
     python -m tests.train.checkpoint.killing moments FOLDER      at every file operation of a save, of a resume
     python -m tests.train.checkpoint.killing twice FOLDER        at every one of a save, then of the resume
@@ -57,7 +57,7 @@ def fill(model: nn.Module, optimizer: torch.optim.AdamW, tokens: int) -> None:
 
 
 def resume(run: Path, *, width: int = 8) -> Progress | None:
-    """The state that is found, after proving that it was saved and that no other files are left."""
+    """Find the newest state; prove that it was saved and that no other files are left."""
     checkpoints = checkpoints_in(run)
     folder = checkpoints.newest()
     if folder is None:
@@ -79,7 +79,7 @@ def resume(run: Path, *, width: int = 8) -> Progress | None:
 
 
 def kill_at(moment: int) -> None:
-    """Have this process killed before its file operation number `moment`, in whatever thread."""
+    """Have this process killed before its file operation number `moment`, in any thread."""
     counter = itertools.count()
 
     def hook(event: str, _: object) -> None:
@@ -201,7 +201,7 @@ def at_random(run: Path, times: int) -> int:
 
 
 def one_of_two(run: Path, every: int) -> int:
-    """Kill one rank of two at every so many of its file operations: the other ends by itself."""
+    """Kill one rank of two at every Nth of its file operations: the other ends by itself."""
     kills = 0
     for step in (2, 1):
         for victim in (0, 1):
@@ -226,7 +226,7 @@ def rank_killed_at(run: Path, step: int, victim: int, moment: int) -> bool:
         if child == 0:
             code = 1
             try:
-                signal.alarm(120)  # no rank waits for ever
+                signal.alarm(120)  # no rank waits forever
                 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
                 ranks = join()
                 if rank == victim:
@@ -254,7 +254,7 @@ def main() -> None:
     what, run, *times = sys.argv[1:]
     logging.disable()
     torch.set_num_threads(1)
-    begin(Path(run) / "first")  # what is imported on the first save is none of the moments
+    begin(Path(run) / "first")  # imports during the first save do not count as moments
     assert resume(Path(run) / "first")
     folder = Path(run) / "run"
     folder.mkdir()

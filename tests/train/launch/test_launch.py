@@ -190,7 +190,7 @@ def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path: Path) -> None:
     try:
         wait_for(lambda: store.num_keys() > keys or rank.poll() is not None)
         assert rank.poll() is None
-        time.sleep(0.5)  # it has left its address, and looks for that of rank 0
+        time.sleep(0.5)  # it has stored its address, and looks for rank 0's address
         rank.send_signal(signal.SIGTERM)
         assert rank.wait(SECONDS / 8) == -signal.SIGTERM
     finally:

@@ -44,7 +44,7 @@ def command(launcher: str, config: Path, *options: str, restarts: int = 0) -> li
 
 @contextmanager
 def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in `folder`; whatever of it is left afterwards is killed."""
+    """The command in `folder`; its remaining processes are killed afterwards."""
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in launchers}
     environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -68,7 +68,7 @@ def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str
 
 
 def ranks_in(folder: Path) -> dict[int, int]:
-    """Rank to process, of all that run for the command in `folder`."""
+    """Rank to process, for all running ranks of the command in `folder`."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError, ValueError):

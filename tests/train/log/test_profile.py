@@ -43,7 +43,7 @@ def entry(name: str, time: float, device: str = "CPU", annotation: bool = False)
 
 
 def test_parts_of_steps_on_a_cpu() -> None:
-    """What compute leaves is communication, as far as there was any."""
+    """The time beside compute is communication, as far as there was any."""
     for collective, communication, rest in ((19, 21, 39), (200, 60, 0)):
         entries = [
             entry("pilekit::step", 100, annotation=True),
@@ -60,7 +60,7 @@ def test_parts_of_steps_on_a_cpu() -> None:
 
 
 def test_parts_of_steps_on_a_gpu() -> None:
-    """What it computes while the program waits for data is no waiting, and only its kernels count."""
+    """While the GPU computes, waiting for data does not count as waiting; only kernels count as compute."""
     entries = [
         entry("pilekit::step", 100, annotation=True),
         entry("pilekit::step", 95, "CUDA", annotation=True),

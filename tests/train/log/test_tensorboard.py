@@ -19,7 +19,7 @@ Points = dict[str, list[tuple[int, float]]]
 
 
 def read(folder: Path) -> Points:
-    """By name, (step, number) of what TensorBoard shows."""
+    """By name, the (step, number) points that TensorBoard shows."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events: Any = EventAccumulator(str(folder), size_guidance={"scalars": 0})

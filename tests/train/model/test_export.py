@@ -1,4 +1,4 @@
-"""`model/`: other tools read the same model from it, and it is whole whenever its writer is killed."""
+"""`model/`: other tools read the same model from it, and it is complete whenever its writer is killed."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_kill_between_two_renames_is_repaired(
 
 
 def kill_at(calls: int) -> None:
-    """Kill this process at the call of that number (from 0) of opening, renaming, removing and the like."""
+    """Kill this process at the file operation (opening, renaming, removing and the like) of that number, from 0."""
     left = calls
 
     def hook(event: str, _arguments: tuple[Any, ...]) -> None:

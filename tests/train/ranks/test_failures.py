@@ -124,7 +124,7 @@ def test_a_nan_loss_on_one_rank_ends_all(
 def fit_on_a_disk_that_fills(
     made: Path, out: Path, changes: Sequence[str], full: range, stop: int | None = None
 ) -> tuple[Seen, list[str]]:
-    """The disk of `out` has no block free in the steps of `full`; also, what pilekit has warned of."""
+    """The disk of `out` has no block free in the steps of `full`; also returns pilekit's warnings."""
     filler, warned = out.parent / "filler", Warned()
 
     def fill(metrics: StepMetrics) -> None:

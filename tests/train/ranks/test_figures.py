@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(900)
 def check_figures(
     made: Path, folder: Path, process_group: ProcessGroups, cases: Mapping[int, Sequence[tuple[str, int, int]]]
 ) -> None:
-    """Run (dtype, stage, micro-batch size) on so many ranks; compare with one rank, stage 0, one row at a time.
+    """Run (dtype, stage, micro-batch size) on several ranks; compare with one rank, stage 0, one row at a time.
 
     In float32 only the order of sums differs. In bf16, the gradient of a micro-batch is rounded to 8 bits. With one row
     per micro-batch, any number of ranks sums the same numbers, so figures are as close as in float32; with more rows

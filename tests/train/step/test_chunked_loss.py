@@ -179,7 +179,7 @@ def test_bfloat16_against_float64(
 
     in_bfloat16 = hidden_dtype == weight_dtype == torch.bfloat16
     assert total.dtype == each.dtype == torch.float32
-    # Logits of about 6 with 8 bits of mantissa: half a step of 2**-6 is the most that one of them is off.
+    # Logits of about 6 with 8 bits of mantissa are off by at most half a step of 2**-6.
     assert relative_error(each, right) < (BFLOAT16_STEP if in_bfloat16 else 1e-6)
     if in_bfloat16:
         assert relative_error(each, right) > 1e-5  # the products were made in bfloat16 indeed

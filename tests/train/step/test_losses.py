@@ -141,7 +141,7 @@ def test_a_head_with_a_bias() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_attention_document_isolates_documents(family: str) -> None:
-    """Of two documents in a row, the second has the losses it has alone; under "causal" it has not."""
+    """The second of two documents in a row has the same losses as alone; under "causal" it has other losses."""
     lm = tiny(family)
     batch = packed([5, 5])
     second = batch["doc_ids"][:, 1:] == 1
