@@ -1,4 +1,4 @@
-"""Shared fixtures: the folder of real text, and small shards made on the spot."""
+"""Shared fixtures: the folder of real text, and process groups."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.process_groups import ProcessGroups
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# No deadlines: machines are shared, and the first call of a kernel compiles it. One choice of examples where a change
-# is judged, new ones everywhere else.
+# No deadlines: machines are shared, and the first call of a kernel compiles it. CI uses the same examples in each run,
+# other machines use new ones.
 for _name, _examples in (("fast", 20), ("slow", 100)):
     settings.register_profile(
         _name,
@@ -42,9 +42,9 @@ def cache_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def real_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What PILEKIT_REAL_CORPUS holds, by links: so indexes are written beside them and not there.
+    """Links to the files in PILEKIT_REAL_CORPUS, so that indexes are written beside the links and not there.
 
-    Tests that need real text are skipped without it.
+    Without it, tests that need real text are skipped.
     """
     folder = os.environ.get("PILEKIT_REAL_CORPUS")
     if not folder:

@@ -1,4 +1,4 @@
-"""Tiny models that do something to their logits after the head, and what that is: enough of it to matter."""
+"""Tiny models that transform their logits after the head, with transforms large enough to matter."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def transforming_model(family: str, *, vocab_size: int = 320) -> Any:
 
 
 def transformed(transform: LogitTransform, logits: Tensor) -> Tensor:
-    """The formula that `transform` stands for, which autograd can go through."""
+    """The formula of `transform`, differentiable by autograd."""
     logits = logits * transform.times / transform.over
     return logits if transform.cap is None else transform.cap * torch.tanh(logits / transform.cap)

@@ -9,9 +9,9 @@
         assert process_group(2).run(mean_of_ranks, 1.0) == [1.5, 1.5]
 
 Starting Python with torch takes seconds, so one group per world size serves the whole session. Each rank is a process
-of its own session, not a daemon: it may start workers, and killing its session takes them along. What runs too long is
-killed in all ranks and fails the test that ran it: a hang is a failure, never a wait. After a failure the group is
-gone, because its ranks may be out of step; the next test that asks gets a fresh one.
+of its own session, not a daemon: it may start workers, and killing its session kills them too. A function that runs too
+long is killed in all ranks and fails its test. After a failure the group ends, because its ranks may be out of step;
+the next test that asks gets a new group.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120.0
-"""For imports and for finding each other, on a busy machine."""
+"""Time for imports and for joining the group, on a busy machine."""
 
 
 class RankFailed(AssertionError):
@@ -44,7 +44,7 @@ class RankFailed(AssertionError):
 
 
 class ProcessGroup:
-    """`world_size` processes in one gloo group, waiting for functions to run."""
+    """`world_size` processes in one gloo group that wait for functions to run."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
@@ -120,7 +120,7 @@ class ProcessGroup:
         return all(process.poll() is None for process in self._processes)
 
     def kill(self) -> None:
-        """End all ranks and whatever they started, without asking."""
+        """Kill all ranks and the processes that they started."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ class ProcessGroup:
 
 
 class ProcessGroups:
-    """One `ProcessGroup` per world size, started when it is first asked for."""
+    """One `ProcessGroup` per world size, started on first use."""
 
     def __init__(self) -> None:
         self._groups: dict[int, ProcessGroup] = {}
@@ -145,7 +145,7 @@ class ProcessGroups:
         return group
 
     def close(self) -> None:
-        """End them all."""
+        """End all groups."""
         for group in self._groups.values():
             group.kill()
         self._groups.clear()
@@ -167,7 +167,7 @@ def _rank(connection: Connection[Any, Any], rank: int, world_size: int, store: s
     while True:
         try:
             name, arguments = connection.recv()
-        except EOFError:  # whoever asked is gone
+        except EOFError:  # the test process has ended
             return
         try:
             module, qualified_name = name.split(":")
@@ -180,5 +180,5 @@ def _rank(connection: Connection[Any, Any], rank: int, world_size: int, store: s
 if __name__ == "__main__":
     descriptor, own_rank, ranks, store_file = sys.argv[1:]
     _rank(Connection(int(descriptor)), int(own_rank), int(ranks), store_file)
-    # No waiting for the others to say good-bye: they are ending too.
+    # Do not wait for the other ranks: they are ending too.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A disk that is soon full: a file system in memory with a limit, or, where none may be mounted, a limit for files."""
+"""A disk that is soon full: a file system in memory with a limit, or a limit on files if none may be mounted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SmallDisk:
     limit: Callable[[], None] | None
 
     def grow(self) -> None:
-        """Make room: nothing is refused any more."""
+        """Make room: all further writes succeed."""
         if self.limit is None:
             subprocess.run(["mount", "-o", "remount,size=1g", str(self.path)], check=True)
         self.limit = None
@@ -27,9 +27,9 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, size: int) -> Iterator[SmallDisk]:
-    """A folder at `path` for whose files there are `size` bytes together; without root, a quarter for each of them.
+    """A folder at `path` whose files have `size` bytes together; without root, each file has a quarter of that.
 
-    In both cases it is the kernel that refuses a write, of a process that runs under `limit`.
+    In both cases the kernel refuses writes of processes that run under `limit`.
     """
     path.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]

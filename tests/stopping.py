@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """What every file below `folder` holds."""
+    """The content of every file below `folder`."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -36,23 +36,23 @@ def stop_when(
 
 
 def _hear_interrupts() -> None:
-    """What a shell starts in the background ignores SIGINT, and so would all its children."""
+    """Handle SIGINT again: a process that a shell starts in the background ignores it, and so do its children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Without a chance to clean up, and its worker processes notice only afterwards."""
+    """Kill the process without a chance to clean up; its worker processes notice only afterwards."""
     process.kill()
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """Ctrl-C, as a terminal sends it: to all processes of the session."""
+    """Send Ctrl-C as a terminal does: to all processes of the session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
 
 
 def is_sound(folder: Path, expected: dict[str, bytes]) -> bool:
-    """Whether every output file under its final name is what it is to be; true if there are some but not all."""
+    """Whether every output file under its final name has the expected content; files may be missing, but not all."""
     found = {
         name: content
         for name, content in (tree(folder) if folder.exists() else {}).items()

@@ -1,4 +1,4 @@
-"""The house rules that no single part can keep: what is public, what is shipped, what the documents mention."""
+"""Rules for the whole repository: the public names, the files in the package, the names in the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How kernels are loaded: machine code from the cache without the compiler, and compiled where there is none."""
+"""Loading kernels: cached machine code loads without the compiler; without a cache they are compiled."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(*arguments: str, **environment: str) -> str:
 def test_cached_machine_code_loads_without_the_compiler(tmp_path: Path, signature: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(KERNEL.format(signature=signature))
-    # The compiler imports SciPy where there is one; the first run compiles, the second has only to load.
+    # The compiler imports SciPy if it is installed. The first run compiles, the second only loads.
     assert run(str(script)).split()[0] == "10"
     assert run(str(script)).split() == ["10", "False"]
 
@@ -65,7 +65,7 @@ print(*(name for name in ("scipy.linalg", "pyarrow.compute", "torch", "transform
 
 def test_ten_documents_are_deduplicated_without_the_compiler(tmp_path: Path) -> None:
     shard = tmp_path / "ten.jsonl"
-    # Every second one is nearly the one before it, so candidates are compared too.
+    # Every second document is nearly equal to the one before it, so candidates are compared too.
     texts = [" ".join(f"word{number // 2 * word}" for word in range(1, 60 + number)) for number in range(2, 12)]
     shard.write_bytes(b"".join(orjson.dumps({"text": t, "meta": {"pile_set_name": "Pile-CC"}}) + b"\n" for t in texts))
     run("-c", TEN_DOCUMENTS, str(shard), str(tmp_path / "first"))

@@ -1,4 +1,4 @@
-"""The Python of a page of the documentation, run as it stands there, from the first line to the last."""
+"""Runs the Python code of documentation pages unchanged, from the first line to the last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def python_of(page: str) -> str:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """What the pages assume: data/train, data/val.jsonl.zst, tokenizer.json, model/config.json, dedup/."""
+    """The files that the pages use: data/train, data/val.jsonl.zst, tokenizer.json, model/config.json, dedup/."""
     mixed(tmp_path / "data" / "train")
     made(tmp_path / "val", [40])
     (tmp_path / "val" / "00.jsonl.zst").rename(tmp_path / "data" / "val.jsonl.zst")

@@ -1,4 +1,4 @@
-"""The progress line: late, right, gone at the end, and silent without a terminal."""
+"""The progress line appears late, is right, vanishes at the end, and is silent without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models, tokenizers and corpora, made on the spot, that are real in everything but size."""
+"""Tiny models, tokenizers and corpora, made for the tests; only their size is unrealistic."""
 
 from __future__ import annotations
 

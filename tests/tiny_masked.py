@@ -1,4 +1,4 @@
-"""Tiny masked language models, made on the spot, and a tokenizer in RoBERTa's manner."""
+"""Tiny masked language models, and a tokenizer like RoBERTa's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAD = 1
 
 
 def config_of(family: str, *, dropout: float = 0.0) -> Any:
-    """A tiny model's, whose predictions are far from uniform; positions for 40 tokens."""
+    """The configuration of a tiny model whose predictions are far from uniform; it has positions for 40 tokens."""
     common: dict[str, Any] = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "initializer_range": 0.2}
     if family == "distilbert":
         return DistilBertConfig(
@@ -62,7 +62,7 @@ def made_of(config: Any) -> Any:
 
 
 def mobile_bert() -> Any:
-    """A model whose head is more than its last matrix."""
+    """A model whose head has more than a last matrix."""
     torch.manual_seed(0)
     config = MobileBertConfig(
         vocab_size=VOCABULARY,
@@ -80,7 +80,7 @@ def mobile_bert() -> Any:
 
 
 def called(model: Any, ids: Tensor) -> Tensor:
-    """The logits of a model that is called with ids alone, as others call it."""
+    """The logits of a model that is called only with ids, as other libraries call it."""
     with torch.no_grad():
         return cast("Tensor", model.eval()(input_ids=ids).logits)
 
@@ -95,7 +95,7 @@ def tiny(family: str, *, dtype: torch.dtype = torch.float64) -> MaskedLM:
 
 
 def roberta_tokenizer(corpus: Path, folder: Path, vocab_size: int = 300) -> Path:
-    """A byte-level BPE `tokenizer.json` trained on `corpus`, with RoBERTa's special tokens behind it, in `folder`."""
+    """A byte-level BPE `tokenizer.json` trained on `corpus`, with RoBERTa's special tokens at its end, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = train_tokenizer(corpus, vocab_size, folder / "tokenizer.json").path
     made: Any = Tokenizer.from_file(str(file))

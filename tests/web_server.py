@@ -1,6 +1,6 @@
-"""A local web server for tests: serves a folder, with byte ranges or without, and remembers what it was asked for.
+"""A local web server for tests: serves a folder, with byte ranges or without, and records its requests.
 
-It can be told to fail: `server.failures` has, for each of the next requests for ranges, what goes wrong with it.
+It can fail on purpose: `server.failures` has the failure for each of the next range requests.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Literal
 
 Failure = Literal["500", "404", "cut", "short", "silent"]
-"""A status; half of the content and then the connection closed; half of it, said to be all; no answer."""
+"""Two statuses; cut: half of the content, then a closed connection; short: half, declared as all; silent: no answer."""
 
 
 @dataclass
 class WebServer:
     """url       of the folder, with a slash at its end
     requests  (path, bytes of content sent) of every answered GET, in order
-    failures  what is wrong with the next GETs for a range
-    always    what is wrong with all those behind them
-    asked     how many GETs for a range there were, those that failed included
+    failures  the failures of the next GETs for a range
+    always    the failure of all GETs for a range after these
+    asked     the number of GETs for a range, failed ones included
     """
 
     url: str
@@ -43,7 +43,7 @@ class WebServer:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Answers `Range: bytes=a-b`, `a-` and `-n` as RFC 9110 says; listings of folders are those of the base class."""
+    """Answers `Range: bytes=a-b`, `a-` and `-n` as RFC 9110 says; the base class lists folders."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # Else each answer waits 40 ms between its header and its content.
@@ -117,7 +117,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that ends, or is killed, leaves its connections: nothing to tell."""
+        """Ignore the error: a client that ends or is killed leaves its connections open."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Batches made on the spot, cut in any way, with their lines."""
+"""Batches for tests, divided in any way, with their lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilekit.documents import DocumentBatch
 def batch(
     texts: Sequence[str], subsets: Sequence[str] | None = None, shard: str = "00.jsonl", first: int = 0
 ) -> DocumentBatch:
-    """A batch of `texts`, numbered from `first`, whose lines are spelt as no encoder of ours would."""
+    """A batch of `texts`, numbered from `first`; its lines have a spelling that pilekit's encoder never writes."""
     labels = list(subsets) if subsets is not None else ["ArXiv"] * len(texts)
     lines = [
         b' {"meta" : {"pile_set_name":%s}, "text":%s, "more": 1.0} ' % (orjson.dumps(label), orjson.dumps(text))

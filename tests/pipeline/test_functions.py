@@ -1,4 +1,4 @@
-"""Stages out of functions of one document: what the function sees and returns, and errors that name it."""
+"""Stages made from functions of one document: their argument and results, and errors that name the function."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ SUBSETS = ["ArXiv", "Github", "ArXiv", "ArXiv", "Books3", "ArXiv", "Github", "Ar
 
 
 def by_hand() -> list[tuple[str, int, str, str]]:
-    """What the chain below keeps, spelt out."""
+    """The documents that the chain below keeps, computed by hand."""
     return [
         ("00.jsonl", number, subset, text.upper())
         for number, (text, subset) in enumerate(zip(TEXTS, SUBSETS, strict=True))
@@ -75,7 +75,7 @@ def test_a_generator_function_is_a_stage() -> None:
 
 
 class Source(Iterator[DocumentBatch]):
-    """Counts what is asked of it."""
+    """Counts the batches that are asked for."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -75,7 +75,7 @@ conditions = st.fixed_dictionaries(
 
 
 def reference(data: bytes, shard: str, wanted: dict[str, Any]) -> list[tuple[bytes, str, str]]:
-    """(line, text, label) of every document selected, with nothing of pilekit."""
+    """(line, text, label) of every selected document, found without pilekit."""
     kept = []
     lines = data.split(b"\n")
     for number, text, label in making.slow_documents(data):
@@ -211,7 +211,7 @@ def test_no_input_is_overwritten(tmp_path: Path, corpus: Path) -> None:
     for out in (corpus, corpus / "train"):
         with pytest.raises(PilekitError, match="which is to be read"):
             select_corpus(corpus, out, sample=0.5)
-    select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)  # in a folder of its own that searches pass over
+    select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)  # corpus searches skip this folder
     select_corpus(corpus, corpus / "part", sample=0.5, jobs=1)
     assert {name: content for name, content in tree(corpus).items() if not name.startswith("part/")} == before
 
@@ -260,7 +260,7 @@ def test_a_bad_line_fails_its_shard_the_others_are_done_and_skipping_goes_on(
     assert [str(bad) for bad in selected.skipped.examples] == [
         f'{corpus / "train/b.jsonl.zst"}, line 201: field "text" is a number, not a string'
     ]
-    # What was skipped then is an error again where none may be skipped.
+    # With on_error="raise", the lines skipped before are errors again.
     with pytest.raises(PilekitError, match="line 201"):
         select_corpus(corpus, tmp_path / "out", subsets=["Github"], jobs=jobs)
 
@@ -303,7 +303,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text(
 
 @pytest.mark.parametrize("format", ["zst", "parquet"])
 def test_memory_does_not_grow_with_what_is_passed_over(tmp_path: Path, format: str) -> None:
-    """Of each piece of 2 MiB a document or two is kept, and must not keep the piece."""
+    """One or two documents of each piece of 2 MiB are kept; they must not keep the whole piece in memory."""
     line = making.record("lorem ipsum " * 250) + b"\n"
     frame = zstandard.compress(line * 4000)  # 12 MB of text
     used = []
@@ -322,7 +322,7 @@ PILEKIT = "from pilekit.cli import main; main.COMMANDS.setdefault('select', '');
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight shards of 4 MB of text that takes a moment to compress."""
+    """Eight shards of 4 MB of text that is slow to compress."""
     rng = random.Random(0)
     folder = tmp_path_factory.mktemp("large")
     for shard in range(8):

@@ -1,4 +1,4 @@
-"""Each stage keeps what a plain loop keeps, however documents are batched; `Write` is whole or absent."""
+"""Each stage keeps the documents that a plain loop keeps, for any batches; a `Write` shard is whole or absent."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_sample_does_not_depend_on_batches(fraction: float, seed: int, shard: 
     stage = Sample(fraction, seed)
     chosen = identities(stage(cut(whole, lengths)))
     assert chosen == identities(stage(iter([whole])))
-    # Each of several ranks with its own batches decides the same.
+    # Several ranks with different batches make the same decisions.
     parts = list(cut(whole, lengths))
     by_rank = [identities(stage(iter(parts[rank::3]))) for rank in range(3)]
     assert sorted(chosen) == sorted(one for part in by_rank for one in part)

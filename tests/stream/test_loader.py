@@ -37,7 +37,7 @@ def test_as_many_workers_as_leave_each_lane_to_one(
     fresh = PileStream(corpora["few"].folder, **given)
     loader = fresh.loader(num_workers=workers)
     with caplog.at_level(logging.WARNING):
-        for begin in (0, 3):  # two iterations, and the second is not told again
+        for begin in (0, 3):  # two iterations; the second does not warn again
             found = [rows_of(batch, fresh.subset_names) for batch in islice(loader, 3)]
             assert found == wanted[begin : begin + 3]
     told = [record.message for record in caplog.records if "workers are active" in record.message]

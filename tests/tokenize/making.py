@@ -1,4 +1,4 @@
-"""Small tokenizers made on the spot, and hard text for them."""
+"""Small tokenizers for the tests, and hard text for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 SPECIAL = ["<|endoftext|>", "<|padding|>"]
 
-# What GPT-4, Llama 3 and Qwen split with, in one form or another.
+# GPT-4, Llama 3 and Qwen split text with forms of this pattern.
 GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -67,7 +67,7 @@ def saved(made: Any, path: Path, **changes: Any) -> Path:
 
 
 def hard_texts(added_tokens: list[str]) -> st.SearchStrategy[str]:
-    """Text in which everything that tokenizers stumble over turns up often, next to any other character."""
+    """Text with many of the characters that are hard for tokenizers, between all kinds of other characters."""
     pieces = st.one_of(
         st.text(st.characters(codec="utf-8"), max_size=8),
         st.text("abcXYZ'", max_size=12),

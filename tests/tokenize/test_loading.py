@@ -1,4 +1,4 @@
-"""Where tokenizers are found, which backend is used, and which files are refused."""
+"""Finding tokenizers, choosing the backend, and refusing wrong files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
     assert tokenizer.path == tmp_path / "tokenizer.json"
     assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == (300, 300, 1)
     assert tokenizer.vocab_size == 301
-    # The file of the folder is the folder; a file of another name has nothing to do with the configs beside it.
+    # The folder and its tokenizer.json are the same tokenizer. For a file of another name the configs do not count.
     assert load_tokenizer(tmp_path / "tokenizer.json").eos_id == 300
     assert load_tokenizer((tmp_path / "tokenizer.json").rename(tmp_path / "other.json")).eos_id == 0
 
@@ -158,7 +158,7 @@ def without_added_tokens(real: Any) -> Any:
 
 
 class PanicException(BaseException):
-    """Like the one of Rust code."""
+    """Like the exception of a Rust panic."""
 
 
 def raising(error: BaseException) -> Any:

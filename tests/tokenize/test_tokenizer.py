@@ -1,4 +1,4 @@
-"""Ids against `tokenizers`, one text at a time, as the slow reference."""
+"""Ids equal those of `tokenizers`, the slow reference, which gets one text at a time."""
 
 from __future__ import annotations
 

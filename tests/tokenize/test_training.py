@@ -1,4 +1,4 @@
-"""Training is deterministic, lossless and atomic; its sample is bounded, spread and depends on the seed alone."""
+"""Training is deterministic, lossless and atomic; its sample is bounded, spread, and decided by the seed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def all_documents(folder: Path) -> list[tuple[str, int, str, str]]:
 
 
 def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = None) -> list[bytes]:
-    """The rule if all documents are offered: sort them by hash and take from the top."""
+    """The sample if all documents are offered: sort them by hash and take the smallest."""
     ordered = sorted(
         (xxhash.xxh3_64_intdigest(f"{seed}\0{shard}\0{number}".encode()), text.encode())
         for shard, number, label, text in all_documents(folder)
@@ -150,7 +150,7 @@ def test_the_tokenizer_that_comes_out(folder: Path, tmp_path: Path) -> None:
         assert (one.documents, one.bytes) == (len(texts), sum(len(text.encode()) for text in texts))
         assert one.tokens == len(tokenizer.encode_batch(texts)[0])
     held_out = tokenizer.encode_batch(["held out text"])[0]
-    assert len(held_out) > 5  # words that only the val shard has were not learnt
+    assert len(held_out) > 5  # words that are only in the val shard were not learnt
 
     @settings(max_examples=50, deadline=None)
     @given(hard_texts(SPECIAL))

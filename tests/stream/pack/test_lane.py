@@ -140,7 +140,7 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
     assert [row for part in given for row in rows_of(part, how)] == wanted
     assert [rows_in(part) for part in given[:-1]] == [step] * (len(given) - 1)
     every = [one for part in given for one in part]
-    if append_eod and every:  # without EOD, documents without tokens stand in no row
+    if append_eod and every:  # without EOD, documents without tokens are in no row
         bad = [one[3] for unit in source.units for one in unit.documents if one is not None]
         assert skipped_before(every) == sum(bad)
     for behind, place in enumerate(places, 1):
@@ -149,7 +149,7 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
         again.close()
         assert rows_of(rest, how) == wanted[behind * step :]
         assert again.place == end
-        if rest:  # counts before and behind a place add up, though the window was built twice
+        if rest:  # counts before and after a place add up, though the window was built twice
             before = [one for part in given[:behind] for one in part]
             assert skipped_before(before) + skipped_before(rest) == skipped_before(every)
 

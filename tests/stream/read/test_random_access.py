@@ -96,7 +96,7 @@ class Asked:
         return map(found_of, lane_documents(lines, self.plan(shards), lambda _: [], lane))  # type: ignore[arg-type]
 
     def is_barren(self, lines: Sequence[Line], lane: int) -> bool:
-        """Whether the lane, unshuffled, always comes back to places at which no document stands as often."""
+        """Whether the lane, unshuffled, only ever reads copies of units in which no document has that many repeats."""
         if self.shuffle:
             return False
         documents = selected(lines, self.plan())
@@ -185,7 +185,7 @@ def test_each_lane_reads_what_the_reference_does_from_any_place_on(
         assert list(islice(read(source, lane), FEW + 50)) == expected
         for _ in range(3):
             place = data.draw(st.integers(0, FEW - 1))
-            # Right behind the document before, which may be far before it, and right at it.
+            # From the place after the document before, which may be far away, and from the document's own place.
             behind = expected[place - 1] if place else Found(lane, -1, "", 0, "", "")
             at = expected[place]
             for position, document in ((behind.position, behind.order + 1), (at.position, at.order)):
