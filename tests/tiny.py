@@ -77,3 +77,16 @@ def tiny_corpus(folder: Path, *, shards: int = 2, documents: int = 30, seed: int
             lines.append(json.dumps({"text": text, "meta": {} if label is None else {"pile_set_name": label}}))
         (folder / f"{shard:02d}.jsonl.zst").write_bytes(zstandard.compress(("\n".join(lines) + "\n").encode()))
     return folder
+
+
+def tiny_neox_config(**changes: Any) -> GPTNeoXConfig:
+    """The shape of a two-layer GPT-NeoX for 320 tokens and rows of 32, with these changes."""
+    shape = {
+        "vocab_size": 320,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 32,
+    }
+    return GPTNeoXConfig(**shape | changes)

@@ -28,7 +28,7 @@ from pilekit.train.checkpoint.tensors import write_tensors
 from pilekit.train.config import load_config
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Trainer
-from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
+from tests.tiny import tiny_corpus, tiny_model_dir, tiny_neox_config, tiny_tokenizer
 from tests.train.runs import TIMES, interrupt_at, lines
 
 OUTPUTS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
@@ -62,13 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     corpus = tiny_corpus(folder / "corpus", shards=2, documents=40)
     tokenizer = tiny_tokenizer(folder / "tokenizer")
-    GPTNeoXConfig(
-        vocab_size=320,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=32,
+    tiny_neox_config(
         bos_token_id=0,
         eos_token_id=0,
         hidden_dropout=0.1,

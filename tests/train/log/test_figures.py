@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from transformers import GPTNeoXConfig
 
 from pilekit.cli.main import pilekit
 from pilekit.errors import PilekitError
@@ -22,7 +21,7 @@ from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.train.config import load_config
 from pilekit.train.log.metrics import numbers_of, read_metrics
 from pilekit.train.trainer import Trainer
-from tests.tiny import tiny_corpus, tiny_tokenizer
+from tests.tiny import tiny_corpus, tiny_neox_config, tiny_tokenizer
 from tests.train.log.test_tensorboard import read as read_tensorboard
 
 CONFIG = """
@@ -53,13 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_corpus(folder / "corpus" / "train", documents=40)
     tiny_corpus(folder / "corpus" / "val", shards=1, documents=12, seed=5)
     tiny_tokenizer(folder / "tokenizer")
-    GPTNeoXConfig(
-        vocab_size=320,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=32,
+    tiny_neox_config(
         bos_token_id=0,
         eos_token_id=0,
     ).save_pretrained(folder)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPTNeoXConfig
 
-from tests.tiny import tiny_corpus, tiny_model, tiny_tokenizer
+from tests.tiny import tiny_corpus, tiny_model, tiny_neox_config, tiny_tokenizer
 from tests.train.ranks.fitting import RARE, omega
 
 CONFIG = """
@@ -44,13 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_corpus(folder / "corpus", shards=2, documents=60)
     tiny_tokenizer(folder / "tokenizer")
     for name, dropout in (("plain", 0.0), ("dropout", 0.1)):
-        GPTNeoXConfig(
-            vocab_size=320,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=32,
+        tiny_neox_config(
             initializer_range=0.2,
             hidden_dropout=dropout,
             attention_dropout=dropout,
