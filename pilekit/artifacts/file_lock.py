@@ -3,6 +3,8 @@
 The kernel holds the lock (flock), so it ends with its holder: a killed process leaves the file but no lock. The holder
 removes the file, so a process that opened it earlier may lock a file that has no name any more while another process
 creates a new one. A lock therefore counts only if the name still leads to the locked file.
+
+A forked worker closes its copies of the locks. Otherwise it would hold a lock for a moment after its parent was killed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,17 @@ from pilekit.errors import PilekitError, visible
 
 POLL_SECONDS = 0.05
 TOLD_AFTER_SECONDS = 1.5
+_held: set[int] = set()
+"""The descriptors of the locks that this process holds."""
+
+
+def _close_copies() -> None:
+    for file in _held:
+        os.close(file)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_copies)
 
 
 @contextmanager
@@ -32,12 +45,15 @@ def locked(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None 
     Raises `PilekitError` if the file cannot be created. On a file system without locks, every process gets the lock.
     """
     file = _acquire(path, wait, waiting)
+    _held.add(file)
     try:
         yield
     finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(file)
+        if file in _held:  # Not in a forked process, which holds no lock.
+            _held.remove(file)
+            with suppress(OSError):
+                path.unlink()
+            os.close(file)
 
 
 def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError, read
 from pilekit.stats.histogram import BINS, bin_of
-from pilekit.tokenize import Tokenizer
+
+if TYPE_CHECKING:
+    from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,9 @@ from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, count_shard
 from pilekit.stats.histogram import quantile
-from pilekit.tokenize import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from pilekit.tokenize import Tokenizer
 
 SCANNED_FROM_BYTES = 16 << 20
 """The compiled scan is used from this many compressed bytes per process. Loading it takes half a second and 130 MB. It
@@ -136,6 +138,8 @@ def corpus_stats(
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
     if isinstance(tokenizer, str | Path):
+        from pilekit.tokenize import load_tokenizer  # Importing it takes as long as counting a small shard.
+
         tokenizer = load_tokenizer(tokenizer)
     # Reading only some subsets passes over lines of others, so an index cannot tell which bad lines reading would meet.
     indexes: list[ShardIndex | None] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,12 +27,14 @@ for _ in range(40):
 """
 
 HOLD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from pilekit.artifacts.file_lock import locked
 with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
+    if os.fork() == 0:
+        print("held", flush=True)
+        time.sleep(600)
+    os.wait()
 """
 
 
@@ -42,9 +46,10 @@ def test_processes_take_turns_although_each_removes_the_lock_file(tmp_path: Path
     assert [entry.name for entry in tmp_path.iterdir()] == ["count"]
 
 
-def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_holds_nothing_though_its_forked_child_lives_on(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "lock"
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", HOLD, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     with pytest.raises(PilekitError, match="lock: another process holds this lock"), locked(path, wait=False):
@@ -53,7 +58,7 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     process.wait()
     assert path.exists()
     with locked(path, wait=False):
-        pass
+        os.killpg(process.pid, signal.SIGKILL)
     assert not path.exists()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit.engine import Advance, imap_shards, map_shards, usable_cpus
+from pilekit.engine import Advance, imap_shards, local, map_shards, usable_cpus
 from pilekit.engine.local import START_METHOD
 from pilekit.errors import PilekitError
 
@@ -114,6 +114,7 @@ def server_and_setting(item: int, advance: Advance) -> tuple[int, str | None]:
 def test_one_server_forks_the_workers_of_all_calls_with_the_present_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(local, "_may_fork", lambda: False)
     servers, settings = set(), []
     for setting in ("one", "other"):
         monkeypatch.setenv("PILEKIT_TEST", setting)
@@ -341,8 +342,28 @@ def wait_for(condition: object, seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+FORKED = """
+import os, threading, time
+from pilekit.engine import map_shards
+def parent(item, advance): return os.getppid()
+if __name__ == "__main__":
+    assert set(map_shards(parent, [1, 2], jobs=2)) == {os.getpid()}
+threading.Thread(target=time.sleep, args=(1,)).start()
+"""
+
+
+@pytest.mark.skipif(START_METHOD != "forkserver", reason="workers are spawned")
+def test_a_process_without_threads_forks_its_workers_itself_and_with_a_thread_a_server_does(tmp_path: Path) -> None:
+    again = 'if __name__ == "__main__":\n    assert os.getpid() not in map_shards(parent, [1, 2], jobs=2)\n'
+    script = tmp_path / "script.py"
+    script.write_text(FORKED + again)
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
 def test_functions_of_a_guarded_script_work_and_without_the_guard_an_error_names_it(tmp_path: Path) -> None:
-    body = "from pilekit.engine import map_shards\ndef double(item, advance): return 2 * item\n"
+    threads = "import threading, time\nthreading.Thread(target=time.sleep, args=(2,), daemon=True).start()\n"
+    body = f"{threads}from pilekit.engine import map_shards\ndef double(item, advance): return 2 * item\n"
     guarded, bare = tmp_path / "guarded.py", tmp_path / "bare.py"
     guarded.write_text(body + 'if __name__ == "__main__":\n    print(map_shards(double, [1, 2], jobs=2))\n')
     bare.write_text(body + "print(map_shards(double, [1, 2], jobs=2))\n")
