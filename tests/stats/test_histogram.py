@@ -17,30 +17,23 @@ sizes = st.one_of(
 )
 
 
-def counted(values: list[int]) -> np.ndarray:
-    return np.bincount(bin_of(np.array(values, dtype=np.int64)), minlength=BINS)
-
-
 def test_every_size_lies_within_the_error_of_its_bins_middle() -> None:
     assert RELATIVE_ERROR < 0.01
     values = np.concatenate([np.arange(1_000_000), 2 ** np.arange(20, 36), 2 ** np.arange(20, 36) - 1])
     bins = bin_of(values)
-    assert np.all(np.diff(bins[:1_000_000]) >= 0)
-    assert np.all(np.diff(bins[:1_000_000]) <= 1)
+    assert np.all(np.isin(np.diff(bins[:1_000_000]), [0, 1]))
     assert np.all(np.abs(middle_of(bins) - values) <= RELATIVE_ERROR * values)
     assert bin_of(np.array([2**36, 2**50])).tolist() == [BINS - 1, BINS - 1]
+    assert math.isnan(quantile(np.zeros(BINS, dtype=np.int64), 0.5))
 
 
 @given(st.lists(sizes, min_size=1, max_size=200), st.floats(0, 1) | st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 def test_quantiles_are_those_of_numpy_within_the_error(values: list[int], fraction: float) -> None:
+    def counted(some: list[int]) -> np.ndarray:
+        return np.bincount(bin_of(np.array(some, dtype=np.int64)), minlength=BINS)
+
     exact = np.quantile(np.array(values, dtype=np.float64), fraction)
     rounding = 1e-9 * max(values)
     assert abs(quantile(counted(values), fraction) - exact) <= RELATIVE_ERROR * exact + rounding
     small = [value % 128 for value in values]
     assert quantile(counted(small), 0.5) == np.median(small)
-
-
-@given(st.lists(sizes), st.lists(sizes))
-def test_histograms_of_parts_add_up_to_that_of_the_whole(one: list[int], other: list[int]) -> None:
-    assert (counted(one) + counted(other)).tolist() == counted(one + other).tolist()
-    assert math.isnan(quantile(np.zeros(BINS, dtype=np.int64), 0.5))

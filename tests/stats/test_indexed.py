@@ -22,7 +22,7 @@ from pilekit.engine import local
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.build import build_index, index_corpus, index_of
-from pilekit.shards.index.format import INDEX_SUFFIX, index_places
+from pilekit.shards.index.format import index_places
 from pilekit.stats import counting
 from pilekit.stats.summary import corpus_stats
 from tests.shards.index_reference import BAD_LINES
@@ -47,70 +47,49 @@ def told(corpus: Corpus, **options: object) -> str:
     return json.dumps([stats.to_dict(), list(map(str, stats.skipped.examples)), lengths])
 
 
-def never(*arguments: object, **options: object) -> object:
-    raise AssertionError("a shard was read, or a process started, although an index tells all")
+def check(corpus: Corpus, *, good: bool = True, place: int = 0) -> None:
+    """Count with every option, then again from indexes; with only good lines no shard is read."""
 
+    def never(*arguments: object, **options: object) -> object:
+        raise AssertionError("a shard was read, or a process started, although an index tells all")
 
-@given(st.lists(st.lists(st.one_of(lines(), lines(), lines()), min_size=1, max_size=20), min_size=1, max_size=3))
-def test_counts_of_good_shards(tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]]) -> None:
-    folder = tmp_path_factory.mktemp("counted")
-    for number, some in enumerate(shards):
-        (folder / f"{number}.jsonl.zst").write_bytes(zstd_frame(b"\n".join(some)))
-    corpus = Corpus(folder)
     before = [told(corpus, **options) for options in OPTIONS]
-    index_corpus(corpus, jobs=1)
+    for shard in corpus.shards:
+        build_index(shard, on_error="skip", place=index_places(shard)[place])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "read", never)
-        patch.setattr(local, "_in_processes", never)
+        if good:
+            patch.setattr(counting, "read", never)
+            patch.setattr(local, "_in_processes", never)
         assert [told(corpus, jobs=2, **options) for options in OPTIONS] == before
 
 
-@given(st.lists(st.one_of(lines(), st.sampled_from([*BAD_LINES, b""])), min_size=1, max_size=20))
-def test_counts_of_bad_ones(tmp_path_factory: pytest.TempPathFactory, some: list[bytes]) -> None:
+@given(
+    st.lists(st.lists(st.one_of(lines(), lines(), lines()), min_size=1, max_size=20), min_size=1, max_size=3),
+    st.lists(st.sampled_from([*BAD_LINES, b""]), max_size=3),
+)
+def test_counts_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[list[bytes]], bad: list[bytes]
+) -> None:
     folder = tmp_path_factory.mktemp("counted")
-    (folder / "a.jsonl").write_bytes(b"\n".join(some) + b"\n")
-    (folder / "b.jsonl").write_bytes(record("good") + b"\n")
-    corpus = Corpus(folder)
-    before = [told(corpus, **options) for options in OPTIONS]
-    index_corpus(corpus, on_error="skip", jobs=1)
-    assert [told(corpus, **options) for options in OPTIONS] == before
-    Path(f"{folder / 'b.jsonl'}{INDEX_SUFFIX}").unlink()
-    assert [told(corpus, **options) for options in OPTIONS] == before, "one from an index, one read"
+    for number, some in enumerate(shards):
+        (folder / f"{number}.jsonl.zst").write_bytes(zstd_frame(b"\n".join([*some, *bad] if number else some)))
+    check(Corpus(folder), good=len(shards) == 1 or not any(bad))
 
 
-def test_more_bad_lines_than_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"bad\n" * 250 + record("good"))
-    before = told(Corpus(path), on_error="skip")
-    build_index(shard_of(str(path)), on_error="skip")
-    monkeypatch.setattr(counting, "read", never)
-    assert told(Corpus(path), on_error="skip") == before
-    assert json.loads(before)[0]["skipped"] == 250
-
-
-@pytest.mark.slow
-def test_many_labels_and_many_groups_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    text = b"".join(record(str(i % 40_000), f"label {i * i % 257}") + b"\n" for i in range(130_000))
-    path.write_bytes(zstd_frame(text))
-    options = [{}, {"copies": True}, {"subsets": ["label 4", "label 25"], "copies": True}]
-    manifest = tmp_path / "any.toml"
-    manifest.write_text('name = "any"\n')
-    corpus = Corpus(path, manifest)
-    before = [told(corpus, **one) for one in options]
-    build_index(shard_of(str(path)))
-    monkeypatch.setattr(counting, "read", never)
-    assert [told(corpus, **one) for one in options] == before
-
-
-def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_parquet_and_of_more_bad_lines_than_are_listed(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     rows = [{"text": "é" * i, "meta": {"pile_set_name": LABELS[i % 5]}} for i in range(50)]
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
-    before = [told(Corpus(path), **options) for options in OPTIONS]
-    build_index(shard_of(str(path)))
-    monkeypatch.setattr(counting, "read", never)
-    assert [told(Corpus(path), **options) for options in OPTIONS] == before
+    check(Corpus(path))
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"bad\n" * 250 + record("good"))
+    check(Corpus(path), good=False)
+    assert json.loads(told(Corpus(path), on_error="skip"))[0]["skipped"] == 250
+
+
+def test_real_text(real_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path))
+    check(Corpus(real_corpus / "minipile-00.jsonl.zst"), place=-1)  # The last place is in the cache.
 
 
 def test_of_a_shard_edited_in_place_the_index_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,40 +109,29 @@ def test_of_a_shard_edited_in_place_the_index_is_not_counted(tmp_path: Path, cap
     assert counted == Counter(json.loads(line)["meta"]["pile_set_name"] for line in edited.splitlines())
     assert "is older than its shard; make it again with `pilekit index" in caplog.text
     assert index_corpus(Corpus(path))[0].built
+    # The index of a shard from the future is not made again and again.
+    os.utime(path, (0, time.time() + 10_000))
+    assert index_corpus(Corpus(path))[0].built
     assert not index_corpus(Corpus(path))[0].built
 
 
-def test_the_index_of_a_shard_from_the_future_is_not_made_again_and_again(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(record("one"))
-    os.utime(path, (0, time.time() + 10_000))
-    assert index_of(shard_of(str(path))).built
-    assert not index_of(shard_of(str(path))).built
-
-
-@pytest.mark.parametrize(
-    "column", ["subset", *(pytest.param(name, marks=pytest.mark.slow) for name in ("text_bytes", "text_hash"))]
-)
-def test_a_damaged_index_is_not_counted_and_made_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, column: str
-) -> None:
+def test_a_damaged_index_is_not_counted_and_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"".join(record(str(i), LABELS[i % 3]) + b"\n" for i in range(1000)))
     before = told(Corpus(path), copies=True)
     index = Path(build_index(shard_of(str(path))).path)
     whole = index.read_bytes()
     group = pq.read_metadata(index).row_group(0)
-    place = next(group.column(i) for i in range(4) if group.column(i).path_in_schema == column)
-    data = bytearray(whole)
-    data[place.data_page_offset + place.total_compressed_size // 2] ^= 1
-    index.write_bytes(data)
-    amounts: list[int] = []
-    assert told(Corpus(path), copies=True, advance=amounts.append) == before
-    assert sum(amounts) == path.stat().st_size
-    assert re.search(r"index not used: .*index\.parquet: is damaged .* `pilekit index`", caplog.text)
+    for column in map(group.column, range(1, 4)):
+        data = bytearray(whole)
+        data[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+        index.write_bytes(data)
+        amounts: list[int] = []
+        assert told(Corpus(path), copies=True, advance=amounts.append) == before
+        assert sum(amounts) == path.stat().st_size
+        assert re.search(r"index not used: .*index\.parquet: is damaged .* `pilekit index`", caplog.text)
     assert index_corpus(Corpus(path))[0].built
     assert index.read_bytes() == whole
-    assert not index_corpus(Corpus(path))[0].built
 
 
 def test_without_an_index_arrow_is_not_loaded(tmp_path: Path) -> None:
@@ -172,13 +140,3 @@ def test_without_an_index_arrow_is_not_loaded(tmp_path: Path) -> None:
     script = "import sys; from pilekit import corpus_stats; corpus_stats(sys.argv[1]); print('pyarrow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
     assert result.stdout == "False\n"
-
-
-def test_real_text(real_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path))
-    corpus = Corpus([real_corpus / f"minipile-{number:02}.jsonl.zst" for number in range(2)])
-    before = [told(corpus, **options) for options in OPTIONS]
-    for shard in corpus.shards:
-        build_index(shard, place=index_places(shard)[-1])  # The last place is in the cache.
-    monkeypatch.setattr(counting, "read", never)
-    assert [told(corpus, **options) for options in OPTIONS] == before

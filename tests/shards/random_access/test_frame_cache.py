@@ -49,7 +49,7 @@ def test_the_least_recently_used_frame_goes_first(tmp_path: Path) -> None:
     assert held(tmp_path) <= 10_000
 
 
-def test_random_use_against_a_dict(tmp_path: Path) -> None:
+def test_random_use_against_a_dict_and_damaged_frames(tmp_path: Path) -> None:
     rng = random.Random(1)
     wanted = {str(number): frame(number, rng.randrange(1, 3000)) for number in range(60)}
     hits = 0
@@ -65,25 +65,17 @@ def test_random_use_against_a_dict(tmp_path: Path) -> None:
             assert held(tmp_path) <= most
             assert cache.get(key, len(wanted[key])) == wanted[key]
     assert hits > 50
-
-
-def test_every_damage_is_noticed(tmp_path: Path) -> None:
-    cache = FrameCache.at(tmp_path, 10_000)
-    for change in range(60):
-        cache.used("a", frame(1))
-        (path,) = tmp_path.glob("*.frame")
-        data = bytearray(path.read_bytes())
-        if change < 30:
-            data[change * 33] ^= 1 << change % 8
-        elif change < 59:
-            del data[(change - 30) * 33 :]
-        else:
-            data += b"x"
-        path.write_bytes(data)
-        assert cache.get("a", 984) is None
+    path, data = cache._path(key), wanted[key]
+    stored = path.read_bytes()
+    for damaged in [bytes(stored[:end]) for end in range(0, len(stored), 97)] + [
+        *(stored[:place] + bytes([stored[place] ^ 1]) + stored[place + 1 :] for place in range(0, len(stored), 97)),
+        stored + b"x",
+    ]:
+        path.write_bytes(damaged)
+        assert cache.get(key, len(data)) is None
         assert not path.exists()
-    cache.used("a", frame(1))
-    assert cache.get("a", 983) is None
+    cache.used(key, data)
+    assert cache.get(key, len(data) - 1) is None
 
 
 def test_no_other_file_is_touched_or_reached_by_a_link(tmp_path: Path) -> None:
@@ -153,28 +145,21 @@ def _write_on(folder: Path, seed: int) -> None:
 
 
 def test_killed_writers_leave_the_bound_and_the_frames_right(tmp_path: Path) -> None:
-    rng = random.Random(3)
-    context = multiprocessing.get_context("fork")
-
-    def writer(seed: int) -> multiprocessing.context.ForkProcess:
-        process = context.Process(target=_write_on, args=(tmp_path, seed))
-        process.start()
-        return process
-
-    writers = [writer(seed) for seed in range(2)]
+    rng, fork = random.Random(3), multiprocessing.get_context("fork")
+    writers = [fork.Process(target=_write_on, args=(tmp_path, seed)) for seed in range(8)]
     try:
-        for turn in range(6):
-            for _ in range(10):
+        for turn, writer in enumerate(writers):
+            writer.start()
+            for _ in range(10 if turn else 0):
                 time.sleep(rng.random() * 0.01)
                 assert held(tmp_path) <= 200_000
-            assert writers[turn % 2].exitcode is None, "a frame was wrong"
-            writers[turn % 2].kill()
-            writers[turn % 2].join()
-            writers[turn % 2] = writer(turn + 2)
+            if turn:
+                assert writers[turn - 1].exitcode is None, "a frame was wrong"
+                writers[turn - 1].kill()
     finally:
-        for process in writers:
-            process.kill()
-            process.join()
+        for writer in writers:
+            writer.kill()
+            writer.join()
     cache = FrameCache.at(tmp_path, 200_000)
     found = [cache.get(str(number), 9000) for number in range(100)]
     assert sum(one is not None for one in found) > 5

@@ -1,4 +1,4 @@
-"""Scanned rows equal decoded rows: numbers, labels, sizes, hashes, and the errors of bad lines."""
+"""The compiled scan gives the rows of decoded lines: numbers, labels, sizes, hashes, and the same bad lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LineBlock, whole_lines
 from tests.shards.making import LABELS, lines, record
 
-Found = list[tuple[int, str, int, int]]
+TAUGHT = b"".join(record("a", label) + b"\n" for label in [*LABELS, 'a "quoted" label', "back\\slash", "\x00"])
+"""A block that teaches the scan its labels."""
 
 
 def parser(skip: bool = True) -> LineParser:
@@ -31,7 +32,7 @@ def blocks_of(text: bytes, cuts: list[int]) -> list[LineBlock]:
     return list(whole_lines(iter([text[a:b] for a, b in pairwise(borders)]), 1 << 30))
 
 
-def found_by(rows_of_lines: LineRows, blocks: list[LineBlock]) -> Found:
+def rows_by(rows_of_lines: LineRows, blocks: list[LineBlock]) -> list[tuple[int, str, int, int]]:
     number, found = 0, []
     for block in blocks:
         rows, count = rows_of_lines.rows(block, number)
@@ -46,8 +47,8 @@ def check(text: bytes, cuts: list[int]) -> None:
     blocks = blocks_of(text, cuts)
     for hashed in (True, False):
         one, other = parser(), parser()
-        scanned = found_by(LineRows(one, scan=True, hashed=hashed), blocks)
-        assert scanned == found_by(LineRows(other, scan=False, hashed=hashed), blocks)
+        scanned = rows_by(LineRows(one, scan=True, hashed=hashed), blocks)
+        assert scanned == rows_by(LineRows(other, scan=False, hashed=hashed), blocks)
         assert one.skipped == other.skipped
 
 
@@ -70,33 +71,84 @@ def spelt(draw: st.DrawFn) -> bytes:
     return f'{{"text": "{text}", "meta": {{"pile_set_name": {json.dumps(label, ensure_ascii=False)}}}}}'.encode()
 
 
-some_lines = st.lists(
-    st.one_of(
-        lines(), spelt(), spelt(), st.sampled_from([b"", b" ", b"bad", b'{"text": "\\ud800"}', record("x", "(none)")])
-    ),
-    max_size=20,
+single = b'"\\{}[]:,un0dDfF89aA /\t\r\x00\x1f\x7f\x80\xbf\xc0\xc1\xc2\xe0\xed\xef\xf0\xf4\xf5\xff'
+several = [
+    b"\\u",
+    b"\\ud800",
+    b"\\udc00",
+    b"\xe2\x82\xac",
+    b"\xf0\x9f\x98\x80",
+    b"\xed\xa0\x80",
+    b"\xc3\xa9",
+    b"12345678",
+]
+bytes_that_matter = st.sampled_from([*(bytes([byte]) for byte in single), *several])
+any_texts = st.lists(bytes_that_matter, max_size=30).map(b"".join)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A line with bytes removed and inserted."""
+    line = draw(lines())
+    for _ in range(draw(st.integers(1, 4))):
+        place, removed = draw(st.integers(0, len(line))), draw(st.integers(0, 3))
+        line = line[:place] + draw(bytes_that_matter) + line[place + removed :]
+    return line
+
+
+def of_text(text: bytes) -> bytes:
+    return b'{"text": "' + text + b'","meta": {"pile_set_name": "ArXiv"}}'
+
+
+odd_lines = st.sampled_from([b"", b" ", b"bad", b'{"text": "\\ud800"}', record("x", "(none)"), record("x", "unknown")])
+
+
+@given(
+    st.lists(st.one_of(lines(), spelt(), damaged(), any_texts.map(of_text), odd_lines), max_size=20),
+    st.booleans(),
+    st.lists(st.integers(0, 5000), max_size=3),
 )
-
-
-@given(some_lines, st.booleans(), st.lists(st.integers(0, 5000), max_size=5))
 @example([record("a"), record("b", "ArXiv")] * 4, True, [40, 100, 160])
+@example([*map(of_text, [b"\\ud83d\\ude00", b"\\ud83d", b"1234567\\", b'", "']), record("b", "\n")], True, [])
 def test_scanned_rows_are_decoded_rows(some: list[bytes], ends: bool, cuts: list[int]) -> None:
-    # Twice: in the second half the labels are known.
-    check(b"\n".join([*some, *some]) + b"\n" * ends, [*cuts, len(b"\n".join(some))])
+    check(TAUGHT + b"\n".join(some) + b"\n" * ends, [len(TAUGHT), *(len(TAUGHT) + cut for cut in cuts)])
 
 
 def test_more_lines_than_one_call_takes_and_more_labels_than_the_scan_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilekit.shards.index.json_line_kernel.LINES", 7)
+    monkeypatch.setattr(kernel, "LINES", 7)
     check(b"".join(record(f"{number} é", LABELS[number % 3]) + b"\n" for number in range(200)), [100, 5000])
-    monkeypatch.setattr("pilekit.shards.index.json_line_kernel.KNOWN_LABELS", 5)
+    monkeypatch.setattr(kernel, "KNOWN_LABELS", 5)
     text = b"".join(record(f"{number}", f"label {number % 9}") + b"\n" for number in range(300))
     check(text, list(range(0, len(text), 1000)))
+
+
+def test_the_usual_form_is_scanned_and_its_texts_fill_their_room_and_nothing_else() -> None:
+    labels = kernel.known_labels({label: row + 5 for row, label in enumerate([*LABELS, 'a "quoted" label'])})
+    texts = ["é\n" * number for number in range(50)]
+    of_each = [LABELS[number % 6] for number in range(50)]
+    spellings = [
+        json.dumps({"text": text, "meta": {"pile_set_name": label}}, ensure_ascii=number % 2 == 1 and label.isascii())
+        for number, (text, label) in enumerate(zip(texts, of_each, strict=True))
+    ]
+    text = "\n".join([*(line.replace('"}}', '" \t}}\r ') for line in spellings), ""]).encode()
+    data, words = np.frombuffer(text, np.uint8), np.frombuffer(text, np.uint64, count=len(text) // 8)
+    begins, ends, rows, sizes = (np.zeros(100, dtype=np.int64) for _ in range(4))
+    room = np.full(len(text) + 64, 0xAA, dtype=np.uint8)
+    form = kernel.line_form("text", ("meta", "pile_set_name"))
+    count, end = kernel.scan_lines(data, words, 0, len(text), *form, *labels, begins, ends, rows, sizes, room)
+    assert (count, end) == (50, len(text))
+    assert rows[:50].tolist() == [LABELS.index(label) + 5 for label in of_each]
+    assert sizes[:50].tolist() == [len(text.encode()) for text in texts]
+    assert [text[a:b] for a, b in zip(begins[:50], ends[:50], strict=True)] == text.split(b"\n")[:-1]
+    expected = "".join(texts).encode()
+    assert room[: len(expected)].tobytes() == expected
+    assert (room[len(expected) :] == 0xAA).all()
 
 
 def test_the_error_names_the_first_bad_line() -> None:
     text = b"".join(line + b"\n" for line in [record("a"), record("b"), b"bad", record("c"), b"worse"])
     with pytest.raises(PilekitError, match=r"a\.jsonl, line 3: is not JSON"):
-        found_by(LineRows(parser(skip=False), scan=True), blocks_of(text, [20]))
+        rows_by(LineRows(parser(skip=False), scan=True), blocks_of(text, [20]))
 
 
 def test_the_scan_is_given_up_where_lines_are_of_another_form() -> None:
@@ -104,20 +156,5 @@ def test_the_scan_is_given_up_where_lines_are_of_another_form() -> None:
     odd = [json.dumps({"meta": {"pile_set_name": "ArXiv"}, "text": "b"}).encode()] * 10
     for some, worthwhile in ((of_form, True), (odd, False)):
         scanner = LineRows(parser(), scan=True)
-        for number in range(3):
-            (block,) = whole_lines(iter([b"".join(line + b"\n" for line in some)]), 1 << 30)
-            scanner.rows(block, 10 * number)
+        rows_by(scanner, blocks_of(b"".join(line + b"\n" for line in some), []) * 3)
         assert scanner.scan is worthwhile
-
-
-def test_texts_are_written_to_their_room_and_nowhere_else() -> None:
-    text = b"".join(record("é\n" * number) + b"\n" for number in range(50))
-    data, words = np.frombuffer(text, np.uint8), np.frombuffer(text, np.uint64, count=len(text) // 8)
-    arrays = [np.zeros(100, dtype=np.int64) for _ in range(4)]
-    form, labels = kernel.line_form("text", ("meta", "pile_set_name")), kernel.known_labels({"Github": 0})
-    room = np.full(len(text) + 64, 0xAA, dtype=np.uint8)
-    count, _ = kernel.scan_lines(data, words, 0, len(text), *form, *labels, *arrays, room)
-    assert count == 50
-    expected = "".join("é\n" * number for number in range(50)).encode()
-    assert room[: len(expected)].tobytes() == expected
-    assert (room[len(expected) :] == 0xAA).all()
