@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.corpus import Corpus
+from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, load_masked_lm
@@ -34,8 +35,8 @@ from pilekit.evaluate.progress import ScoringProgress
 from pilekit.evaluate.protocol import MLM_SEED
 from pilekit.evaluate.ranks import alone, apart, ranks_of_job
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import BitsPerByte, write_result
-from pilekit.evaluate.results.result_folder import held_folder, record_file, records_folder
+from pilekit.evaluate.results.result import BitsPerByte, counted, write_result
+from pilekit.evaluate.results.result_folder import check_out, held_folder, record_file, records_folder
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.score.batching import Share, TokenizedDocument, ignore
 from pilekit.evaluate.score.causal_nll import score_documents
@@ -119,6 +120,8 @@ def bits_per_byte(
     place = ranks.on_all_ranks(lambda: device_of(device, ranks))
 
     def check() -> Plan:
+        if out is not None:
+            check_out(out)
         plan = prepare(model_dir, data, options, dtype=dtype, device=place, world_size=ranks.world_size)
         if train is not None:
             corpus_of(train)  # must exist; it is read at the end
@@ -133,7 +136,13 @@ def bits_per_byte(
     with ExitStack() as held:
 
         def recorded() -> Records:
-            return Records.of([], plan.shards, plan.corpus.manifest) if out is None else _recorded(plan, out, held)
+            if out is None:
+                return Records.of([], plan.shards, plan.corpus.manifest)
+            records = held.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
+            if len(records):
+                documents = counted(len(records), "document is", "documents are")
+                logger.warning("resuming: %s scored already, recorded in %s", documents, visible(str(out)))
+            return records
 
         records, found = _score(plan, load, ranks, ranks.on_rank0(recorded), out=out, advance=advance)
 
@@ -173,15 +182,6 @@ def score_corpus(
     return tabulate(records, {**protocol, "records": None}, corpus.manifest)
 
 
-def _recorded(plan: Plan, out: str | Path, held: ExitStack) -> Records:
-    """The records in the folder, which stays locked while `held` is open."""
-    records = held.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
-    if len(records):
-        documents = "1 document is" if len(records) == 1 else f"{len(records):,} documents are"
-        logger.warning("resuming: %s scored already, recorded in %s", documents, visible(str(out)))
-    return records
-
-
 def _score(
     plan: Plan,
     load: Callable[[], CausalLM | MaskedLM],
@@ -208,12 +208,15 @@ def _score(
             progress.scored(tokens)
             check()
 
+        def left(batches: Iterable[DocumentBatch]) -> Iterator[DocumentBatch]:
+            for batch in batches:
+                progress.scored(0)
+                yield recorded.left_of(batch)
+
         with ExitStack() as opened:
             batches = opened.enter_context(closing(selected(plan, labels, skipped, progress.read)))
-            left = map(recorded.left_of, progress.passing(batches))
-            documents = _scored(
-                plan, load, tokenized(dealt(left, rank, ranks.world_size), plan.tokenizer), scored, share
-            )
+            own = tokenized(dealt(left(batches), rank, ranks.world_size), plan.tokenizer)
+            documents = _scored(plan, load, own, scored, share)
             if out is not None:
                 append = opened.enter_context(record_file(records_folder(out, plan.key) / f"records.{rank}.jsonl"))
                 documents = map(append, documents)
@@ -226,12 +229,20 @@ def _score(
         every = [document for part in (recorded.all_met(), *parts) for document in part.documents()]
         records = Records.of(every, plan.shards, manifest)
         if not len(records):
-            raise PilekitError(_nothing_selected(plan))
+            which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
+            raise PilekitError(
+                f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {visible(plan.corpus.root)}, so "
+                "there is nothing to score; `pilekit stats` shows what is in them"
+            )
         return records
 
     records = ranks.on_all_ranks(join)
-    if ranks.is_first:
-        _warn(plan, records, skipped)
+    for name in plan.subsets or () if ranks.is_first else ():
+        if name not in records.subsets:
+            logger.warning("no documents of %s in %s", visible(name, 80), visible(plan.corpus.root, 200))
+    if skipped.count and ranks.is_first:
+        lines, first = counted(skipped.count, "bad line"), visible(str(skipped.examples[0]), 500)
+        logger.warning("skipped %s, the first: %s", lines, first)
     known = [subset.name for subset in manifest.subsets]
     others = [label for label in labels if label not in known][:MOST_OTHERS]
     listed = [name for name in known if name in labels] + others
@@ -258,35 +269,3 @@ def _scored(
             score = partial(score_documents, lm, prefix=plan.prefix_id, context_len=context_len, share=share)
         score = partial(score, max_length=plan.max_length, batch_tokens=batch_tokens, scored=scored)
         yield from score(chain([first], documents))
-
-
-def _warn(plan: Plan, records: Records, skipped: SkippedLines) -> None:
-    """Warn of subsets that are missing, of shards without a known label, and of skipped lines."""
-    corpus = plan.corpus
-    for name in plan.subsets or ():
-        if name not in records.subsets:
-            logger.warning("no documents of %s in %s", visible(name, 80), visible(corpus.root, 200))
-    known = {subset.name for subset in corpus.manifest.subsets}
-    for place, shard in enumerate(corpus.shards):
-        labels = {records.subsets[code] for code in set(records.subset[records.shard == place].tolist())}
-        if known and labels and not labels & known:
-            logger.warning(
-                "%s: has no label that the manifest %s knows, only %s; if its labels are elsewhere in the records, "
-                "give a manifest that says where",
-                visible(shard.name, 200),
-                visible(corpus.manifest.name, 60),
-                visible(", ".join(sorted(labels)[:3]), 200),
-            )
-    if skipped.count:
-        lines = "1 bad line" if skipped.count == 1 else f"{skipped.count:,} bad lines"
-        logger.warning("skipped %s, the first: %s", lines, visible(str(skipped.examples[0]), 500))
-
-
-def _nothing_selected(plan: Plan) -> str:
-    corpus = plan.corpus
-    which = "" if plan.subsets is None else f" of {visible(', '.join(plan.subsets), 400)}"
-    shards = "one shard" if len(corpus.shards) == 1 else f"{len(corpus.shards):,} shards"
-    return (
-        f"no documents{which} in the {shards} of {visible(corpus.root)}, so there is nothing to "
-        "score; `pilekit stats` shows what is in them"
-    )

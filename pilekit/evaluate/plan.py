@@ -6,7 +6,6 @@ with the model's configuration and shapes alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +101,6 @@ def prepare(
     model_dir: str | Path, data: Data, options: Options, *, dtype: str, device: torch.device, world_size: int
 ) -> Plan:
     """The plan for the model of a folder, made without reading its weights; PilekitError for anything wrong."""
-    if not isinstance(model_dir, str | os.PathLike):
-        raise PilekitError(f"model_dir is the path of a model's folder, not {visible(repr(model_dir), 80)}")
     corpus = corpus_of(data).only_held_out()
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
@@ -181,15 +178,14 @@ def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel
     if text == "none":
         return None
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
-    if text in ("auto", "bos", "eos"):
-        found = {"auto": eos if bos is None else bos, "bos": bos, "eos": eos}[text]
-        if found is None:
-            missing = {"auto": "neither a BOS nor an EOS token", "bos": "no BOS token", "eos": "no EOS token"}[text]
+    named = {"auto": eos if bos is None else bos, "bos": bos, "eos": eos}
+    if text in named:
+        if named[text] is None:
             raise PilekitError(
-                f"the tokenizer {visible(str(tokenizer.path))} has {missing} for the prefix {text}; give a token's id "
+                f"the tokenizer {visible(str(tokenizer.path))} has no token for the prefix {text}; give a token's id "
                 "as prefix, or none"
             )
-        return found
+        return named[text]
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise PilekitError(f"prefix is auto, bos, eos, none or a token's id, not {visible(text, 40)!r}")
     rows = cast("torch.nn.Embedding", model.get_input_embeddings()).num_embeddings

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable
 
-T = TypeVar("T")
+BYTES_PER_TOKEN = 1.3
+READ_AHEAD = 4 << 20
 
 
 class ScoringProgress:
@@ -15,35 +15,25 @@ class ScoringProgress:
     that a token usually takes, and counts bytes that were read long ago as scored.
     """
 
-    BYTES_PER_TOKEN = 1.3
-    READ_AHEAD = 4 << 20
-
     def __init__(self, advance: Callable[[int], None], world_size: int = 1) -> None:
-        self._advance = advance
-        self._bytes_per_token = self.BYTES_PER_TOKEN * world_size
+        self._advance, self._world_size = advance, world_size
         self._read = self._reported = self._tokens = 0
 
     def read(self, amount: int) -> None:
         """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
         self._read += amount
 
-    def passing(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield `batches`, and report before each."""
-        for batch in batches:
-            self.scored(0)
-            yield batch
-
     def scored(self, tokens: int) -> None:
         """Count `tokens` more as scored, and report."""
         self._tokens += tokens
-        self._report(max(int(self._tokens * self._bytes_per_token), self._read - self.READ_AHEAD))
+        scored = int(self._tokens * BYTES_PER_TOKEN * self._world_size)
+        self._report(min(self._read, max(scored, self._read - READ_AHEAD)))
 
     def all(self) -> None:
         """Report everything that was read."""
         self._report(self._read)
 
     def _report(self, done: int) -> None:
-        done = min(done, self._read)
         if done > self._reported:
             self._advance(done - self._reported)
             self._reported = done

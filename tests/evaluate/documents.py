@@ -1,15 +1,16 @@
-"""Shards of given documents, the documents of a corpus, and their figures by the reference."""
+"""Shards of given documents, the documents of a corpus, protocols, and figures by the reference."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from transformers import AutoModelForCausalLM
 
-from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus import Corpus, Manifest, load_manifest
 from pilekit.shards.read.reader import read_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.reference import reference_bpb, reference_nll
@@ -47,3 +48,31 @@ def expected_scores(
 def manifest_of(*names: str) -> Manifest:
     subsets = [f'[[subsets]]\nname = "{name}"' for name in names]
     return msgspec.toml.decode("\n".join(['name = "m"', *subsets]), type=Manifest)
+
+
+def protocol_of(**changes: Any) -> dict[str, Any]:
+    """The protocol of a causal model on shards with all labels of the Pile, with these changes."""
+    return {
+        "kind": "causal",
+        "model": {
+            "path": "runs/a/model",
+            "weights": "xxh3:" + "0" * 32,
+            "model_type": "gpt_neox",
+            "parameters": 2_775_208_960,
+        },
+        "tokenizer": {"fingerprint": "sha256:" + "0" * 64, "backend": "fastokens 0.3.5", "special_tokens": "text"},
+        "dtype": "float32",
+        "max_length": 2048,
+        "context_len": 1,
+        "windows": "disjoint",
+        "prefix": {"given": "auto", "id": 0, "token": "<|endoftext|>"},
+        "bytes": "UTF-8 bytes of the raw text",
+        "data": [{"name": f"{n:02d}.jsonl", "size": 1} for n in range(30)],
+        "subsets": None,
+        "limit": None,
+        "manifest": "pile",
+        "skipped_lines": 0,
+        "paper": False,
+        "labels": [subset.name for subset in load_manifest().subsets],
+        **changes,
+    }

@@ -13,7 +13,8 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import bits_per_byte, score_corpus
 from pilekit.evaluate.model.causal import as_causal_lm, load_causal_lm
-from pilekit.evaluate.results.result import Score, write_result
+from pilekit.evaluate.progress import READ_AHEAD, ScoringProgress
+from pilekit.evaluate.results.result import Score
 from pilekit.shards.read.reader import read_corpus
 from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import documents_of, expected_scores, write
@@ -79,40 +80,21 @@ def test_a_folder_and_memory_give_the_same_figures_and_protocol(model_dir: Path,
     assert in_memory.protocol == {**protocol, "model": nowhere}
 
 
-def test_a_uniform_model(tmp_path: Path, corpus: Path) -> None:
-    """Every token costs log2(V) bits, exactly, whatever the windows."""
-    model_dir = tiny_model_dir(tmp_path)
-    lm = load_causal_lm(model_dir, dtype=torch.float64)
-    torch.nn.init.zeros_(lm.head.weight)
-    for max_length in (1, 7, 32):
-        result = score_corpus(lm, load_tokenizer(model_dir), Corpus(corpus), max_length=max_length)
-        for score in (result.overall, *result.subsets.values()):
-            assert score.bpb == pytest.approx(math.log2(320) * score.tokens / score.bytes, rel=1e-14)
-
-
-def test_raw_bytes_are_counted_whatever_the_normaliser_does(tmp_path: Path) -> None:
-    """NFC merges two characters here: 3 bytes of text become 2 encoded bytes."""
+def test_raw_bytes_and_special_text(tmp_path: Path, model_dir: Path) -> None:
+    """NFC merges two characters here: 3 bytes of text become 2 encoded bytes. Special tokens in a text are text."""
     text = "cafe\u0301 \u212b A\u030a \u1112\u1161\u11ab"
-    model_dir = tiny_model_dir(tmp_path / "model", vocab_size=800)
-    byte_level_bpe(700, nfc=True).save(str(model_dir / "tokenizer.json"))
-    shard = write(tmp_path / "a.jsonl", [("ArXiv", text)])
-    result = bits_per_byte(model_dir, shard)
-    tokenizer = load_tokenizer(model_dir)
+    nfc_model = tiny_model_dir(tmp_path / "model", vocab_size=800)
+    byte_level_bpe(700, nfc=True).save(str(nfc_model / "tokenizer.json"))
+    result = bits_per_byte(nfc_model, write(tmp_path / "a.jsonl", [("ArXiv", text)]))
+    tokenizer = load_tokenizer(nfc_model)
     ids = tokenizer.encode_batch([text])[0].tolist()
     assert len(tokenizer.decode(ids).encode()) < len(text.encode())
-    assert result.overall.bytes == len(text.encode())
-    assert result.overall.tokens == len(ids)
-
-
-def test_special_text_is_text_and_empty_documents_count(tmp_path: Path, model_dir: Path) -> None:
-    special = write(tmp_path / "special.jsonl", [("ArXiv", "<|endoftext|>" * 3)])
-    assert bits_per_byte(model_dir, special).overall.tokens > 3
-    shard = write(tmp_path / "a.jsonl", [("ArXiv", ""), ("Github", "x"), ("ArXiv", "")])
-    result = bits_per_byte(model_dir, shard)
-    assert result.subsets["ArXiv"] == Score(documents=2, bytes=0, tokens=0, nll=0.0)
-    assert result.subsets["ArXiv"].bpb is None
-    assert result.overall.documents == 3
-    assert result.overall.nll == result.subsets["Github"].nll
+    assert (result.overall.bytes, result.overall.tokens) == (len(text.encode()), len(ids))
+    special = write(tmp_path / "special.jsonl", [("ArXiv", "<|endoftext|>" * 3), ("Github", "")])
+    result = bits_per_byte(model_dir, special)
+    assert result.subsets["ArXiv"].tokens > 3
+    assert result.subsets["Github"] == Score(documents=1)
+    assert (result.subsets["Github"].bpb, result.overall.nll) == (None, result.subsets["ArXiv"].nll)
 
 
 def test_a_model_in_training_is_left_as_it_was(model_dir: Path, corpus: Path) -> None:
@@ -132,15 +114,20 @@ def test_a_model_in_training_is_left_as_it_was(model_dir: Path, corpus: Path) ->
     assert model.training
 
 
-def test_result_json(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
-    result = bits_per_byte(model_dir, corpus, subsets=["ArXiv"], limit=1)
-    path = write_result(result, tmp_path / "new" / "folder")
-    told = json.loads(path.read_text())
-    assert told == result.to_dict()
-    assert {"overall", "weighted", "subsets", "published", "protocol"} <= set(told)
-    assert {"documents", "bytes", "tokens", "bpb", "interval", "nll"} <= set(told["overall"])
-    assert told["subsets"]["ArXiv"] == told["overall"]
-    assert [file.name for file in path.parent.iterdir()] == ["result.json"]
+def test_progress_follows_the_scoring(model_dir: Path, tmp_path: Path) -> None:
+    """A small shard is read at once: its bytes are reported as its tokens are scored, and in the end all of them."""
+    shard = write(tmp_path / "a.jsonl", [("ArXiv", "the quick brown fox " * 20)] * 60)
+    told: list[int] = []
+    bits_per_byte(model_dir, shard, advance=told.append)
+    assert sum(told) == shard.stat().st_size
+    assert len(told) > 3
+    assert all(amount > 0 for amount in told)
+    told.clear()
+    progress = ScoringProgress(told.append)
+    for _ in range(100):
+        progress.read(1 << 20)
+        progress.scored(0)
+    assert sum(told) == (100 << 20) - READ_AHEAD  # never far behind the reading
 
 
 def test_real_text_equals_the_reference(real_corpus: Path, model_dir: Path) -> None:

@@ -31,7 +31,7 @@ def test_errors_are_found_before_the_weights_are_read(
     model_dir = tiny_model_dir(tmp_path / "model")
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"prefix": 320}, "only the ids 0 to 319"),
-        ({"prefix": "bos"}, "no BOS token for the prefix bos; give a token's id as prefix, or none"),
+        ({"prefix": "bos"}, "no token for the prefix bos; give a token's id as prefix, or none"),
         ({"max_length": 33}, "max_length is 33, but the model has 32 positions; give at most that"),
         ({"max_length": 8, "context_len": 9}, "context_len is 9, but a window has only 8 tokens"),
         ({"mlm_sample": 5}, "mlm_sample is for masked models, and this gpt_neox model is a causal one"),
@@ -40,14 +40,12 @@ def test_errors_are_found_before_the_weights_are_read(
         ({"train": tmp_path / "nowhere"}, "no such file or folder"),
         ({"out": model_dir / "config.json"}, "cannot be made: Not a directory"),
     ]
-    for name in ("limit", "max_length", "batch_tokens", "context_len", "mlm_sample"):
-        wrong += [({name: value}, f"{name} is a whole number from 1 on, not ") for value in (0, -1, 1.0, "8", True)]
-    for prefix in ("BOS", "", "-1", "1.5", "٣", "9" * 5000, -1, 1.5, None, "\x1b[31m"):
-        wrong.append(({"prefix": prefix}, "prefix is auto, bos, eos, none or a token's id, not '"))
+    for name, value in (("limit", 0), ("max_length", -1), ("batch_tokens", 1.0), ("context_len", "8"), ("limit", True)):
+        wrong.append(({name: value}, f"{name} is a whole number from 1 on, not "))
+    prefixes = ("BOS", "", "1.5", "٣", "9" * 5000, -1, None, "\x1b[31m")
+    wrong += [({"prefix": prefix}, "prefix is auto, bos, eos, none or a token's id, not '") for prefix in prefixes]
     for options, words in wrong:
         assert words in refused(model_dir, corpus, **options)
-    for value in (3, None, b"model", ["model"]):
-        assert "model_dir is the path of a model's folder, not " in refused(value, corpus)
     byte_level_bpe(600).save(str(model_dir / "tokenizer.json"))
     assert "vocabulary larger than the embeddings" in refused(model_dir, corpus)
     (model_dir / "tokenizer.json").unlink()
@@ -79,7 +77,7 @@ def test_prefixes(tmp_path: Path, corpus: Path) -> None:
     (model_dir / "tokenizer_config.json").unlink()
     file = model_dir / "tokenizer.json"
     file.write_text(file.read_text().replace("<|endoftext|>", "<|nothing|>"))
-    assert "neither a BOS nor an EOS token for the prefix auto" in refused(model_dir, corpus)
+    assert "no token for the prefix auto" in refused(model_dir, corpus)
     assert of("none")[0].overall.tokens > 0
 
 
@@ -96,9 +94,3 @@ def test_options_reach_the_figures_and_the_protocol(model_dir: Path, corpus: Pat
     results = (disjoint, overlapping, short, half)
     assert len({result.overall.nll for result in results}) == 4
     assert len({result.overall.tokens for result in results}) == 1
-
-
-def test_other_weights_have_another_fingerprint(tmp_path: Path, corpus: Path, model_dir: Path) -> None:
-    folders = (model_dir, tiny_model_dir(tmp_path / "same"), tiny_model_dir(tmp_path / "other", seed=1))
-    weights = [bits_per_byte(folder, corpus, limit=1).protocol["model"]["weights"] for folder in folders]
-    assert weights[0] == weights[1] != weights[2]

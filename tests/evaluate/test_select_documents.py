@@ -11,6 +11,7 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate import select_documents as selection
 from pilekit.evaluate.bits_per_byte import bits_per_byte
+from pilekit.evaluate.results.result_folder import read_result
 from tests.evaluate.documents import manifest_of, write
 
 
@@ -58,15 +59,14 @@ def test_a_limit_ends_reading_when_all_subsets_are_full(tmp_path: Path, model_di
 def test_empty_selections(tmp_path: Path, model_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     shard = write(tmp_path / "a.jsonl", [("ArXiv", "x")])
     (tmp_path / "blank.jsonl").write_text("\n")
-    for subsets, words in (
-        (["Books3"], r"no documents of Books3 in the one shard of .*; `pilekit stats` shows"),
-        ([], "subsets is empty"),
-        (["Bux"], "unknown subset"),
+    for data, subsets, words in (
+        (shard, ["Books3"], r"no documents of Books3 in the 1 shard of .*; `pilekit stats` shows"),
+        (shard, [], "subsets is empty"),
+        (shard, ["Bux"], "unknown subset"),
+        (tmp_path / "blank.jsonl", None, "no documents in the 1 shard of"),
     ):
         with pytest.raises(PilekitError, match=words):
-            bits_per_byte(model_dir, shard, subsets=subsets)
-    with pytest.raises(PilekitError, match="no documents in the one shard of"):
-        bits_per_byte(model_dir, tmp_path / "blank.jsonl")
+            bits_per_byte(model_dir, data, subsets=subsets)
     caplog.clear()
     assert list(bits_per_byte(model_dir, shard, subsets=["Books3", "arxiv"]).subsets) == ["ArXiv"]
     assert "no documents of Books3 in " in caplog.text
@@ -105,8 +105,29 @@ def test_bad_lines_are_skipped_and_counted_on_demand(
     assert "00.jsonl, line 2" in said
 
 
-def test_too_many_labels_are_no_subsets(model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_labels(tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocol lists 30 foreign labels, and there is a limit to labels."""
+    labels = [*(f"label {n}" for n in range(100)), "Github", "ArXiv"]
+    shard = write(tmp_path / "a.jsonl", [(label, "x") for label in labels])
+    result = bits_per_byte(model_dir, shard, subsets=["Github"])
+    assert (len(result.protocol["labels"]), result.overall.documents) == (32, 1)
+    assert set(result.protocol["labels"]) == {*labels[:30], "Github", "ArXiv"}
     monkeypatch.setattr(selection, "MAX_SUBSETS", 3)
-    shard = write(tmp_path / "a.jsonl", [(f"label {n}", "x") for n in range(4)])
     with pytest.raises(PilekitError, match="more than 3 different subset labels"):
         bits_per_byte(model_dir, Corpus(shard, manifest_of()))
+
+
+def test_published_figures_need_the_piles_labels(tmp_path: Path, model_dir: Path) -> None:
+    """Also if only one subset is requested: skipped labels count, on a first reading and from records."""
+    labels = [subset.name for subset in load_manifest().subsets]
+    cases = [(None, [], ""), (None, ["Mine"], "these shards have a label"), (2, [], "only 1 of the Pile's 22 labels")]
+    for number, (limit, more, why) in enumerate(cases):
+        folder = tmp_path / str(number)
+        write(folder / "corpus" / "val" / "0.jsonl", [("ArXiv", "a text"), ("ArXiv", "one more")])
+        write(folder / "corpus" / "val" / "1.jsonl", [(label, "a text") for label in (*labels, *more)])
+        for _ in range(2):
+            result = bits_per_byte(model_dir, folder / "corpus", subsets=["arxiv"], limit=limit, out=folder / "out")
+            assert (result.published is None) == bool(why)
+            assert (result.withheld or "").startswith(why)
+            again = read_result(folder / "out")
+            assert (again.published, again.withheld) == (result.published, result.withheld)

@@ -15,7 +15,6 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.training_copies import count_training_copies
-from pilekit.shards.index.format import index_places
 from tests.evaluate.documents import write
 
 TEXTS = st.sampled_from(["", "a", "b", "a ", "A", "é", "e\u0301", "\x00", "a\nb", "long " * 200])
@@ -62,15 +61,6 @@ def test_a_warning_tells_of_copies(tmp_path: Path, caplog: pytest.LogCaptureFixt
     count_training_copies(records([("a", "x\x1b"), ("b", "x\x1b"), ("b", "ArXiv"), ("c", "ArXiv")]), train)
     [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert line.startswith("3 of 4 evaluation documents occur word for word in the training shards (most in x\\x1b: 2)")
-
-
-def test_indexes_are_built_once(tmp_path: Path) -> None:
-    train = corpus(tmp_path, [("a", "ArXiv")])
-    [index] = [Path(index_places(shard)[0]) for shard in train.shards]
-    assert count_training_copies(records([("a", "ArXiv")]), train).overall == 1
-    made = index.stat().st_mtime_ns
-    assert count_training_copies(records([("a", "ArXiv")]), train).overall == 1
-    assert index.stat().st_mtime_ns == made
 
 
 def test_held_out_shards_and_bad_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

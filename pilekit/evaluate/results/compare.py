@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.intervals import interval, ratios, resampled_sums
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import APPROXIMATE_BELOW, BitsPerByte
+from pilekit.evaluate.results.result import APPROXIMATE_BELOW, BitsPerByte, counted
 
 logger = logging.getLogger(__name__)
 
@@ -159,8 +159,7 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     for caution in cautions:
         logger.warning("not like for like: %s", caution)
     if any(left_out):
-        documents = "1 document" if rows.shape[1] == 1 else f"{rows.shape[1]:,} documents"
-        logger.warning("compared on the %s that all scored; %s", documents, left_out_text(left_out))
+        logger.warning("compared on the %s that all scored; %s", counted(rows.shape[1]), left_out_text(left_out))
     return Comparison(protocols[0]["kind"], models, _differences(records, rows), left_out, cautions)
 
 
@@ -192,44 +191,25 @@ def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     for letter, other in zip(LETTERS[1:], protocols[1:], strict=False):
         both = (protocols[0], other)
-        windows, contexts, dtypes = ([of[name] for of in both] for name in ("max_length", "context_len", "dtype"))
-        tokenizers = [of["tokenizer"]["fingerprint"] for of in both]
+        one_tokenizer = both[0]["tokenizer"]["fingerprint"] == both[1]["tokenizer"]["fingerprint"]
         prefixes = [_prefix(of["prefix"]["id"]) for of in both]
-        samples = [_sample(of.get("mlm_sample")) for of in both]
-        around = [_around(of.get("template"), ids=len(set(tokenizers)) == 1) for of in both]
-        sentences = (
-            (
-                windows,
-                f"A was scored in windows of {windows[0]:,} tokens, {letter} of {windows[1]:,}, and longer ones alone "
-                f"lower a figure; score both with --max-length {min(windows)}",
-            ),
-            (
-                contexts,
-                f"A was scored with --context-len {contexts[0]}, {letter} with {contexts[1]}, and more context alone "
-                "lowers a figure; score both with the same",
-            ),
-            (
-                # Two tokenizers have different ids for the same kind of prefix.
-                prefixes if len(set(tokenizers)) == 1 or NO_PREFIX in prefixes else [],
-                f"A was scored with {prefixes[0]}, {letter} with {prefixes[1]}; score both with the same --prefix",
-            ),
-            (
-                dtypes,
-                f"A was computed in {dtypes[0]}, {letter} in {dtypes[1]}, and rounding alone moves a figure; score "
-                "both with the same --dtype",
-            ),
-            (
-                samples,
-                f"A was scored on {samples[0]}, {letter} on {samples[1]}, and a sample alone moves a figure; score "
-                "both with the same --mlm-sample",
-            ),
-            (
-                around,
-                f"each prediction sees the special tokens of a window, of which A has {around[0]}, {letter} has "
-                f"{around[1]}; score both with tokenizers of one template",
-            ),
+        if not one_tokenizer and NO_PREFIX not in prefixes:
+            prefixes = []  # two tokenizers have different ids for the same kind of prefix
+        least = min(of["max_length"] for of in both)
+        aspects = (
+            ("in windows of at most", [f"{of['max_length']:,} tokens" for of in both], f"--max-length {least}"),
+            ("with", [f"--context-len {of['context_len']}" for of in both], "the same --context-len"),
+            ("with", prefixes, "the same --prefix"),
+            ("in", [of["dtype"] for of in both], "the same --dtype"),
+            ("on", [_sample(of.get("mlm_sample")) for of in both], "the same --mlm-sample"),
+            ("with", [_around(of.get("template"), ids=one_tokenizer) for of in both], "tokenizers of one template"),
         )
-        found += [sentence for values, sentence in sentences if len(set(values)) > 1]
+        found += [
+            f"A was scored {how} {values[0]}, {letter} {how} {values[1]}, which alone moves a figure; score both with "
+            f"{remedy}"
+            for how, values, remedy in aspects
+            if len(set(values)) > 1
+        ]
     return found
 
 
@@ -246,11 +226,9 @@ def _sample(sample: int | None) -> str:
 
 def _around(template: dict[str, Any] | None, *, ids: bool) -> str:
     """The special tokens in each window of a masked model; ids compare only within one tokenizer."""
-    if template is None:
-        return "none"
-    before, behind = template["before"], template["behind"]
+    before, behind = ([], []) if template is None else (template["before"], template["behind"])
     shown = f" (ids {', '.join(map(str, [*before, *behind]))})" if ids else ""
-    return f"{len(before)} before and {len(behind)} behind{shown}"
+    return f"{len(before)} special tokens before and {len(behind)} behind a window{shown}"
 
 
 def left_out_text(left_out: Sequence[int]) -> str:

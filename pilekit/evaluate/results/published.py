@@ -18,6 +18,7 @@ from pilekit.corpus.shard import split_of
 from pilekit.errors import visible
 from pilekit.evaluate.results import paper
 from pilekit.evaluate.results.records import Records
+from pilekit.evaluate.results.result import counted
 
 _WITHOUT_FIVE = "pile-uncopyrighted"
 
@@ -90,8 +91,7 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
     whole = len(_labels(records)) == len(pile.subsets)
     columns = [column if whole else replace(column, overall=None) for column in found.values() if column.subsets]
     overall = [column for column in found.values() if whole and not column.subsets and column.split in split]
-    documents = "1 document" if len(records) == 1 else f"{len(records):,} documents"
-    here = [f"Here: {documents} of {split}", f"windows of {protocol['max_length']:,} tokens"]
+    here = [f"Here: {counted(len(records))} of {split}", f"windows of {protocol['max_length']:,} tokens"]
     here.append("the paper's constants" if protocol["paper"] else "bytes counted")
     if protocol["prefix"]["id"] is None:
         here.append("first tokens not predicted")
@@ -123,8 +123,7 @@ def warnings_on(records: Records, protocol: dict[str, Any], manifest: Manifest) 
     """Warnings for the reader: nothing scored, subsets of the Pile left out, constants that do not fit."""
     found = []
     if not records.bytes.any():
-        documents = "1 document" if len(records) == 1 else f"{len(records):,} documents"
-        found.append(f"no byte was scored, so there is no figure: no text in {documents}")
+        found.append(f"no byte was scored, so there is no figure: no text in {counted(len(records))}")
     elif not records.tokens.any():
         why = "" if protocol["prefix"]["id"] is not None else ": the first of a document is not, without a prefix"
         found.append(f"no token was predicted, so there is no figure{why}")

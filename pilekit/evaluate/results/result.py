@@ -25,6 +25,11 @@ APPROXIMATE_BELOW = 100
 """An interval of fewer documents may be too narrow: lengths have heavy tails (docs/bpb.md has measured coverage)."""
 
 
+def counted(number: int, noun: str = "document", plural: str | None = None) -> str:
+    """A number of things in words: "1 document", "1,204 documents"."""
+    return f"1 {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """Sums over some documents, and the figures computed from them.

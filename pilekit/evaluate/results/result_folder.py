@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,33 +172,27 @@ def read_result(folder: str | Path) -> BitsPerByte:
     PilekitError if there is no result.json, or if it and its records do not belong together.
     """
     path = Path(folder) / RESULT_FILE
-    shown = visible(str(path))
     try:
         stored = json.loads(path.read_bytes())
-        protocol = stored["protocol"]
+        protocol, key = stored["protocol"], record_key(stored["protocol"])
         copies = msgspec.convert(stored["training_copies"], TrainingCopies | None)
-        is_whole = record_key(protocol) == protocol["records"]
+        records_of = records_folder(folder, key)
+        manifest = msgspec.convert(read_header(records_of, KIND).inputs["manifest"], Manifest)
+        records = read_records(records_of, [shard["name"] for shard in protocol["data"]], manifest)
+        result = replace(tabulate(records, protocol, manifest), training_copies=copies)
+        figures = json.loads(result_text(result))
+        is_same = all(figures[name] == stored[name] for name in ("overall", "weighted", "subsets"))  # sums are exact
+        if not is_same or protocol["records"] != key:
+            raise ValueError("other figures")
     except FileNotFoundError:
         raise PilekitError(
             f"{visible(str(folder))}: has no {RESULT_FILE}; score a model with --out, to its end, and give that folder"
         ) from None
     except OSError as error:
-        raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
+        raise PilekitError(f"{visible(str(path))}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PilekitError(
-            f"{shown}: is no result with records; score the model again with `pilekit bpb --out`"
+            f"{visible(str(path))}: does not match its records in {RECORDS}/; score the model again with the same "
+            "command, which adds what is missing and writes it again"
         ) from error
-    if is_whole:
-        records_of = records_folder(folder, protocol["records"])
-        header = read_header(records_of, KIND)
-        with suppress(KeyError, TypeError, msgspec.ValidationError):
-            manifest = msgspec.convert(header.inputs["manifest"], Manifest)
-            records = read_records(records_of, [shard["name"] for shard in protocol["data"]], manifest)
-            result = replace(tabulate(records, protocol, manifest), training_copies=copies)
-            figures = json.loads(result_text(result))
-            if all(figures[name] == stored[name] for name in ("overall", "weighted", "subsets")):  # sums are exact
-                return result
-    raise PilekitError(
-        f"{shown}: does not match its records in {RECORDS}/; score the model again with the same command, which adds "
-        "what is missing and writes it again"
-    )
+    return result

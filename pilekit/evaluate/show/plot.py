@@ -16,15 +16,12 @@ import numpy as np
 
 from pilekit.errors import visible
 from pilekit.evaluate.results.compare import LETTERS, Comparison, Difference
-from pilekit.evaluate.results.published import Published, PublishedColumn
+from pilekit.evaluate.results.published import PublishedColumn
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, save_figure
 
-FEW = "#a9c1d3"
-"""Legend of bars with few documents, whose interval is approximate."""
-UNCLEAR = "#7f7f7f"
-PALE = 0.5
-"""The share of the colour if the interval is approximate; the rest is white."""
+PALE = 0.45
+"""The opacity of bars and points with few documents, whose interval is approximate."""
 SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 MARKS = "osD^"
 """A row has room for the marks of this many published models."""
@@ -37,38 +34,31 @@ def write_figure(result: BitsPerByte | Comparison, path: str | Path) -> None:
 
 def draw_result(result: BitsPerByte) -> Any:
     """The matplotlib `Figure`: 10 inches wide and as high as the subsets need."""
-    from matplotlib.patches import Patch
-
     figures = {name: score.bpb for name, score in result.subsets.items() if score.bpb is not None}
     shown = sorted(figures, key=lambda name: -figures[name])[:MOST_ROWS]
-    scores = [result.subsets[name] for name in shown]
     kind = "pseudo-bits per byte" if result.is_masked else "bits per byte"
     title = f"{_model(result.protocol['model']['path'])}: {kind}, {result.overall.documents:,} documents"
     figure, axes = _axes(shown, title, len(figures))
-    values = [figures[name] for name in shown]
-    axes.barh(range(len(shown)), values, 0.62, color=[FEW if of.is_approximate else OBSERVED for of in scores])
-    for row, (value, of) in enumerate(zip(values, scores, strict=True)):
+    for row, name in enumerate(shown):
+        value, score = figures[name], result.subsets[name]
+        axes.barh(row, value, 0.62, color=OBSERVED, alpha=PALE if score.is_approximate else 1)
         axes.text(1.01, row, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
-        if of.interval is not None:
-            _error(axes, value, row, of.interval, INK)
-    handles: list[Any] = []
+        _interval(axes, row, score.interval, INK)
     if result.overall.bpb is not None:
         label = f"overall, pooled {result.overall.bpb:.4f}"
-        handles.append(axes.axvline(result.overall.bpb, color=INK, linewidth=1.3, linestyle="--", label=label))
+        axes.axvline(result.overall.bpb, color=INK, linewidth=1.3, linestyle="--", label=label)
         if result.overall.interval is not None:
             axes.axvspan(*result.overall.interval, color=INK, alpha=0.12, linewidth=0)
     if result.weighted is not None:
         label = f"overall, weighted {result.weighted.bpb:.4f}"
-        handles.append(axes.axvline(result.weighted.bpb, color=INK, linewidth=1.3, linestyle=":", label=label))
-    if any(of.is_approximate for of in scores):
-        handles.append(Patch(color=FEW, label="under 100 documents"))
-    marks = [] if result.published is None else _published(axes, shown, result.published)
-    handles += marks
+        axes.axvline(result.weighted.bpb, color=INK, linewidth=1.3, linestyle=":", label=label)
+    note = "pale: under 100 documents"
+    if result.published is not None:
+        _mark(axes, shown, result.published.columns)
+        note += "; marks: published, and by another protocol; the table says what differs"
     axes.set_xlim(left=0)
-    note = "\nmarks: published, and by another protocol; the table says what differs" if marks else ""
-    axes.set_xlabel(f"{kind}, with 95 % intervals{note}")
-    if handles:
-        _legend(figure, handles, 4)
+    axes.set_xlabel(f"{kind}, with 95 % intervals\n{note}")
+    _legend(figure, axes, 4)
     return figure
 
 
@@ -82,81 +72,44 @@ def draw_comparison(comparison: Comparison) -> Any:
     figure, axes = _axes([*shown, "Overall"], title, len(differing), row_height=0.22 + 0.08 * len(letters))
     axes.axvline(0, color=INK, linewidth=1.2)
     axes.axhline(len(shown) - 0.5, color=FAINT, linewidth=1)
-    offsets = np.linspace(-0.27, 0.27, len(letters)) if len(letters) > 1 else np.zeros(1)
-    handles = [axes.plot([], [], " ", label=f"A: {_model(comparison.models[0])}")[0]]
-    for number, (letter, against, offset) in enumerate(zip(letters, comparison.against, offsets, strict=True)):
-        colour = SERIES[number % len(SERIES)]
-        _points(axes, [*(against.subsets[name] for name in shown), against.overall], offset, colour)
-        label = f"{letter}: {_model(comparison.models[number + 1])}"
-        handles.append(axes.plot([], [], "o", color=colour, label=label)[0])
-    drawn = [one for of in comparison.against for one in (of.overall, *(of.subsets[name] for name in shown))]
-    handles += _looks(axes, [one for one in drawn if one.difference is not None])
+    axes.plot([], [], " ", label=f"A: {_model(comparison.models[0])}")
+    offsets = np.linspace(-0.27, 0.27, len(letters)) if len(letters) > 1 else [0.0]
+    for place, (letter, against, offset) in enumerate(zip(letters, comparison.against, offsets, strict=True)):
+        colour = SERIES[place % len(SERIES)]
+        axes.plot([], [], "o", color=colour, label=f"{letter}: {_model(comparison.models[place + 1])}")
+        for row, one in enumerate([*(against.subsets[name] for name in shown), against.overall]):
+            _point(axes, one, row + offset, colour)
     kind = "pseudo-bits" if comparison.kind == "masked" else "bits"
     better = letters if len(letters) == 1 else "the other"
-    axes.set_xlabel(f"← {better} is better      difference to A in {kind} per byte, 95 % intervals      A is better →")
-    _legend(figure, handles, 3 if len(handles) == 3 else 2)
+    axes.set_xlabel(
+        f"← {better} is better      difference to A in {kind} per byte, 95 % intervals      A is better →\n"
+        "hollow: the interval holds 0; cross: one document, no interval; pale: under 100 documents"
+    )
+    _legend(figure, axes, 2)
     return figure
 
 
-def _points(axes: Any, differences: Sequence[Difference], offset: float, colour: str) -> None:
-    """Draw a point on each row that has a difference."""
-    for row, one in enumerate(differences):
-        if one.difference is not None:
-            look = _look(one, colour)
-            if one.interval is not None:
-                _error(axes, one.difference, row + offset, one.interval, look["color"])
-            axes.plot([one.difference], [row + offset], **look)
+def _point(axes: Any, one: Difference, y: float, colour: str) -> None:
+    """Draw the marker and the interval of a difference, if there is one."""
+    if one.difference is None:
+        return
+    alpha = PALE if one.is_approximate else 1
+    look: dict[str, Any] = {"marker": "x"} if one.interval is None else {"marker": "o"}
+    if one.interval is not None and not one.sign:
+        look["markerfacecolor"] = "white"
+    axes.plot([one.difference], [y], linestyle="none", markersize=6, color=colour, alpha=alpha, **look)
+    _interval(axes, y, one.interval, colour, alpha)
 
 
-def _look(one: Difference, colour: str) -> dict[str, Any]:
-    """The marker of a difference, by its interval: without 0, with 0, approximate or missing."""
-    shade: Any = colour if one.sign else UNCLEAR
-    if one.interval is None:
-        return {"marker": "x", "markersize": 6, "linestyle": "none", "color": shade}
-    shade = _pale(shade) if one.is_approximate else shade
-    face = shade if one.sign else "white"
-    return {"marker": "o", "markersize": 6, "linestyle": "none", "color": shade, "markerfacecolor": face}
-
-
-def _looks(axes: Any, drawn: Sequence[Difference]) -> list[Any]:
-    """The legend of all markers except the plain one."""
-    looks: list[tuple[str, dict[str, Any]]] = []
-    if any(one.interval is not None and not one.sign for one in drawn):
-        looks.append(("interval holds 0", {"marker": "o", "color": UNCLEAR, "markerfacecolor": "white"}))
-    if any(one.interval is None for one in drawn):
-        looks.append(("no interval: one document", {"marker": "x", "color": UNCLEAR}))
-    if any(one.interval is not None and one.is_approximate for one in drawn):
-        looks.append(("pale: under 100 documents", {"marker": "o", "color": _pale(SERIES[0])}))
-    return [axes.plot([], [], linestyle="none", label=label, **look)[0] for label, look in looks]
-
-
-def _pale(colour: str) -> tuple[float, ...]:
-    from matplotlib.colors import to_rgb
-
-    return tuple(1 - PALE * (1 - part) for part in to_rgb(colour))
-
-
-def _published(axes: Any, shown: Sequence[str], published: Published) -> list[Any]:
-    """Draw marks on the rows for the published figures of each model; returns their legend."""
-    handles = []
-    for column, mark in zip(_evenly_chosen(published.columns), MARKS, strict=False):
+def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedColumn]) -> None:
+    """Mark the published figures of some models, from the highest figures to the lowest in even steps."""
+    ordered = sorted(columns, key=lambda column: -sum(column.subsets.values()))
+    steps = np.linspace(0, len(ordered) - 1, min(len(ordered), len(MARKS))).round().astype(int)
+    for mark, column in zip(MARKS, [ordered[step] for step in steps], strict=False):
         places = [(column.subsets[name], row) for row, name in enumerate(shown) if name in column.subsets]
-        if not places:
-            continue
-        x, y = zip(*places, strict=True)
         label = visible(column.model if column.overall is None else f"{column.model} ({column.overall:.4f})")
         look = {"color": PAPER, "markeredgecolor": INK, "markeredgewidth": 0.6, "label": label}
-        handles += axes.plot(x, y, mark, markersize=5.5, **look)
-    return handles
-
-
-def _evenly_chosen(columns: Sequence[PublishedColumn]) -> list[PublishedColumn]:
-    """At most as many models as there are marks: from the highest overall figure to the lowest, in even steps."""
-    if len(columns) <= len(MARKS):
-        return list(columns)
-    known = [one for one in columns if one.overall is not None] or columns  # no model has one if subsets are missing
-    whole = sorted(known, key=lambda one: -(one.overall or sum(one.subsets.values())))
-    return [whole[place] for place in np.unique(np.linspace(0, len(whole) - 1, len(MARKS)).round().astype(int))]
+        axes.plot([x for x, _ in places], [row for _, row in places], mark, markersize=5.5, **look)
 
 
 def _axes(rows: Sequence[str], title: str, subsets: int, row_height: float = 0.3) -> tuple[Any, Any]:
@@ -177,17 +130,17 @@ def _axes(rows: Sequence[str], title: str, subsets: int, row_height: float = 0.3
     return figure, axes
 
 
-def _legend(figure: Any, handles: list[Any], columns: int) -> None:
+def _legend(figure: Any, axes: Any, columns: int) -> None:
+    handles, _ = axes.get_legend_handles_labels()
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a path may hold anything
 
 
-def _error(axes: Any, x: float, y: float, interval: tuple[float, float], color: Any) -> None:
-    """A horizontal interval at a point."""
-    # A percentile interval may exclude its own figure, and an arm cannot have a negative length.
-    arms = [[max(x - interval[0], 0)], [max(interval[1] - x, 0)]]
-    axes.errorbar([x], [y], xerr=arms, fmt="none", ecolor=color, elinewidth=1.3, capsize=2.5)
+def _interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str, alpha: float = 1.0) -> None:
+    """Draw the interval, if there is one."""
+    if interval is not None:
+        axes.plot(interval, [y, y], "|-", color=colour, alpha=alpha, linewidth=1.3, markersize=5)
 
 
 def _model(path: str | None) -> str:

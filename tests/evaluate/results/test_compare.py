@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
-from pilekit.evaluate.results.compare import Comparison, Difference, compare
+from pilekit.evaluate.results.compare import Difference, compare
 from pilekit.evaluate.results.intervals import REPLICATES, interval, ratios, resampled_sums
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, Score
+from tests.evaluate.documents import protocol_of
 
 LN2 = math.log(2)
 SHARDS = ("a.jsonl", "b.jsonl")
@@ -44,24 +45,10 @@ class Text(NamedTuple):
         return [0, 1, 40, 3000][(self.number * 3 + self.text) % 4]
 
 
-def protocol(**changes: Any) -> dict[str, Any]:
-    return {
-        "kind": "causal",
-        "model": {"path": None},
-        "tokenizer": {"fingerprint": "sha256:1"},
-        "max_length": 2048,
-        "context_len": 1,
-        "windows": "disjoint",
-        "dtype": "float32",
-        "prefix": {"given": "auto", "id": 0, "token": "<|endoftext|>"},
-        **changes,
-    }
-
-
 def result(scored: Sequence[tuple[Text, float]], shards: Sequence[str] = SHARDS, **changes: Any) -> BitsPerByte:
     documents = [ScoredDocument(one.shard, one.number, one.text, one.label, one.bytes, 1, nll) for one, nll in scored]
     records = Records.of(documents, shards, load_manifest())
-    return BitsPerByte(Score(), {}, protocol(**changes), records=records)
+    return BitsPerByte(Score(), {}, protocol_of(**changes), records=records)
 
 
 NATS = st.floats(0, 5000, allow_nan=False)
@@ -153,7 +140,7 @@ def simulated(rng: np.random.Generator, documents: int, gain: float) -> tuple[Bi
             for number, (size, one) in enumerate(zip(sizes, nll, strict=True))
         ]
         records = Records.of(scored, ["a.jsonl"], load_manifest())
-        made.append(BitsPerByte(Score(), {}, protocol(), records=records))
+        made.append(BitsPerByte(Score(), {}, protocol_of(), records=records))
     return made[0], made[1]
 
 
@@ -202,39 +189,29 @@ def texts(*numbers: int) -> list[Text]:
     return [Text("a.jsonl", number, 7) for number in numbers]
 
 
-def three() -> Comparison:
-    return compare(
-        [
-            result([(one, 10.0) for one in texts(0, 1, 2, 3)], model={"path": "runs/a"}),
-            result([(one, 9.0) for one in texts(0, 1, 2)], model={"path": "runs/b"}),
-            result([(one, 11.0) for one in texts(0, 1, 2, 4)]),
-        ]
-    )
-
-
-def test_json_of_two_models() -> None:
-    two = compare([result([(one, 10.0 - i) for one in texts(0, 1, 2, 3)]) for i in range(2)])
-    json = two.to_dict()
-    assert set(json) == {"subsets", "overall"}
-    assert set(json["subsets"]) == {"ArXiv", "Github", "New"}
-    for one in (json["overall"], *json["subsets"].values()):
-        assert {"difference", "interval", "bpb", "documents", "bytes", "approximate"} <= set(one)
-    overall = two.against[0].overall
-    assert overall.interval is not None
-    assert json["overall"]["interval"] == list(overall.interval)
-    assert json["overall"]["difference"] == overall.difference
-    assert json["overall"]["models"] == ["A", "B"]
-    assert json["overall"]["left_out"] == [0, 0]
-
-
-def test_json_of_three_models(caplog: pytest.LogCaptureFixture) -> None:
-    json = three().to_dict()
+def test_json_and_names_of_models(caplog: pytest.LogCaptureFixture) -> None:
+    of = [
+        result([(one, 10.0) for one in texts(0, 1, 2, 3)], model={"path": "runs/a"}),
+        result([(one, 9.0) for one in texts(0, 1, 2)], model={"path": "runs/a"}),
+        result([(one, 11.0) for one in texts(0, 1, 2, 4)], model={"path": None}),
+    ]
+    three = compare(of, ["scores/1024", None, Path("scores/c")]).to_dict()
     assert caplog.messages == ["compared on the 3 documents that all scored; left out: 1 of A, 1 of C"]
-    assert set(json) == {"comparisons"}
-    assert [one["overall"]["models"] for one in json["comparisons"]] == [["runs/a", "runs/b"], ["runs/a", "C"]]
-    assert [one["overall"]["left_out"] for one in json["comparisons"]] == [[1, 0], [1, 1]]
-    assert [math.copysign(1, one["overall"]["difference"]) for one in json["comparisons"]] == [-1, 1]
-    assert {one["overall"]["documents"] for one in json["comparisons"]} == {3}
+    assert set(three) == {"comparisons"}
+    overall = [one["overall"] for one in three["comparisons"]]
+    models = ["runs/a (scores/1024)", "runs/a", "C (scores/c)"]
+    assert [one["models"] for one in overall] == [models[:2], [models[0], models[2]]]
+    assert [(one["left_out"], one["documents"]) for one in overall] == [([1, 0], 3), ([1, 1], 3)]
+    assert [math.copysign(1, one["difference"]) for one in overall] == [-1, 1]
+    two = compare(of[:2])
+    told, expected = two.to_dict(), two.against[0].overall
+    assert list(told) == ["subsets", "overall"]
+    assert set(told["subsets"]) == set(LABELS)
+    names = ["difference", "interval", "bpb", "documents", "bytes", "approximate"]
+    assert [list(one)[:6] for one in (told["overall"], *told["subsets"].values())] == [names] * 4
+    assert expected.interval is not None
+    assert told["overall"]["interval"] == list(expected.interval)
+    assert told["overall"]["difference"] == expected.difference
 
 
 MASKED: dict[str, Any] = {
@@ -248,23 +225,16 @@ OTHER = {"fingerprint": "sha256:2"}
 
 def test_protocols_that_move_figures_are_named(caplog: pytest.LogCaptureFixture) -> None:
     scored = [(one, 10.0) for one in texts(0, 1, 2)]
+    no_template = {"template": {"before": [], "behind": [], "mask": 4}, "tokenizer": OTHER}
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-        ({}, {"max_length": 1024}, "windows of 2,048 tokens, B of 1,024, .* --max-length 1024"),
-        ({}, {"context_len": 64}, "--context-len 1, B with 64"),
-        ({}, {"prefix": {"given": "none", "id": None}}, "prefix token 0, B with no prefix"),
-        ({}, {"prefix": {"given": "5", "id": 5}}, "prefix token 0, B with the prefix token 5"),
-        ({}, {"dtype": "bfloat16"}, "computed in float32, B in bfloat16, .* the same --dtype"),
+        ({}, {"max_length": 1024}, "most 2,048 tokens, B in .* most 1,024 .* --max-length 1024$"),
+        ({}, {"context_len": 64}, "with --context-len 1, B with --context-len 64"),
+        ({}, {"prefix": {"given": "none", "id": None}}, "the prefix token 0, B with no prefix"),
+        ({}, {"prefix": {"given": "5", "id": 5}}, "the prefix token 0, B with the prefix token 5"),
+        ({}, {"dtype": "bfloat16"}, "in float32, B in bfloat16, .* the same --dtype"),
         (MASKED, {"mlm_sample": 1000}, "on each token, B on 1,000 tokens of a window, .* the same --mlm-sample"),
-        (
-            MASKED,
-            {"template": {"before": [], "behind": [], "mask": 4}, "tokenizer": OTHER},
-            "A has 1 before and 1 behind, B has 0 before and 0 behind",
-        ),
-        (
-            MASKED,
-            {"template": {"before": [1], "behind": [2], "mask": 4}},
-            r"A has .* \(ids 0, 2\), B has .* \(ids 1, 2\)",
-        ),
+        (MASKED, no_template, "with 1 special tokens before and 1 behind a window, B with 0 .* and 0 behind"),
+        (MASKED, {"template": {"before": [1], "behind": [2], "mask": 4}}, r"\(ids 0, 2\), B with .* \(ids 1, 2\)"),
     ]
     for kind, changes, told in cases:
         caplog.clear()
@@ -282,25 +252,17 @@ def test_protocols_that_move_figures_are_named(caplog: pytest.LogCaptureFixture)
     assert caplog.messages == []
 
 
-def test_folders_are_named_beside_the_models() -> None:
-    scored = [(one, 10.0) for one in texts(0, 1, 2)]
-    of = [result(scored, model={"path": "runs/a"}), result(scored, model={"path": "runs/a"}), result(scored)]
-    found = compare(of, ["scores/1024", None, Path("scores/c")])
-    assert found.models == ("runs/a (scores/1024)", "runs/a", "C (scores/c)")
-    two = compare(of[:2], ["scores/1024", "scores/2048"]).to_dict()
-    assert two["overall"]["models"] == ["runs/a (scores/1024)", "runs/a (scores/2048)"]
-
-
 def test_results_that_cannot_be_compared() -> None:
     scored = [(one, 10.0) for one in texts(0, 1, 2)]
-    with pytest.raises(PilekitError, match="B is a causal model and A a masked one"):
-        compare([result(scored, **MASKED), result(scored)])
-    with pytest.raises(PilekitError, match="1 results cannot be compared; give 2 to 26"):
-        compare([result(scored)])
-    with pytest.raises(PilekitError, match="without records"):
-        compare([result(scored), BitsPerByte(Score(), {}, protocol())])
-    with pytest.raises(PilekitError, match=r"\(A: a\.jsonl, b\.jsonl; B: c\.jsonl\); score all on the same shards"):
-        compare([result(scored), result([(Text("c.jsonl", 0, 9), 1.0)], ["c.jsonl"])])
+    elsewhere = result([(Text("c.jsonl", 0, 9), 1.0)], ["c.jsonl"])
+    for results, words in (
+        ([result(scored, **MASKED), result(scored)], "B is a causal model and A a masked one"),
+        ([result(scored)], "1 results cannot be compared; give 2 to 26"),
+        ([result(scored), BitsPerByte(Score(), {}, protocol_of())], "without records"),
+        ([result(scored), elsewhere], r"\(A: a\.jsonl, b\.jsonl; B: c\.jsonl\); score all on the same shards"),
+    ):
+        with pytest.raises(PilekitError, match=words):
+            compare(results)
 
 
 def test_reading_results_and_comparing_them_loads_no_torch() -> None:

@@ -7,10 +7,11 @@ import math
 import pytest
 
 from pilekit.corpus import PublishedTable, load_manifest
-from pilekit.evaluate.results.paper import bytes_of_all_tokens, bytes_of_tokens
+from pilekit.evaluate.results.paper import bytes_of_tokens
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.tabulate import tabulate
+from tests.evaluate.documents import protocol_of
 
 PILE = load_manifest()
 TABLES: dict[str, PublishedTable] = {table.title: table for table in PILE.tables}
@@ -26,7 +27,7 @@ def constant(subset: str) -> float:
 
 
 def test_table_7_times_log2_of_table_8_is_table_2() -> None:
-    """In all 176 cells."""
+    """In all 176 cells; and the overall figures are the whole Pile's constant times log2 of theirs."""
     cells = {
         (name, model): constant(name) * math.log2(PERPLEXITY.subsets[name][model]) - BPB.subsets[name][model]
         for name in BPB.subsets
@@ -34,31 +35,14 @@ def test_table_7_times_log2_of_table_8_is_table_2() -> None:
     }
     assert len(cells) == 22 * 8
     assert max(map(abs, cells.values())) <= 0.0003
-
-
-def test_the_papers_overall_figures_are_its_constant_times_log2_of_the_overall_perplexity() -> None:
     whole = PILE.totals.tokens_per_byte
     assert whole is not None
     for model in MODELS:
         assert whole * math.log2(PERPLEXITY.overall[model]) == pytest.approx(BPB.overall[model], abs=1e-4)
 
 
-def test_how_near_the_mixture_comes_to_the_papers_overall_figures() -> None:
-    """As the page and paper.py say: near for GPT-2, not for GPT-3; and no published weights do better."""
-    for model in MODELS:
-        mean = math.fsum(
-            (subset.weight_percent or 0) * BPB.subsets[subset.name][model] for subset in PILE.subsets
-        ) / math.fsum(subset.weight_percent or 0 for subset in PILE.subsets)
-        off = mean - BPB.overall[model]
-        if BPB.models[model].startswith("GPT-2"):
-            assert abs(off) < 0.004
-        else:
-            assert -0.026 < off < -0.021
-
-
 def in_paper(documents: list[ScoredDocument]) -> BitsPerByte:
-    protocol = {"kind": "causal", "paper": True, "labels": [], "prefix": {"id": 0}}
-    return tabulate(Records.of(documents, ["test.jsonl"], PILE), {**protocol, "context_len": 1, "limit": None}, PILE)
+    return tabulate(Records.of(documents, ["test.jsonl"], PILE), protocol_of(paper=True), PILE)
 
 
 def documents_like_the_paper(model: int) -> list[ScoredDocument]:
@@ -83,13 +67,7 @@ def test_without_all_subsets_the_whole_piles_constant_does_not_hold() -> None:
     assert result.overall.bpb is None
     assert result.weighted is not None
     assert result.weighted.missing == (PILE.subsets[0].name,)
-
-
-def test_a_label_without_a_constant_has_no_figure() -> None:
-    assert bytes_of_tokens(100, "ArXiv", PILE) == pytest.approx(100 / 0.3532)
     assert bytes_of_tokens(100, "Mine", PILE) == 0.0
-    assert bytes_of_all_tokens(100, [subset.name for subset in PILE.subsets], PILE) == pytest.approx(100 / 0.29335)
-    assert bytes_of_all_tokens(100, ["ArXiv"], PILE) == 0.0
 
 
 def test_intervals_are_of_tokens() -> None:

@@ -12,14 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.records import Records, ScoredDocument
+from tests.evaluate.documents import manifest_of
 
 SHARDS = ("b.jsonl", "empty.jsonl", "a/0.jsonl")
-MANIFEST = msgspec.toml.decode(
-    "\n".join(['name = "m"', *(f'[[subsets]]\nname = "{name}"' for name in ("X", "Y", "Z"))]), type=Manifest
-)
+MANIFEST = manifest_of("X", "Y", "Z")
 COLUMNS = ("shard", "number", "text", "subset", "bytes", "tokens", "nll")
 
 
