@@ -12,7 +12,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _COUNT = click.IntRange(min=1)
 _ALL_COLUMNS = 400
 """The width of a result's table without a terminal and without COLUMNS, as in a pipe."""
+_OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot")
+"""The parameters that a comparison of finished results takes."""
 
 
 @click.command()
@@ -114,6 +116,9 @@ def command(
       pilekit bpb --compare step-50/model step-200/model val.jsonl.zst
       torchrun --nproc-per-node 2 -m pilekit bpb pythia-14m val.jsonl.zst --out scores/14m
     """
+    from pilekit.artifacts.atomic_write import check_target
+    from pilekit.stats.plot import figure_format
+
     if _rank():  # rank 0 alone prints and warns
         logging.getLogger("pilekit").setLevel(logging.ERROR)
         warnings.simplefilter("ignore")
@@ -123,8 +128,17 @@ def command(
         models, paths = _models(model_dir, paths) if comparing else ([model_dir], paths)
         to_score = [model for model in models if not (comparing and _is_result(model))]
         if not to_score:
-            _refuse_scoring_options(context, paths)
-        _check_targets(to_score, out, plot)
+            given = [
+                name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            ]
+            useless = [f"--{name.replace('_', '-')}" for name in given if name not in _OF_RESULTS]
+            if useless := useless + [visible(path, 60) for path in paths]:
+                raise click.UsageError(
+                    f"all results are scored, so {', '.join(useless)} changes nothing; leave it out."
+                )
+        if plot is not None:
+            figure_format(plot)
+            check_target(plot, follow_links=True)
         corpus = open_corpus(paths, manifest).only_held_out() if to_score else None
         rules["subsets"] = None if corpus is None else exact_subsets(subsets, corpus)
         if train is not None:
@@ -182,24 +196,22 @@ def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out:
     """Print a result or a comparison, and draw it if asked."""
     from rich.console import Console
 
-    from pilekit.evaluate.results.result import BitsPerByte, result_text
+    from pilekit.evaluate.results.result import BitsPerByte
     from pilekit.evaluate.show.comparison_table import comparison_table
     from pilekit.evaluate.show.plot import write_figure
     from pilekit.evaluate.show.table import result_table
 
-    is_result = isinstance(found, BitsPerByte)
-    if as_json and isinstance(found, BitsPerByte):
-        click.echo(result_text(found), nl=False)
-    elif as_json:
+    if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
-        width = shutil.get_terminal_size((_ALL_COLUMNS, 24) if is_result else (80, 24)).columns
+        is_result = isinstance(found, BitsPerByte)
+        width = shutil.get_terminal_size((_ALL_COLUMNS if is_result else 80, 24)).columns
         table = result_table(found, width) if isinstance(found, BitsPerByte) else comparison_table(found, width)
         console = Console(file=sys.stdout, width=width, highlight=False)
         with console.capture() as captured:
             console.print(table)
         click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
-    _say_written(out if is_result else None)
+    _say_written(out)
     if plot is not None:
         write_figure(found, plot)
         click.echo(f"drawn: {visible(plot)}", err=True)
@@ -217,11 +229,9 @@ def _models(first: str, others: Sequence[str]) -> tuple[list[str], tuple[str, ..
     while models < len(given) and (_is_result(given[models]) or (Path(given[models]) / "config.json").exists()):
         models += 1
     if models < 2:
-        folders = "two or more folders, before any PATH: of results (with a result.json, from --out) or of models"
-        if models == len(given):
-            raise click.UsageError(f"--compare takes {folders} (with a config.json); there is only one.")
         raise PilekitError(
-            f"{visible(given[models])}: is neither a result nor a model; --compare takes {folders} (with a config.json)"
+            f"{visible(given[min(models, len(given) - 1)])}: --compare takes two or more folders, before any PATH: of "
+            "results (with a result.json, from --out) or of models (with a config.json)"
         )
     return given[:models], tuple(given[models:])
 
@@ -230,56 +240,9 @@ def _is_result(path: str) -> bool:
     return any((Path(path) / name).exists() for name in ("result.json", "records"))
 
 
-def _refuse_scoring_options(context: click.Context, paths: Sequence[str]) -> None:
-    """Refuse scoring options if nothing is left to score."""
-    shown = ("as_json", "plot", "comparing", "model_dir", "paths")
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in shown
-        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-    ]
-    if given := given + [visible(path, 60) for path in paths]:
-        raise click.UsageError(
-            f"all that is compared has been scored, so nothing can be done with {', '.join(given)}; leave it out, or "
-            "give folders of models instead of results."
-        )
-
-
-def _check_targets(models: Sequence[str], out: Path | None, plot: str | None) -> None:
-    """Check at once, not after hours, that results can be written."""
-    from pilekit.artifacts.atomic_write import check_target
-    from pilekit.evaluate.results.result_folder import check_out
-    from pilekit.stats.plot import figure_format
-
-    if plot is not None:
-        figure_format(plot)
-        check_target(plot, follow_links=True)
-        _check_folder(Path(plot).parent)
-    if out is not None and models:
-        check_target(out / "result.json")
-        _check_folder(out)
-        check_out(out)
-
-
-def _check_folder(folder: Path) -> None:
-    """PilekitError unless files can be made in the folder, or in the nearest existing folder above it."""
-    there = Path(os.path.abspath(folder))  # noqa: PTH100 (links stay as they are)
-    while not os.path.lexists(there):
-        there = there.parent
-    if not there.is_dir():
-        raise PilekitError(f"{visible(str(there))}: is a file, where a folder is needed; name another place")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PilekitError(f"{visible(str(there))}: nothing can be written there; name another place")
-
-
-@contextmanager
-def _progress(what: str, total: int | None) -> Iterator[Advance]:
-    if _rank():
-        yield lambda amount: None
-        return
-    with byte_progress(what, total) as advance:
-        yield advance
+def _progress(what: str, total: int | None) -> AbstractContextManager[Advance]:
+    """The progress line, which rank 0 alone shows."""
+    return nullcontext(lambda amount: None) if _rank() else byte_progress(what, total)
 
 
 @contextmanager

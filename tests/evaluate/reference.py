@@ -1,4 +1,4 @@
-"""Bits per byte in its plainest form: one window at a time, all logits, float64."""
+"""Bits per byte and pseudo-log-likelihoods in their plainest form: one row at a time, all logits, float64."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import torch
+
+from pilekit.evaluate.masked.pseudo_nll import Template
 
 
 def reference_windows(tokens: int, max_length: int, context_len: int) -> list[tuple[range, range]]:
@@ -35,3 +37,26 @@ def reference_nll(model: Any, ids: list[int], prefix: int | None, max_length: in
 
 def reference_bpb(nll: float, texts: list[str]) -> float:
     return nll / math.log(2) / sum(len(text.encode()) for text in texts)
+
+
+@torch.no_grad()
+def reference_losses(model: Any, ids: list[int], template: Template, max_length: int) -> list[list[float]]:
+    """Per window, each token's negative pseudo-log-likelihood in nats: one masked at a time, `model` in float64."""
+    room = max_length - len(template.before) - len(template.behind)
+    found = []
+    while ids:
+        window, ids = ids[:room], ids[room:]
+        losses = []
+        for place, token in enumerate(window):
+            masked = [*template.before, *window[:place], template.mask, *window[place + 1 :], *template.behind]
+            row = torch.tensor([masked])
+            logits = model(input_ids=row, attention_mask=torch.ones_like(row)).logits[0, len(template.before) + place]
+            assert logits.dtype == torch.float64
+            losses.append(float(torch.logsumexp(logits, 0) - logits[token]))
+        found.append(losses)
+    return found
+
+
+def reference_pseudo_nll(model: Any, ids: list[int], template: Template, max_length: int) -> float:
+    """The negative pseudo-log-likelihood of a document in nats."""
+    return sum(sum(losses) for losses in reference_losses(model, ids, template, max_length))

@@ -55,7 +55,7 @@ MASKED = Kind("masked language model", AutoModelForMaskedLM, MODEL_FOR_MASKED_LM
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 """The names of the number of positions in config.json files."""
 
-_STORED = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
+_STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 _IGNORED = ("auto_map", "transformers_weights", "num_labels", "id2label", "label2id")
 """Fields of config.json that would choose code or weight files, and a classifier's labels, which may be of any size."""
@@ -83,23 +83,17 @@ def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -
             )
     except Exception as error:  # transformers may raise any class of error
         raise PilekitError(f"{shown}: cannot be loaded as a {kind.name}: {_reason(error)}") from error
-    for name, stored, expected in sorted(found["mismatched_keys"]):
-        raise PilekitError(
-            f"{shown}: the weights do not fit config.json: {visible(str(name), 100)} is stored as {list(stored)}, "
-            f"config.json makes it {list(expected)}"
-        )
-    if missing := sorted(found["missing_keys"]):
-        raise PilekitError(
-            f"{shown}: the weights lack {len(missing):,} of the model's tensors, {visible(missing[0], 100)} for one; "
-            f"copy the whole model, saved as {kind.auto.__name__}"
-        )
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
-    if unused := sorted(found["unexpected_keys"]):
-        if layers := [name for name in unused if re.sub(r"\d+", "#", name) in known]:
-            raise PilekitError(
-                f"{shown}: the weights do not fit config.json: they hold {visible(layers[0], 100)}, for which the "
-                "model of config.json has no place"
-            )
+    unused = sorted(found["unexpected_keys"])
+    problems = [
+        *(f"{name} is stored as {list(of)}, not {list(to)}" for name, of, to in sorted(found["mismatched_keys"])),
+        *(f"{name} is missing; copy the whole {kind.auto.__name__}" for name in sorted(found["missing_keys"])),
+        *(f"{name} has no place in the model" for name in unused if re.sub(r"\d+", "#", name) in known),
+    ]
+    if problems:
+        more = f" ({len(problems) - 1:,} more)" if len(problems) > 1 else ""
+        raise PilekitError(f"{shown}: the weights do not fit config.json: {visible(problems[0], 300)}{more}")
+    if unused:
         names = visible(", ".join(unused), 200)
         logger.warning("%s: %d stored tensors are not part of the %s: %s", shown, len(unused), kind.name, names)
     return cast("PreTrainedModel", model)
@@ -114,7 +108,7 @@ def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
     check_folder(folder)
     config = read_config(folder, kind)
     shown = visible(str(Path(folder) / "config.json"))
-    tensors = sum(len(shapes) for shapes in _stored_tensors(folder))
+    tensors = len(_stored_tensors(folder))
     size = sum(file.stat().st_size for file in weight_files(folder))
     layers = getattr(config.get_text_config(), "num_hidden_layers", None)
     if isinstance(layers, int) and not 1 <= layers <= tensors:
@@ -141,10 +135,6 @@ def check_folder(folder: str | Path) -> None:
         return
     if (folder / "model" / "config.json").is_file():
         raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
-    if (folder / "checkpoints").is_dir():
-        raise PilekitError(
-            f"{shown}: is a run that has no model/ yet; finish it with the `pilekit train` command that began it"
-        )
     raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
 
 
@@ -153,17 +143,11 @@ def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     shown, content = visible(str(file)), _json(file)
     model_type = content.get("model_type")
-    if not isinstance(model_type, str):
-        raise PilekitError(f'{shown}: is not the configuration of a model: it has no "model_type"')
-    name = visible(model_type, 60)
-    if model_type not in CONFIG_MAPPING:
-        if "auto_map" in content:
-            raise PilekitError(
-                f"{shown}: the {name} model needs code of its own, and pilekit never runs a model's code"
-            )
+    name = visible(str(model_type), 60)
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise PilekitError(
-            f'{shown}: model_type "{name}" is unknown to transformers {transformers.__version__}; update '
-            "transformers if it is a new one"
+            f'{shown}: model_type "{name}" is unknown to transformers {transformers.__version__}; a model that '
+            "needs code of its own is refused, because pilekit never runs a model's code"
         )
     if content.get("quantization_config"):
         raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
@@ -208,39 +192,32 @@ def positions_of(config: PreTrainedConfig) -> int | None:
 def weight_files(folder: str | Path) -> list[Path]:
     """The safetensors files of `folder`, in the order of their names."""
     folder = Path(folder)
-    shown = visible(str(folder))
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
         raise PilekitError(
-            f"{shown}: has no weights ({WEIGHTS}). Other formats are not read, as they could run code: "
-            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder) of transformers converts a model "
-            "that you trust"
+            f"{visible(str(folder))}: has no weights ({WEIGHTS}). Other formats are not read, as they could run code; "
+            "save_pretrained(folder) of transformers converts a model that you trust"
         )
     names = _json(folder / INDEX).get("weight_map")
     names = set(names.values()) if isinstance(names, dict) else set()
-    if not names or not all(isinstance(name, str) and PurePath(name).name == name for name in names):
-        raise PilekitError(f'{shown}: {INDEX}: its "weight_map" names no files beside it; copy it again')
-    files = [folder / name for name in sorted(names)]
-    for file in files:
-        if not file.is_file() or file.suffix != ".safetensors":
-            raise PilekitError(f"{visible(str(file))}: is missing, or no safetensors file; copy the whole model")
-    return files
+    for name in names or [None]:
+        if not isinstance(name, str) or PurePath(name).name != name or not name.endswith(".safetensors"):
+            raise PilekitError(f'{visible(str(folder))}: {INDEX}: its "weight_map" names no files beside it')
+        if not (folder / name).is_file():
+            raise PilekitError(f"{visible(str(folder / name))}: is missing; copy the whole model")
+    return [folder / name for name in sorted(names)]
 
 
 def stored_dtype(folder: str | Path) -> torch.dtype:
-    """The most frequent precision among the stored numbers of `folder` that a model can compute in; float32 if there is
-    none.
+    """The most frequent precision among the stored numbers of `folder` that a model can compute in; else float32.
 
     Only the headers of the weight files are read.
     """
-    counts = dict.fromkeys(_STORED, 0)
-    for tensors in _stored_tensors(folder):
-        for name, numbers in tensors:
-            if name in counts:
-                counts[name] += numbers
-    most = max(counts, key=lambda name: counts[name])
-    return _STORED[most] if counts[most] else torch.float32
+    counts: dict[str, int] = dict.fromkeys(_STORED, 0)
+    for name, numbers in _stored_tensors(folder):
+        counts[name] = counts.get(name, 0) + numbers
+    return _STORED[max(_STORED, key=lambda name: counts[name])]
 
 
 def model_on_meta(config: PreTrainedConfig, shown: str, kind: Kind = CAUSAL) -> PreTrainedModel:
@@ -281,10 +258,6 @@ def quiet() -> Iterator[None]:
 def _json(file: Path) -> dict[str, Any]:
     try:
         content: Any = orjson.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise PilekitError(
-            f"{visible(str(file))}: there is no such file; give a config.json or a folder with one"
-        ) from None
     except OSError as error:
         raise PilekitError(f"{visible(str(file))}: cannot be read: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
@@ -292,17 +265,19 @@ def _json(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _stored_tensors(folder: str | Path) -> Iterator[list[tuple[str, int]]]:
-    """(type, number of elements) of each tensor of each weight file, from the file's header."""
+def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:
+    """(type, number of elements) of each stored tensor, from the headers of the weight files."""
+    found = []
     for file in weight_files(folder):
         try:
             with safe_open(file, framework="pt") as opened:
                 slices = [opened.get_slice(name) for name in opened.keys()]  # noqa: SIM118 (no mapping)
-                yield [(one.get_dtype(), math.prod(one.get_shape())) for one in slices]
+                found += [(one.get_dtype(), math.prod(one.get_shape())) for one in slices]
         except (SafetensorError, OSError) as error:
             raise PilekitError(
                 f"{visible(str(file))}: is not a whole safetensors file ({visible(str(error), 200)}); copy it again"
             ) from error
+    return found
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from pilekit.artifacts.atomic_write import check_target
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.own_file import open_own
@@ -114,9 +115,8 @@ def _writing(path: Path) -> Iterator[None]:
 def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: Manifest) -> Iterator[Records]:
     """Lock the folder of a run until the block ends, and yield the records of `key`.
 
-    PilekitError if another process holds the folder, if it cannot be written, or if it is no folder for results.
+    PilekitError if another process holds the folder, or if it cannot be written.
     """
-    check_out(out)
     folder = records_folder(out, key)
     with locked(folder.parent / ".lock", wait=False):
         for path in _record_files(folder):  # a rank of a killed run may still write
@@ -127,7 +127,8 @@ def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: M
 
 
 def check_out(out: str | Path) -> None:
-    """PilekitError if `out` is no folder for results: if it holds a model, or if its records/ is a file."""
+    """PilekitError if `out` is no folder for results: it holds a model, its records/ is a file, its result a folder."""
+    check_target(Path(out) / RESULT_FILE)
     if os.path.lexists(Path(out) / "config.json"):
         raise PilekitError(f"{visible(str(out))}: holds a model (config.json); give --out a folder of its own")
     folder = Path(out) / RECORDS

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,9 @@ from pilekit.evaluate.masked.pseudo_nll import Template
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from tests.evaluate.documents import documents_of
-from tests.evaluate.pseudo_reference import reference_pseudo_nll
+from tests.evaluate.reference import reference_pseudo_nll
 from tests.process_groups import ProcessGroups
-from tests.tiny import WORDS, tiny_corpus, tiny_model_dir
+from tests.tiny import tiny_corpus
 from tests.tiny_masked import roberta_dir
 
 
@@ -40,13 +38,6 @@ def figures(folder: str, **changes: Any) -> BitsPerByte:
 
 def sampled_figures(folder: str, out: str) -> BitsPerByte:
     return figures(folder, mlm_sample=3, out=out)
-
-
-def keys(of: Any) -> Iterator[str]:
-    """All keys of a JSON value, at any depth."""
-    for key, value in of.items() if isinstance(of, dict) else enumerate(of) if isinstance(of, list) else ():
-        yield str(key)
-        yield from keys(value)
 
 
 def test_every_document_is_as_in_the_reference(made: Path) -> None:
@@ -77,24 +68,10 @@ def test_every_document_is_as_in_the_reference(made: Path) -> None:
 
 def test_no_figure_is_called_bits_per_byte(made: Path) -> None:
     content = figures(str(made), mlm_sample=2).to_dict()
-    assert "bpb" not in set(keys(content))
+    assert '"bpb"' not in json.dumps(content)
     for score in (content["overall"], content["weighted"], *content["subsets"].values()):
         assert score["interval"][0] < score["pseudo_bpb"] < score["interval"][1]
     assert content["published"] is None
-
-
-def test_a_sample_widens_the_interval(made: Path, tmp_path: Path) -> None:
-    """Documents of the same words in another order differ little, but samples of their tokens differ much."""
-    rng = random.Random(0)
-    words = [*WORDS, *["a", "few", "more", "words", "of", "one", "letter", "and", "of", "many"]]
-    lines = [json.dumps({"text": " ".join(rng.sample(words, len(words))), "meta": {}}) for _ in range(40)]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    widths = []
-    for sample in (None, 10, 2):
-        score = bits_per_byte(made / "model", tmp_path, device="cpu", mlm_sample=sample).overall
-        assert score.interval is not None
-        widths.append(score.interval[1] - score.interval[0])
-    assert widths[0] < 0.8 * widths[1] < 0.5 * widths[2]
 
 
 def test_a_complete_run_needs_no_model(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,25 +93,19 @@ def test_two_ranks_choose_the_same_tokens_as_one(made: Path, tmp_path: Path, pro
             assert score.nll == pytest.approx(alone.subsets[name].nll, rel=1e-7)
 
 
-def refused(model: Path, corpus: Path, **changes: Any) -> str:
-    with pytest.raises(PilekitError) as caught:
-        bits_per_byte(model, corpus, device="cpu", **changes)
-    assert str(caught.value).isprintable()
-    return str(caught.value)
-
-
 def test_options_and_folders_that_do_not_fit(made: Path, tmp_path: Path) -> None:
-    model, corpus = made / "model", made / "corpus"
-    wrong: list[dict[str, Any]] = [{"context_len": 8}, {"prefix": "eos"}, {"prefix": 3}, {"paper": True}]
-    for changes in wrong:
-        said = f"{next(iter(changes))} is for causal models, and this roberta model is a masked one"
-        assert said in refused(model, corpus, **changes)
-    causal = tiny_model_dir(tmp_path / "causal")
-    assert "mlm_sample is for masked models" in refused(causal, corpus, mlm_sample=3)
-    assert "max_length is 41, but the model has 40 positions" in refused(model, corpus, max_length=41)
-    assert "2 of these are the special tokens" in refused(model, corpus, max_length=2)
-    other = shutil.copytree(model, tmp_path / "model")
+    other = shutil.copytree(made / "model", tmp_path / "model")
     content = json.loads((other / "tokenizer.json").read_text())
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<mask>"]
     (other / "tokenizer.json").write_text(json.dumps(content))
-    assert "has no mask token" in refused(other, corpus)
+    cases: list[tuple[Path, dict[str, Any], str]] = [
+        (made / "model", {"context_len": 8}, "context_len is for causal models, and this roberta model is a masked"),
+        (made / "model", {"prefix": "eos"}, "prefix is for causal models"),
+        (made / "model", {"paper": True}, "paper is for causal models"),
+        (made / "model", {"max_length": 41}, "max_length is 41, but the model has 40 positions"),
+        (made / "model", {"max_length": 2}, "2 of these are the special tokens"),
+        (other, {}, "has no mask token"),
+    ]
+    for model, options, words in cases:
+        with pytest.raises(PilekitError, match=words):
+            bits_per_byte(model, made / "corpus", device="cpu", **options)

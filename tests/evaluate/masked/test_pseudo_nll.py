@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
@@ -19,14 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedTokenizerFast
 
 from pilekit.errors import PilekitError
-from pilekit.evaluate.masked import pseudo_nll
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import Template, chosen, pseudo_score_documents, template_of
 from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.score import batching
 from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.tokenize import load_tokenizer
-from tests.evaluate.pseudo_reference import reference_losses, reference_pseudo_nll
+from tests.evaluate.reference import reference_losses, reference_pseudo_nll
 from tests.tiny import tiny_corpus, tiny_tokenizer
 from tests.tiny_masked import FAMILIES, VOCABULARY, mobile_bert, roberta_tokenizer, tiny
 
@@ -74,16 +71,23 @@ def test_scores_equal_one_masked_token_at_a_time(family: str) -> None:
     st.sampled_from([Template((), (), 3), Template((0,), (2,), 3), Template((), (2, 0), 3)]),
     st.sampled_from([1, 7, 64, 4096]),
     st.sampled_from(["bert", "roberta"]),
+    st.sampled_from([None, 1, 4]),
 )
-def test_any_lengths_windows_and_templates(
-    lengths: list[int], room: int, template: Template, batch_tokens: int, family: str
+def test_any_lengths_windows_templates_and_samples(
+    lengths: list[int], room: int, template: Template, batch_tokens: int, family: str, sample: int | None
 ) -> None:
+    """The sum over the sampled tokens of a window counts for all of them."""
     lm, given = LMS[family], documents(lengths)
     max_length = room + len(template.before) + len(template.behind)
-    found = scored(lm, given, template=template, max_length=max_length, batch_tokens=batch_tokens)
-    assert [one.number for one in found] == list(range(len(lengths)))
+    options = {"template": template, "max_length": max_length, "batch_tokens": batch_tokens}
+    found = scored(lm, given, **options, sample=sample, seed=5)
+    assert [(one.number, one.tokens) for one in found] == list(enumerate(lengths))
     for one, of in zip(found, given, strict=True):
-        right = reference_pseudo_nll(lm.model, of.ids.tolist(), template, max_length)
+        right = 0.0
+        for number, losses in enumerate(reference_losses(lm.model, of.ids.tolist(), template, max_length)):
+            places = chosen(len(losses), sample, 5, of.text, number).tolist()
+            assert len(places) == min(sample or len(losses), len(losses))
+            right += len(losses) / len(places) * sum(losses[place] for place in places)
         assert one.nll == pytest.approx(right, rel=1e-12, abs=1e-12)
 
 
@@ -98,28 +102,6 @@ def test_batches_order_and_company_change_nothing() -> None:
         for found in others:
             assert [one.nll for one in found] == pytest.approx(alone, rel=1e-6)
             assert sum(one.nll for one in found) == pytest.approx(sum(alone), rel=1e-7)
-
-
-def test_a_uniform_model_needs_the_logarithm_of_its_vocabulary() -> None:
-    lm = tiny("roberta")
-    torch.nn.init.zeros_(lm.head.weight)
-    torch.nn.init.zeros_(lm.head.bias)
-    for sample in (None, 1, 7):
-        for one in scored(lm, documents(LENGTHS), sample=sample):
-            assert one.nll == pytest.approx(one.tokens * math.log(VOCABULARY), rel=1e-15)
-
-
-def test_the_loss_of_a_token_depends_on_every_other_token() -> None:
-    lm = LMS["bert"]
-    (of,) = documents([9])
-    place = int(chosen(9, 1, 0, of.text, 0)[0])
-    before = scored(lm, [of], sample=1)[0].nll
-    for changed in range(9):
-        ids = of.ids.copy()
-        ids[changed] = 5 if ids[changed] != 5 else 6
-        (one,) = scored(lm, [TokenizedDocument(of.shard, 0, of.text, of.subset, of.bytes, ids)], sample=1)
-        assert one.nll != before
-        assert one.nll == pytest.approx(9 * reference_losses(lm.model, ids.tolist(), TEMPLATE, 40)[0][place], rel=1e-12)
 
 
 class LargestLogits(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -145,104 +127,21 @@ def test_the_logits_held_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 40 <= largest.rows <= 90
 
 
-def test_a_sample_counts_for_the_whole_window() -> None:
-    lm = LMS["roberta"]
-    given = documents([*LENGTHS, 100])
-    for one, of in zip(scored(lm, given, sample=4, seed=5), given, strict=True):
-        right = 0.0
-        for number, losses in enumerate(reference_losses(lm.model, of.ids.tolist(), TEMPLATE, 40)):
-            places = chosen(len(losses), 4, 5, of.text, number).tolist()
-            assert len(places) == min(4, len(losses))
-            right += len(losses) / len(places) * sum(losses[place] for place in places)
-        assert one.nll == pytest.approx(right, rel=1e-12, abs=1e-12)
-        assert one.tokens == len(of.ids)
-    for sample in (ROOM, 10**9):
-        assert scored(lm, given, sample=sample) == scored(lm, given)
-
-
-def test_the_mean_over_all_choices_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    for tokens, sample in ((5, 1), (5, 2), (6, 3)):
-        monkeypatch.undo()
-        (whole,) = scored(LMS["roberta"], documents([tokens]))
-        found = []
-        for choice in combinations(range(tokens), sample):
-            monkeypatch.setattr(pseudo_nll, "chosen", lambda *_, choice=choice: np.array(choice))
-            found += [one.nll for one in scored(LMS["roberta"], documents([tokens]), sample=sample)]
-        assert max(found) > min(found)
-        assert sum(found) / len(found) == pytest.approx(whole.nll, rel=1e-12)
-
-
-@pytest.mark.parametrize(("tokens", "sample"), [(5, 1), (5, 2), (6, 3)])
-def test_every_choice_is_equally_likely(tokens: int, sample: int) -> None:
+def test_every_choice_is_equally_likely() -> None:
     """Chi-square over seeds, over texts and over windows: below the quantile of 1 - 1e-4."""
     quantile = {5: 23.51, 10: 33.72, 20: 52.39}  # degrees of freedom: choices minus one
-    for vary in range(3):
-        counts: Counter[tuple[int, ...]] = Counter()
-        for i in range(4000):
-            identity = [1, 2, 3]
-            identity[vary] = i
-            counts[tuple(chosen(tokens, sample, *identity).tolist())] += 1
-        every = list(combinations(range(tokens), sample))
-        assert set(counts) == set(every)
-        expected = 4000 / len(every)
-        assert sum((counts[one] - expected) ** 2 / expected for one in every) < quantile[len(every)]
-
-
-def test_windows_and_texts_have_choices_of_their_own() -> None:
-    first = [tuple(chosen(510, 10, 0, 7, window).tolist()) for window in range(20)]
-    assert len(set(first)) == 20
-    assert all(list(one) == sorted(set(one)) for one in first)
-    assert len({tuple(chosen(510, 10, 0, text, 0).tolist()) for text in range(20)}) == 20
-    assert len({tuple(chosen(510, 10, seed, 7, 0).tolist()) for seed in range(20)}) == 20
+    for tokens, sample in ((5, 1), (5, 2), (6, 3)):
+        for vary in range(3):
+            counts: Counter[tuple[int, ...]] = Counter()
+            for i in range(4000):
+                identity = [1, 2, 3]
+                identity[vary] = i
+                counts[tuple(chosen(tokens, sample, *identity).tolist())] += 1
+            every = list(combinations(range(tokens), sample))
+            assert set(counts) == set(every)
+            expected = 4000 / len(every)
+            assert sum((counts[one] - expected) ** 2 / expected for one in every) < quantile[len(every)]
     assert chosen(510, 4, 0, 2**64 - 1, 0).tolist() == [63, 106, 238, 314]  # on any machine and version
-
-
-def test_the_look_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pseudo_nll, "LOOK_AHEAD_BATCHES", 2)
-    read: list[int] = []
-
-    def endless() -> Iterator[TokenizedDocument]:
-        for number in range(10**9):
-            read.append(number)
-            yield TokenizedDocument("a", number, number, "x", 1, np.full(number % 7, 9, dtype=np.uint32))
-
-    found = pseudo_score_documents(LMS["bert"], endless(), template=TEMPLATE, max_length=40, batch_tokens=100)
-    for _ in range(200):
-        next(found)
-        assert len(read) < 260
-
-
-def test_a_failure_names_the_document() -> None:
-    lm = tiny("bert", dtype=torch.float32)
-    with torch.no_grad():
-        lm.head.weight = torch.nn.Parameter(lm.head.weight.clone())
-        cast("Any", lm.model).get_input_embeddings().weight[300] = math.nan
-    assert len(scored(lm, documents([3, 5]))) == 2  # without that token
-    bad = TokenizedDocument("b\x1b.jsonl", 17, 3, "Pile-CC", 9, np.array([9, 300, 8], np.uint32))
-    with pytest.raises(PilekitError, match="not a finite number") as caught:
-        scored(lm, [*documents([3, 5]), bad])
-    assert r"b\x1b.jsonl, document 17 (Pile-CC)" in str(caught.value)
-    given = documents([4])
-    given[0].ids[2] = VOCABULARY
-    with pytest.raises(PilekitError, match=r"^a.jsonl, document 0 \(Github\): the model fails at a window of 6 tokens"):
-        scored(LMS["bert"], given)
-
-
-def test_a_batch_that_does_not_fit_is_scored_in_parts(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole = scored(LMS["bert"], documents(LENGTHS))
-    losses = pseudo_nll._losses
-
-    def small(lm: MaskedLM, batch: list[Any], mask: int) -> list[float]:
-        if len(batch) * batch[0].length > 200:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        return losses(lm, batch, mask)
-
-    monkeypatch.setattr(pseudo_nll, "_losses", small)
-    parts = scored(LMS["bert"], documents(LENGTHS))
-    assert [one.nll for one in parts] == pytest.approx([one.nll for one in whole], rel=1e-12)
-    assert [message[:46] for message in caplog.messages] == ["memory does not hold a forward pass over 4,080"]
 
 
 def test_the_template_of_roberta_is_what_transformers_makes(tmp_path: Path) -> None:

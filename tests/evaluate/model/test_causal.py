@@ -20,6 +20,7 @@ from transformers import (
     HyperCLOVAXConfig,
     LlamaConfig,
     MambaConfig,
+    MptConfig,
     OPTConfig,
     RecurrentGemmaConfig,
 )
@@ -30,7 +31,6 @@ from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
 from pilekit.tokenize import load_tokenizer
 from tests.tiny import Family, tiny_model, tiny_tokenizer
 
-FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA_LIKE: dict[str, Any] = {
     **SMALL,
@@ -42,6 +42,8 @@ LLAMA_LIKE: dict[str, Any] = {
     "pad_token_id": 0,
 }
 WITHOUT_HEAD_DIM = {name: value for name, value in LLAMA_LIKE.items() if name != "head_dim"}
+BLOOM = BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=4)
+MAMBA = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4)
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 1]])
 
 
@@ -64,30 +66,28 @@ def test_a_masked_language_model_is_refused() -> None:
     assert as_causal_lm(decoder).transform is None  # a layer stands between trunk and head
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float32,
-        *(pytest.param(of, marks=pytest.mark.slow) for of in (torch.float64, torch.bfloat16, torch.float16)),
-    ],
-)
-@pytest.mark.parametrize(
-    ("config", "transform"),
-    [
-        (Gemma2Config(**LLAMA_LIKE, final_logit_softcapping=30.0), LogitTransform(cap=30.0)),
-        (Cohere2Config(**LLAMA_LIKE, logit_scale=0.3), LogitTransform(times=0.3)),
-        (GraniteConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), LogitTransform(over=7.0)),
-        (HyperCLOVAXConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), LogitTransform(times=7.0)),
-        (RecurrentGemmaConfig(**WITHOUT_HEAD_DIM, logits_soft_cap=3.0), LogitTransform(cap=3.0)),
-    ],
-)
-def test_what_is_done_behind_the_head_is_found_out(config: Any, transform: LogitTransform, dtype: torch.dtype) -> None:
-    lm = as_causal_lm(made(config).to(dtype))
-    assert lm.transform == transform
-    with torch.no_grad():
-        by_head = lm.head(lm.trunk(input_ids=IDS, use_cache=False).last_hidden_state)
-        assert torch.equal(lm.transform(by_head), logits(lm.model))
-        assert not torch.equal(by_head, logits(lm.model))
+TRANSFORMS = [
+    (Gemma2Config(**LLAMA_LIKE, final_logit_softcapping=30.0), LogitTransform(cap=30.0)),
+    (Cohere2Config(**LLAMA_LIKE, logit_scale=0.3), LogitTransform(times=0.3)),
+    (GraniteConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), LogitTransform(over=7.0)),
+    (HyperCLOVAXConfig(**WITHOUT_HEAD_DIM, logits_scaling=7.0), LogitTransform(times=7.0)),
+    (RecurrentGemmaConfig(**WITHOUT_HEAD_DIM, logits_soft_cap=3.0), LogitTransform(cap=3.0)),
+    (GPTJConfig(vocab_size=64, n_embd=32, n_layer=1, n_head=4, rotary_dim=4), UNCHANGED),  # its head has a bias
+    (OPTConfig(**SMALL, ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=32), UNCHANGED),
+    (BLOOM, UNCHANGED),
+    (MAMBA, UNCHANGED),
+]
+
+
+def test_the_transform_after_the_head_is_found() -> None:
+    for config, transform in TRANSFORMS:
+        for dtype in (torch.float32, torch.bfloat16):
+            lm = as_causal_lm(made(config).to(dtype))
+            assert lm.transform == transform
+            with torch.no_grad():
+                by_head = lm.head(lm.trunk(input_ids=IDS, use_cache=False).last_hidden_state)
+                assert torch.equal(transform(by_head), logits(lm.model))
+                assert torch.equal(by_head, logits(lm.model)) == (transform == UNCHANGED)
 
 
 def test_a_cap_is_found_where_logits_are_too_small_to_show_it() -> None:
@@ -113,77 +113,56 @@ def written_over(made: torch.Tensor) -> torch.Tensor:
     return made
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_an_unknown_change_of_logits_is_left_to_the_model() -> None:
+    changes: list[Callable[[torch.Tensor], torch.Tensor]] = [
         lambda made: made + 1,
         lambda made: made.clamp(-50, 50),  # no logit of a fresh model exceeds it
-        lambda made: made.index_fill(-1, torch.tensor([3]), -1e4),
         written_over,  # in place: the head's own output is changed
         lambda made: made[..., :-1],
         lambda made: made.float() * 0.3,
-    ],
-)
-def test_what_is_done_in_no_known_way_is_left_to_the_model(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    model = made(LlamaConfig(**LLAMA_LIKE, logit_scale=0.3)).to(torch.bfloat16)
-    forward = model.forward
+    ]
+    for change in changes:
+        model = made(LlamaConfig(**LLAMA_LIKE, logit_scale=0.3)).to(torch.bfloat16)
+        forward = model.forward
 
-    def changed(*args: Any, **named: Any) -> Any:
-        result = forward(*args, **named)
-        result.logits = change(result.logits)
-        return result
+        def changed(*args: Any, forward: Any = forward, change: Any = change, **named: Any) -> Any:
+            result = forward(*args, **named)
+            result.logits = change(result.logits)
+            return result
 
-    assert as_causal_lm(model).transform == UNCHANGED
-    model.forward = changed
-    assert as_causal_lm(model).transform is None
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        GPTJConfig(vocab_size=64, n_embd=32, n_layer=1, n_head=4, rotary_dim=4),  # its head has a bias
-        OPTConfig(**SMALL, ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=32),
-        BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=4),
-        MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4),
-    ],
-)
-def test_logits_that_are_the_heads_are_noticed(config: Any) -> None:
-    lm = as_causal_lm(made(config))
-    assert lm.transform == UNCHANGED
-    with torch.no_grad():
-        assert torch.equal(lm.head(lm.trunk(input_ids=IDS).last_hidden_state), logits(lm.model))
+        assert as_causal_lm(model).transform == UNCHANGED
+        model.forward = changed
+        assert as_causal_lm(model).transform is None
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_probing_leaves_the_model_as_it_was(training: bool) -> None:
-    model = tiny_model("gpt2").train(training)  # dropout would make any two calls differ
-    lm = as_causal_lm(model)
-    assert isolates_documents(lm)
-    assert model.training is training
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert not any(module._forward_hooks for module in model.modules())
+def test_probing_leaves_the_model_as_it_was() -> None:
+    for training in (True, False):
+        model = tiny_model("gpt2").train(training)  # dropout would make any two calls differ
+        lm = as_causal_lm(model)
+        assert isolates_documents(lm)
+        assert model.training is training
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert not any(module._forward_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_documents_are_isolated_by_positions_that_start_again(family: Family) -> None:
-    lm = as_causal_lm(tiny_model(family).eval())
-    assert isolates_documents(lm)
-    alone = [logits(lm.model, IDS[:, :3]), logits(lm.model, IDS[:, 3:])]
-    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
-    with torch.no_grad():
-        packed = lm.head(lm.trunk(input_ids=IDS, position_ids=positions, use_cache=False).last_hidden_state)
-    torch.testing.assert_close(packed, torch.cat(alone, dim=1), rtol=0, atol=1e-5)
+def test_documents_are_isolated_by_positions_that_start_again() -> None:
+    families: list[Family] = ["gpt_neox", "gpt2", "llama"]
+    for family in families:
+        lm = as_causal_lm(tiny_model(family).eval())
+        assert isolates_documents(lm)
+        alone = [logits(lm.model, IDS[:, :3]), logits(lm.model, IDS[:, 3:])]
+        positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
+        with torch.no_grad():
+            packed = lm.head(lm.trunk(input_ids=IDS, position_ids=positions, use_cache=False).last_hidden_state)
+        torch.testing.assert_close(packed, torch.cat(alone, dim=1), rtol=0, atol=1e-5)
+    for config in (BLOOM, MAMBA):  # models without positions
+        assert not isolates_documents(as_causal_lm(made(config)))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=4),
-        MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4),
-    ],
-)
-def test_models_without_positions_do_not_isolate_documents(config: Any) -> None:
-    assert not isolates_documents(as_causal_lm(made(config)))
+def test_the_positions_of_mpt_are_known() -> None:
+    assert (
+        as_causal_lm(made(MptConfig(vocab_size=64, d_model=32, n_heads=4, n_layers=1, max_seq_len=16))).max_length == 16
+    )
 
 
 def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path: Path) -> None:

@@ -33,28 +33,22 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cuda:3", 4, ALONE, "cuda:3"),
         ("auto", 0, SECOND, "cpu"),
         ("auto", 2, SECOND, "cuda:1"),
-        ("cuda", 2, SECOND, "cuda:1"),
+        ("cuda", 0, ALONE, "device cuda: torch finds no GPU on this machine; give cpu, or auto"),
+        ("cuda:4", 4, ALONE, "rank 0 needs cuda:4, but this machine has only cuda:0 to cuda:3"),
+        ("cuda:1", 4, SECOND, "device cuda:1: each of 2 ranks needs a GPU of its own; give cuda"),
+        ("cuda", 1, SECOND, "rank 1 needs cuda:1, but this machine has only"),
+        ("cuda:٣", 8, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
+        ("\x1b[31m", 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
+        (None, 1, ALONE, "device is auto, cpu, cuda or cuda:N, not"),
     ]
     for given, gpus, ranks, expected in cases:
         machine(monkeypatch, gpus)
-        assert device_of(given, ranks) == torch.device(expected)
-
-
-def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    cases: list[tuple[Any, int, Ranks, str]] = [
-        ("cuda", 0, ALONE, "^device cuda: torch finds no GPU on this machine; give cpu, or auto$"),
-        ("cuda:4", 4, ALONE, "^rank 0 needs cuda:4, but this machine has only cuda:0 to cuda:3"),
-        ("cuda:1", 4, SECOND, "^device cuda:1: each of 2 ranks needs a GPU of its own; give cuda$"),
-        ("cuda", 1, SECOND, r"^rank 1 needs cuda:1, but .* start at most 1 ranks there"),
-        ("cuda:-1", 1, ALONE, "^device is auto, cpu, cuda or cuda:N, not"),
-        ("cuda:٣", 8, ALONE, "^device is auto"),
-        ("\x1b[31m" * 50, 1, ALONE, r"^device is auto, cpu, cuda or cuda:N, not '[^\x1b]*…'$"),
-        (None, 1, ALONE, "^device is auto"),
-    ]
-    for given, gpus, ranks, words in cases:
-        machine(monkeypatch, gpus)
-        with pytest.raises(PilekitError, match=words):
-            device_of(given, ranks)
+        if " " in expected:
+            with pytest.raises(PilekitError, match=f"^{expected}") as error:
+                device_of(given, ranks)
+            assert str(error.value).isprintable()
+        else:
+            assert device_of(given, ranks) == torch.device(expected)
 
 
 def test_precisions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, stored
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from tests.tiny import Family, tiny_model, tiny_model_dir
 
-FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 1]])
 
 
@@ -48,7 +47,7 @@ def refused(folder: Path) -> str:
     return message
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "llama"])
 def test_a_loaded_model_is_the_saved_one(family: Family, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     saved = tiny_model(family).eval()
     saved.save_pretrained(tmp_path)
@@ -106,28 +105,21 @@ def test_sharded_and_tied_weights_are_whole(tmp_path: Path) -> None:
 def test_incomplete_weights_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for base in (LlamaModel, LlamaForSequenceClassification):
         base(tiny_model("llama").config).save_pretrained(tmp_path / "base")
-        message = refused(tmp_path / "base")
-        assert "lack 1 of the model's tensors, lm_head.weight for one" in message
-        assert "saved as AutoModelForCausalLM" in message
+        assert "lm_head.weight is missing; copy the whole AutoModelForCausalLM" in refused(tmp_path / "base")
     folder = tiny_model_dir(tmp_path / "model")
     file = folder / "model.safetensors"
     weights, name = load_file(file), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
     save_file({k: v for k, v in weights.items() if k != name}, file, {"format": "pt"})
-    assert f"lack 1 of the model's tensors, {name}" in refused(folder)
+    assert f"the weights do not fit config.json: {name} is missing" in refused(folder)
     save_file({**weights, name: weights[name][:-1].clone()}, file, {"format": "pt"})
-    assert f"{name} is stored as [63, 32], config.json makes it [64, 32]" in refused(folder)
+    assert f"{name} is stored as [63, 32], not [64, 32]" in refused(folder)
     save_file({**weights, "value_head.weight": torch.zeros(3)}, file, {"format": "pt"})
     caplog.clear()
     load_causal_lm(folder)
     said = f"{folder}: 1 stored tensors are not part of the causal language model: value_head.weight"
     assert [record.getMessage() for record in caplog.records if record.name.startswith("pilekit")] == [said]
     edit_config(folder, num_hidden_layers=1)
-    assert "they hold gpt_neox.layers.1.attention.dense.bias, for which" in refused(folder)
-
-
-def test_damaged_weights_are_refused(tmp_path: Path) -> None:
-    folder = tiny_model_dir(tmp_path)
-    file = folder / "model.safetensors"
+    assert "gpt_neox.layers.1.attention.dense.bias has no place in the model (" in refused(folder)
     whole = file.read_bytes()
     # The last one has a header of 2^64 bytes.
     for damaged in (*(whole[:size] for size in (0, 7, 100, len(whole) - 1)), b"\xff" * 8 + whole[8:]):
@@ -145,8 +137,8 @@ def test_shards_that_are_missing_or_elsewhere_are_refused(tmp_path: Path) -> Non
     assert f"{first.name}: is missing" in refused(folder)
     for name in (f"../{first.name}", str(outside), "weights.bin"):
         index.write_text(json.dumps({"weight_map": {k: name if v == first.name else v for k, v in content.items()}}))
-        assert refused(folder)
-    for damaged in ("{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 1}}'):
+        assert "names no files beside it" in refused(folder)
+    for damaged in ("{", "[]", '{"weight_map": {}}', '{"weight_map": {"a": 1}}'):
         index.write_text(damaged)
         assert "model.safetensors.index.json" in refused(folder)
 
@@ -162,21 +154,17 @@ def test_nothing_in_a_model_folder_is_run_or_unpickled(tmp_path: Path) -> None:
     kernel = "someone/kernels"
     edit_config(folder, attn_implementation=kernel, _attn_implementation=kernel, _attn_implementation_internal=kernel)
     assert load_causal_lm(folder).model.config._attn_implementation == "sdpa"
-    assert "needs code of its own" in refused(edit_config(folder, model_type="own"))
+    assert "needs code of its own is refused" in refused(edit_config(folder, model_type="own"))
     assert not marker.exists()
     edit_config(folder, model_type="llama")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    message = refused(folder)
-    assert "has no weights (model.safetensors)" in message
-    assert "save_pretrained(folder)" in message
+    assert "has no weights (model.safetensors)" in refused(folder)
 
 
 def test_folders_that_are_no_model_are_told_apart(tmp_path: Path) -> None:
     assert "there is no such model" in refused(tmp_path / "nowhere")
     assert "has no config.json" in refused(tmp_path)
-    (tmp_path / "checkpoints").mkdir()
-    assert "is a run that has no model/ yet" in refused(tmp_path)
     folder = tiny_model_dir(tmp_path / "model")
     assert f"is a run; its model is {folder}" in refused(tmp_path)
     assert "there is no such model" in refused(folder / "config.json")
@@ -187,8 +175,8 @@ def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
     for content, said in (
         ("{", "is not JSON"),
         ("\x00\xff", "is not JSON"),
-        ("[]", 'has no "model_type"'),
-        ('{"model_type": ["gpt2"]}', 'has no "model_type"'),
+        ("[]", 'model_type "None" is unknown'),
+        ('{"model_type": ["gpt2"]}', "is unknown to transformers"),
         ('{"model_type": "\\u001b[31mred"}', r'model_type "\x1b[31mred" is unknown to transformers'),
         ('{"model_type": "vit"}', "the vit model is not a causal language model"),
         ('{"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}', "quantised weights"),
@@ -198,19 +186,19 @@ def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
     BartConfig(d_model=32).save_pretrained(folder)
     assert "not a causal language model" in refused(folder)
     changes: list[dict[str, Any]] = [
-        {"hidden_size": "wide"},
-        {"hidden_size": -1},
+        *({"hidden_size": value} for value in ("wide", -1)),
+        *({"vocab_size": value} for value in (10**12, 10**30)),
+        *({"num_hidden_layers": value} for value in (10**9, 0)),
         {"num_attention_heads": 0},
         {"hidden_act": "no_such_function"},
-        {"vocab_size": 10**12},
-        {"vocab_size": 10**30},
-        {"num_hidden_layers": 10**9},
-        {"num_hidden_layers": 0},
         {"dtype": "__class__"},
         {"rope_parameters": {"rope_type": "no_such_type"}},
     ]
-    for number, change in enumerate(changes):
-        refused(edit_config(tiny_model_dir(tmp_path / str(number)), **change))
+    tiny_model("llama").save_pretrained(folder)
+    original = (folder / "config.json").read_text()
+    for change in changes:
+        (folder / "config.json").write_text(original)
+        refused(edit_config(folder, **change))
 
 
 def test_the_kind_of_a_model(tmp_path: Path) -> None:

@@ -58,14 +58,6 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_size_is_kept(caplog: pytest
         assert [one.nll for one in found] == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_size_is_kept_beyond_the_look_ahead(caplog: pytest.LogCaptureFixture) -> None:
-    lm, shapes = failing_above(64, ERRORS[0])
-    scored(lm, documents([32] * 40), batch_tokens=4 * 32, look_ahead=300)
-    assert shapes.count((4, 32)) == 1
-    assert sum(rows for rows, _ in shapes) == 40 + 4
-    assert len(caplog.records) == 1
-
-
 def test_a_single_window_that_does_not_fit_is_one_line() -> None:
     lm, shapes = failing_above(31, ERRORS[0])
     said = (

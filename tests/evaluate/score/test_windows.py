@@ -32,15 +32,7 @@ def published(tokens: int, max_length: int, context_len: int) -> list[tuple[rang
     ]
 
 
-def test_every_window_is_the_one_of_the_rule() -> None:
-    for max_length, context_len in ((m, c) for m in (*range(1, 13), 31, 32) for c in range(1, m + 1)):
-        for tokens in range(65):
-            found = [places(window) for window in windows(tokens, max_length, context_len)]
-            assert found == reference_windows(tokens, max_length, context_len)
-            assert found == published(tokens, max_length, context_len)
-
-
-@given(st.integers(0, 5000), st.integers(1, 600), st.data())
+@given(st.integers(0, 70) | st.integers(0, 5000), st.integers(1, 32) | st.integers(1, 600), st.data())
 def test_every_token_is_predicted_once_and_with_enough_in_front_of_it(
     tokens: int, max_length: int, data: st.DataObject
 ) -> None:
@@ -57,13 +49,8 @@ def test_the_published_examples() -> None:
     """34 tokens by 10: 0-9, 10-19, 20-29, then 30-33 from 23-32; 9 tokens by 2: the last token from 6 and 7."""
     assert list(windows(34, 10)) == [Window(0, 10, 10), Window(10, 20, 10), Window(20, 30, 10), Window(24, 34, 4)]
     assert list(windows(9, 2))[-1] == Window(7, 9, 1)
-
-
-def test_the_cost_is_that_of_a_long_document() -> None:
-    for max_length, context_len in ((1, 1), (8, 4), (8, 8), (512, 256)):
-        tokens = 1000 * max_length
-        inputs = sum(window.end - window.begin for window in windows(tokens, max_length, context_len))
-        assert inputs / tokens == pytest.approx(cost_factor(max_length, context_len), rel=0.002)
+    inputs = sum(window.end - window.begin for window in windows(512_000, 512, 256))
+    assert inputs / 512_000 == pytest.approx(cost_factor(512, 256), rel=0.002)
 
 
 def test_impossible_lengths() -> None:

@@ -36,9 +36,7 @@ def result(
     hard = 2 - subset / len(names) + rng.normal(0, 0.1, total)
     nll = math.log(2) * size * (hard - gain + rng.normal(0, 0.01, total))
     numbers, shards = np.arange(total), np.zeros(total, np.int32)
-    records = Records(
-        (shard,), tuple(names), shards, numbers, numbers.astype(np.uint64), subset, size, size // 4, nll
-    )
+    records = Records((shard,), tuple(names), shards, numbers, numbers.astype(np.uint64), subset, size, size // 4, nll)
     return tabulate(records, protocol_of(**{"labels": names, **changes}), load_manifest())
 
 
