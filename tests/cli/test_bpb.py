@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -184,26 +183,6 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
         result = bpb(*arguments)
         assert (result.exit_code, result.stdout) == (2, ""), arguments
         assert words in " ".join(result.stderr.split()), (arguments, result.stderr)
-
-
-@pytest.mark.slow
-def test_of_two_ranks_the_first_prints(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-    def job(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [*ranks, "-m", "pilekit", "bpb", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-    done = job(model_dir, corpus, "--json", "--plot", tmp_path / "a.png", "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    found, alone = json.loads(done.stdout), bits_per_byte(model_dir, corpus).to_dict()
-    assert found["overall"]["documents"] == 24
-    assert found["overall"]["bpb"] == pytest.approx(alone["overall"]["bpb"], rel=1e-7)
-    assert [done.stderr.count(word) for word in ("written: ", "drawn: ")] == [1, 1]
-    failed = job(model_dir, tmp_path / "missing.jsonl")
-    assert failed.returncode == 1
-    assert failed.stderr.count("error: ") == 1, failed.stderr
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pilekit.evaluate import bits_per_byte as module
-from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.records import ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score import causal_nll as scoring
 from pilekit.evaluate.score.batching import TokenizedDocument
@@ -33,18 +33,6 @@ def same(one: BitsPerByte, other: BitsPerByte) -> None:
         assert (score.documents, score.bytes, score.tokens) == (of.documents, of.bytes, of.tokens)
         assert score.nll == pytest.approx(of.nll, rel=1e-7)
         assert score.interval == (None if of.interval is None else pytest.approx(of.interval, rel=1e-7))
-
-
-def rows(records: Records) -> list[tuple[Any, ...]]:
-    return [
-        (
-            records.shards[records.shard[i]],
-            *(int(column[i]) for column in (records.number, records.text, records.bytes, records.tokens)),
-            records.subsets[records.subset[i]],
-            float(records.nll[i]),
-        )
-        for i in range(len(records))
-    ]
 
 
 def note_scored(patch: pytest.MonkeyPatch, begun: list[tuple[str, int]]) -> None:

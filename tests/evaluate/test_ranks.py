@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +33,7 @@ from pilekit.evaluate.score import causal_nll as scoring
 from pilekit.evaluate.select_documents import DOCUMENT_BYTES, dealt
 from tests.evaluate.folders import lines, note_scored, same
 from tests.process_groups import ROOT, ProcessGroups
+from tests.stopping import stop_when
 
 Identity = tuple[str, int]
 
@@ -47,15 +47,15 @@ def evaluated(model_dir: Path, corpus: Path, out: Path | None, batch_tokens: int
     return result, begun
 
 
-def failing(model_dir: Path, corpus: Path, out: Path, rank: int, kind: str) -> tuple[str, str, float]:
-    """(type, message, seconds after the failure) of each rank's error when one rank fails in its third pass."""
+def failing(model_dir: Path, corpus: Path, out: Path, kind: str) -> tuple[str, str, float]:
+    """(type, message, seconds after the failure) of each rank's error when rank 1 fails in its third pass."""
     passes, failed = 0, 0.0
     losses = scoring._losses
 
     def broken(*arguments: Any) -> Any:
         nonlocal passes, failed
         passes += 1
-        if join().rank != rank:
+        if join().rank != 1:
             time.sleep(0.05)  # much work is left
         elif passes == 3:
             if kind == "error":
@@ -163,12 +163,12 @@ def test_documents_are_dealt_by_their_bytes(sizes: list[list[int]], world_size: 
     assert max(loads) - min(loads) <= largest
 
 
-@pytest.mark.parametrize(("rank", "kind"), [(1, "bad"), pytest.param(1, "error", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["bad", pytest.param("error", marks=pytest.mark.slow)])
 def test_a_failure_of_one_rank_ends_all(
-    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, rank: int, kind: str
+    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, kind: str
 ) -> None:
     """The others end at once, between two passes, although they have seconds of work left."""
-    found = process_group(2).run(failing, model_dir, corpus, tmp_path / "out", rank, kind)
+    found = process_group(2).run(failing, model_dir, corpus, tmp_path / "out", kind)
     if kind == "bad":
         assert [message for _, message, _ in found] == ["this document is bad"] * 2
         assert [name for name, _, _ in found] == ["PilekitError", "ToldElsewhere"]
@@ -206,57 +206,40 @@ def test_ranks_wait_for_each_other_as_long_as_it_takes(process_group: ProcessGro
     assert process_group(2).run(waiting) == [0, 10]
 
 
-def torchrun(nproc: int, model_dir: Path, corpus: Path, out: Path, *more: str) -> list[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
-    command += ["-m", "pilekit", "bpb", str(model_dir), str(corpus), "--out", str(out), "--json", *more]
-    return command
-
-
-def environment() -> dict[str, str]:
-    launchers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    given = {name: value for name, value in os.environ.items() if name not in launchers}
-    return given | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-
-
 @pytest.mark.slow
-def test_torchrun_killed_and_resumed(model_dir: Path, slow_corpus: Path, tmp_path: Path) -> None:
+def test_torchrun_killed_and_resumed(
+    model_dir: Path, slow_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank is killed, which ends the job; one process and two ranks resume. Rank 0 alone prints."""
+    monkeypatch.chdir(ROOT)
+    for name, value in (("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo"), ("CUDA_VISIBLE_DEVICES", "")):
+        monkeypatch.setenv(name, value)
     alone, out = bits_per_byte(model_dir, slow_corpus), tmp_path / "out"
+
+    def command(nproc: int, data: Path, *more: str) -> list[str]:
+        job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
+        return [*job, "-m", "pilekit", "bpb", str(model_dir), str(data), "--out", str(out), "--json", *more]
 
     def written() -> int:
         return sum(file.read_bytes().count(b"\n") for file in (out / "records").glob("*/*.jsonl"))
 
-    process = subprocess.Popen(
-        torchrun(2, model_dir, slow_corpus, out, "--batch-tokens", "32"),
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    ranks: list[int] = []
-    try:
-        end = time.monotonic() + 600
-        while written() < 100:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-        ranks = [int(child) for child in children.split()]
-        assert len(ranks) == 2
-        os.kill(ranks[0], signal.SIGKILL)
-        process.communicate(timeout=600)
-    finally:
-        for pid in (process.pid, *ranks):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    assert process.returncode != 0
+    def kill_one_rank(process: subprocess.Popen[str]) -> None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == 2
+        os.kill(int(children[0]), signal.SIGKILL)
+
+    code, _ = stop_when(command(2, slow_corpus, "--batch-tokens", "32"), lambda: written() >= 100, kill_one_rank)
+    assert code != 0
     assert 100 <= written() < 800
     for nproc in (1, 2):
-        command = torchrun(nproc, model_dir, slow_corpus, out)
-        ended = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600)
+        job = command(nproc, slow_corpus, "--plot", str(tmp_path / "a.png"))
+        ended = subprocess.run(job, capture_output=True, text=True, timeout=600, check=False)
         assert ended.returncode == 0, ended.stderr
         found = json.loads(ended.stdout)
         assert found["overall"]["nll"] == pytest.approx(alone.overall.nll, rel=1e-7)
         assert found == json.loads((out / "result.json").read_text())
+        assert [ended.stderr.count(word) for word in ("written: ", "drawn: ")] == [1, 1]
         same(read_result(out), alone)
         assert set(recorded(out).values()) == {1}
+    failed = subprocess.run(command(2, tmp_path / "missing.jsonl"), capture_output=True, text=True, check=False)
+    assert (failed.returncode, failed.stderr.count("error: ")) == (1, 1), failed.stderr

@@ -13,13 +13,11 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from pilekit import bits_per_byte
 from pilekit.errors import PilekitError
-from pilekit.evaluate import bits_per_byte as scoring_run
 from pilekit.evaluate.masked.pseudo_nll import Template
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result
 from tests.evaluate.documents import documents_of
 from tests.evaluate.reference import reference_pseudo_nll
-from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_corpus
 from tests.tiny_masked import roberta_dir
 
@@ -34,10 +32,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def figures(folder: str, **changes: Any) -> BitsPerByte:
     return bits_per_byte(Path(folder) / "model", Path(folder) / "corpus", device="cpu", **changes)
-
-
-def sampled_figures(folder: str, out: str) -> BitsPerByte:
-    return figures(folder, mlm_sample=3, out=out)
 
 
 def test_every_document_is_as_in_the_reference(made: Path) -> None:
@@ -66,31 +60,13 @@ def test_every_document_is_as_in_the_reference(made: Path) -> None:
     assert 0.0 in every  # an empty document
 
 
-def test_no_figure_is_called_bits_per_byte(made: Path) -> None:
-    content = figures(str(made), mlm_sample=2).to_dict()
+def test_no_figure_is_called_bits_per_byte(made: Path, tmp_path: Path) -> None:
+    content = figures(str(made), mlm_sample=2, out=tmp_path).to_dict()
+    assert read_result(tmp_path).to_dict() == json.loads(json.dumps(content))
     assert '"bpb"' not in json.dumps(content)
     for score in (content["overall"], content["weighted"], *content["subsets"].values()):
         assert score["interval"][0] < score["pseudo_bpb"] < score["interval"][1]
     assert content["published"] is None
-
-
-def test_a_complete_run_needs_no_model(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = figures(str(made), mlm_sample=3, out=tmp_path)
-    assert read_result(tmp_path).to_dict() == json.loads(json.dumps(first.to_dict()))
-    monkeypatch.setattr(scoring_run, "load_masked_lm", None)
-    again = figures(str(made), mlm_sample=3, out=tmp_path, batch_tokens=100)
-    assert again.to_dict() == first.to_dict()
-    with pytest.raises(TypeError):
-        figures(str(made), mlm_sample=4, out=tmp_path)  # another protocol has its own records
-
-
-@pytest.mark.slow
-def test_two_ranks_choose_the_same_tokens_as_one(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    alone = figures(str(made), mlm_sample=3)
-    for result in process_group(2).run(sampled_figures, str(made), str(tmp_path)):
-        assert result.subsets.keys() == alone.subsets.keys()
-        for name, score in result.subsets.items():
-            assert score.nll == pytest.approx(alone.subsets[name].nll, rel=1e-7)
 
 
 def test_options_and_folders_that_do_not_fit(made: Path, tmp_path: Path) -> None:

@@ -91,19 +91,6 @@ def test_any_lengths_windows_templates_and_samples(
         assert one.nll == pytest.approx(right, rel=1e-12, abs=1e-12)
 
 
-def test_batches_order_and_company_change_nothing() -> None:
-    lm = tiny("roberta", dtype=torch.float32)
-    given = documents([*LENGTHS, *range(3, 60, 7)])
-    for sample in (None, 3):
-        alone = [one.nll for one in scored(lm, given, batch_tokens=1, sample=sample)]
-        halves = scored(lm, given[::2], sample=sample) + scored(lm, given[1::2], sample=sample)
-        others = [sorted(halves, key=lambda one: one.number), scored(lm, given[::-1], sample=sample)]
-        others += [scored(lm, given, batch_tokens=size, sample=sample) for size in (64, 10**6)]
-        for found in others:
-            assert [one.nll for one in found] == pytest.approx(alone, rel=1e-6)
-            assert sum(one.nll for one in found) == pytest.approx(sum(alone), rel=1e-7)
-
-
 class LargestLogits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The number of rows of the largest tensor of logits made inside."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit.evaluate.results.intervals import REPLICATES, SEED, Float64, interval, ratios, resampled_sums
+from pilekit.evaluate.results.intervals import Float64, interval, ratios, resampled_sums
 from tests.benchmarks.interval_coverage import BOUNDED, coverage
 
 MASK = (1 << 64) - 1
@@ -59,22 +59,6 @@ def test_sums_are_those_of_the_plain_bootstrap(columns: Float64, seed: int, repl
     found = resampled_sums(columns, seed=seed, replicates=replicates)
     assert found.shape == (replicates, columns.shape[1])
     np.testing.assert_allclose(found, slow_sums(columns, seed, replicates), rtol=1e-13, atol=0)
-
-
-def test_known_sums() -> None:
-    """Sums are the same on every machine: if these numbers change, every published interval changes."""
-    columns = np.column_stack([np.arange(7.0), np.ones(7)])
-    assert resampled_sums(columns, seed=SEED, replicates=4)[:, 0].tolist() == [32.0, 15.0, 20.0, 20.0]
-
-
-def test_replicates_and_seeds_are_streams_of_their_own() -> None:
-    column = np.random.default_rng(0).random((500, 1))
-    one, other = (resampled_sums(column, seed=seed)[:, 0] for seed in (SEED, SEED + 1))
-    assert len(set(one.tolist()) | set(other.tolist())) == 2 * REPLICATES
-    assert abs(float(np.corrcoef(one, other)[0, 1])) < 0.15
-    assert abs(float(np.corrcoef(one[:-1], one[1:])[0, 1])) < 0.15
-    few = resampled_sums(column, seed=SEED, replicates=10)[:, 0]
-    assert few.tolist() == one[:10].tolist()
 
 
 def test_an_interval_is_the_middle_of_the_draws() -> None:
