@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from contextlib import contextmanager
+from itertools import islice, pairwise
 from typing import Any, Literal
 
+import pytest
 import torch
 from torch import distributed as dist
 from torch.utils.data import DataLoader
 
 from pilekit.pipeline import Document, document_filter
 from pilekit.stream import Batch, PileStream
+from pilekit.stream.batch.batch import COLUMNS, OUTPUTS
 from tests.process_groups import ProcessGroups
-from tests.stream.reference import Row
+from tests.stream.reference import Row, cu_seqlens
 
 Way = Literal["iter", "loader", "stock"]
 """`for batch in stream`, `stream.loader(num_workers=n)`, or a stock DataLoader with `stream.advance(batch)`."""
 
-ALL = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
+ALL = OUTPUTS
 
 STEP = list[Row]
 
@@ -34,26 +37,32 @@ def no_brown_fox(document: Document) -> bool:
     return "brown" not in document.text
 
 
+@contextmanager
+def read_in_turn(on: bool = True) -> Iterator[None]:
+    """Tiny shards are treated like the Pile's: not kept in memory, and read without seeking, so one after another."""
+    with pytest.MonkeyPatch.context() as patch:
+        if on:
+            patch.setattr("pilekit.stream.read.plan.HELD_BYTES", 0)
+            patch.setattr("pilekit.stream.read.plan.MOST_DECODED", 0)
+        yield
+
+
 def rows_of(batch: Batch, subset_names: Sequence[str]) -> list[Row]:
-    """The rows of a batch that holds `ALL`; shapes and dtypes are checked."""
+    """The rows of a batch that holds `ALL`; shapes, dtypes and the borders of segments are checked."""
     documents = batch.documents()
-    columns = [batch[name] for name in ALL]
+    columns = [batch[name] for name in COLUMNS]
     for column in columns:
         assert column.dtype == torch.int64
         assert column.is_contiguous()
         assert column.shape == (len(documents), columns[0].shape[1])
-    lists = [column.tolist() for column in columns]
-    return [
-        Row(
-            tuple(documents[index]),
-            tuple(lists[0][index]),
-            tuple(lists[1][index]),
-            tuple(lists[2][index]),
-            tuple(lists[3][index]),
-            tuple(None if subset < 0 else subset_names[subset] for subset in lists[4][index]),
-        )
-        for index in range(len(documents))
-    ]
+    tokens, labels, positions, numbers, subsets = ([tuple(row) for row in column.tolist()] for column in columns)
+    names = (tuple(None if subset < 0 else subset_names[subset] for subset in row) for row in subsets)
+    found = list(map(Row, map(tuple, documents), tokens, labels, positions, numbers, names))
+    borders = cu_seqlens(found)
+    assert batch["cu_seqlens"].tolist() == borders
+    assert int(batch["max_seqlen"]) == max((b - a for a, b in pairwise(borders)), default=0)
+    assert batch["cu_seqlens"].dtype == batch["max_seqlen"].dtype == torch.int32
+    return found
 
 
 def batches_of(stream: PileStream, way: Way, workers: int = 0) -> Iterator[Batch]:

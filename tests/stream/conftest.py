@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pilekit.tokenize import load_tokenizer
 from tests.stream.corpora import Made, few, mixed, uneven, with_bad_lines
 from tests.stream.reference import Encoder, Plan, Row, lane_documents, optimizer_steps
 from tests.tiny import tiny_tokenizer
@@ -50,7 +51,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 @pytest.fixture(scope="session")
 def settings(tokenizer_file: Path) -> dict[str, Any]:
-    return {**SETTINGS, "tokenizer": str(tokenizer_file)}
+    return {**SETTINGS, "tokenizer": load_tokenizer(tokenizer_file)}
 
 
 @pytest.fixture(scope="session")

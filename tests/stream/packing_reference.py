@@ -6,21 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from hypothesis import strategies as st
 
-from pilekit.stream.batch.batch import Batch
+from pilekit.stream import Batch, Pack
+from pilekit.stream.batch.batch import OUTPUTS
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.order.shuffle import mix
-from pilekit.stream.pack.rows import Rows
-from pilekit.stream.pack.window import TokenizedDocuments
 from pilekit.tokenize import TokenBatch
-from tests.stream.reference import Document, Line, Piece, Plan, Row
+from tests.stream.reference import Document, Line, Plan, Row
 
 EOS, PAD = 7, 9
 NAMES = ("Pile-CC", "Github", "Books")
-
-Layout = list[list[tuple[int, int, int]]]
 
 
 def plan(seq_len: int, packing: Any = "best_fit", window: int = 256, seed: int = 0) -> Plan:
@@ -61,54 +57,6 @@ def token_batches(documents: Sequence[Document], append_eod: bool = True) -> Ite
         )
 
 
-def layout(rows: Rows) -> Layout:
-    """Each row's pieces as (document, begin, length)."""
-    found = list(zip(rows.document.tolist(), rows.begin.tolist(), rows.length.tolist(), strict=True))
-    assert rows.start[0] == 0
-    assert rows.start[-1] == len(found)
-    return [found[first:last] for first, last in zip(rows.start[:-1], rows.start[1:], strict=True)]
-
-
-def reference_layout(rows: Sequence[Sequence[Piece]], documents: Sequence[Document]) -> Layout:
-    """The pieces of the reference's rows, in the same form."""
-    index = {(document.position, document.order): number for number, document in enumerate(documents)}
-    return [[(index[p.document.position, p.document.order], p.begin, p.length) for p in row] for row in rows]
-
-
-def rows_of(batch: Batch) -> list[Row]:
-    """The rows of a batch that holds all columns; shapes and dtypes are checked."""
-    documents = batch.documents()
-    names = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
-    for name in names:
-        assert batch[name].dtype == torch.int64
-        assert batch[name].is_contiguous()
-        assert batch[name].shape == (len(documents), batch[names[0]].shape[1])
-    tokens, labels, positions, numbers, subsets = ([tuple(row) for row in batch[name].tolist()] for name in names)
-    return [
-        Row(
-            tuple(documents[index]),
-            tokens[index],
-            labels[index],
-            positions[index],
-            numbers[index],
-            tuple(None if subset == -1 else NAMES[subset] for subset in subsets[index]),
-        )
-        for index in range(len(documents))
-    ]
-
-
-def cu_seqlens(rows: Sequence[Row]) -> list[int]:
-    """The places where rows, documents and paddings begin, and the end."""
-    borders = []
-    at = 0
-    for row in rows:
-        for place, number in enumerate(row.doc_ids):
-            if place == 0 or number != row.doc_ids[place - 1]:
-                borders.append(at)
-            at += 1
-    return [*borders, at]
-
-
 def masked(row: Row, key: int, masking: Masking) -> tuple[list[int], list[int]]:
     """(input_ids, labels) of a row for masked-language modelling, from the hashes."""
     special = {masking.mask_id, *masking.special_ids}
@@ -141,23 +89,8 @@ lengths = st.lists(st.integers(0, 12) | st.sampled_from([0, 1, 2, 15, 16, 17, 31
 """Of documents without EOD, for rows of 1 to 40 tokens."""
 
 
-SHARDS = [f"{number:02d}.jsonl" for number in range(20)]
-
-
-def tokenized(documents: Sequence[Document], append_eod: bool = True) -> TokenizedDocuments:
-    """These documents in a window's form."""
-    texts = [document.tokens[:-1] if append_eod else document.tokens for document in documents]
-
-    def column(values: list[int]) -> Any:
-        return np.array(values, np.int64)
-
-    return TokenizedDocuments(
-        ids=np.array([token for text in texts for token in text], np.uint32),
-        offsets=np.cumsum([0, *map(len, texts)], dtype=np.int64),
-        subset_ids=column([NAMES.index(document.line.subset) for document in documents]),
-        shards=column([SHARDS.index(document.line.shard) for document in documents]),
-        numbers=column([document.line.number for document in documents]),
-        positions=column([document.position for document in documents]),
-        orders=column([document.order for document in documents]),
-        skipped=np.zeros(len(documents), np.int64),
-    )
+def packed(lengths: Sequence[int], seq_len: int, packing: Any = "best_fit", **options: Any) -> Batch:
+    """Documents of these lengths in rows; all rows are one batch."""
+    options = {"batch_size": 10_000, "pad_id": PAD, "outputs": OUTPUTS, "subset_names": NAMES, **options}
+    (batch,) = Pack(seq_len, EOS, packing=packing, **options)(token_batches(documents_of(lengths)))
+    return batch

@@ -36,9 +36,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Plan:
-    """All settings that decide a random-access stream's order, besides the corpus and the tokenizer.
+    """All settings that decide a stream's order, besides the corpus and the tokenizer.
 
-    `shards`: names of all shards of the corpus, sorted. `unit`: by default the value of a new run.
+    shards   names of all shards of the corpus, sorted
+    unit     by default the value of a new run
+    in_turn  the sequential plan: lanes of whole shards, in another order in each epoch, with their lines in order
     """
 
     shards: tuple[str, ...]
@@ -54,6 +56,7 @@ class Plan:
     repeats: Mapping[str, float] = field(default_factory=dict)
     shuffle: bool = True
     keep: Callable[[Line], bool] | None = None
+    in_turn: bool = False
 
     @property
     def lanes(self) -> int:
@@ -132,50 +135,36 @@ def is_used(plan: Plan, epoch: int, copy: int, line: Line) -> bool:
 
 
 def lane_documents(
-    lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int, epochs: range | None = None
+    lines: Iterable[Line], plan: Plan, encode: Callable[[str], list[int]], lane: int, epochs: range | None = None
 ) -> Iterator[Document]:
     """All documents of lane `lane`: endless, or of these epochs."""
     documents = selected(lines, plan)
-    unit = plan.unit or unit_of(len(documents), plan.lanes)
-    units = [documents[begin : begin + unit] for begin in range(0, len(documents), unit)]
+    key: tuple[int, ...] = (UNITS,)
+    first, stride = lane, plan.lanes
+    if plan.in_turn:
+        units = [[line for line in documents if line.shard == shard] for shard in plan.shards[lane :: plan.lanes]]
+        key, first, stride = (SHARDS, lane), 0, 1
+    else:
+        size = plan.unit or unit_of(len(documents), plan.lanes)
+        units = [documents[begin : begin + size] for begin in range(0, len(documents), size)]
     factors = [plan.repeats.get(name, 1.0) for name in plan.subsets] if plan.subsets else [1.0, *plan.repeats.values()]
-    copies = max(1, math.ceil(max(factors)))
-    per_epoch = len(units) * copies
+    per_epoch = len(units) * max(1, math.ceil(max(factors)))
     order_of_epoch: dict[int, list[int]] = {}
-    position = lane + (epochs.start * per_epoch if epochs else 0)
+    position = first + (epochs.start * per_epoch if epochs else 0)
     while epochs is None or position < epochs.stop * per_epoch:
         epoch = position // per_epoch
         if epoch not in order_of_epoch:
-            order = permutation(per_epoch, plan.seed, UNITS, epoch).tolist() if plan.shuffle else range(per_epoch)
+            order = permutation(per_epoch, plan.seed, *key, epoch).tolist() if plan.shuffle else range(per_epoch)
             order_of_epoch = {epoch: list(order)}
-        slot = order_of_epoch[epoch][position % per_epoch]
-        number, copy = slot % len(units), slot // len(units)
+        copy, number = divmod(order_of_epoch[epoch][position % per_epoch], len(units))
         inside = list(range(len(units[number])))
-        if plan.shuffle:
+        if plan.shuffle and not plan.in_turn:
             inside = permutation(len(inside), plan.seed, DOCUMENTS, epoch, number, copy).tolist()
-        for order_in_unit, index in enumerate(inside):
+        for place, index in enumerate(inside):
             line = units[number][index]
             if is_used(plan, epoch, copy, line) and (plan.keep is None or plan.keep(line)):
-                yield Document(lane, position, order_in_unit, line, encode(line.text))
-        position += plan.lanes
-
-
-def sequential_documents(lines: Iterable[Line], plan: Plan, encode: Encoder, lane: int) -> Iterator[Document]:
-    """All documents of a lane of whole shards, endless: shards in another order in each epoch, lines in order."""
-    documents = selected(lines, plan)
-    shards = plan.shards[lane :: plan.lanes]
-    factors = [plan.repeats.get(name, 1.0) for name in plan.subsets] if plan.subsets else [1.0, *plan.repeats.values()]
-    per_epoch = len(shards) * max(1, math.ceil(max(factors)))
-    position = 0
-    while True:
-        epoch = position // per_epoch
-        order = permutation(per_epoch, plan.seed, SHARDS, lane, epoch).tolist() if plan.shuffle else range(per_epoch)
-        slot = order[position % per_epoch]
-        shard, copy = shards[slot % len(shards)], slot // len(shards)
-        for line in documents:
-            if line.shard == shard and is_used(plan, epoch, copy, line) and (plan.keep is None or plan.keep(line)):
-                yield Document(lane, position, line.number, line, encode(line.text))
-        position += 1
+                yield Document(lane, position, line.number if plan.in_turn else place, line, encode(line.text))
+        position += stride
 
 
 def document_key(plan: Plan, document: Document) -> int:
@@ -285,6 +274,18 @@ def columns(row: Sequence[Piece], seq_len: int, pad_id: int) -> Row:
         tuple(doc_ids + [-1] * pads),
         tuple(subsets + [None] * pads),
     )
+
+
+def cu_seqlens(rows: Sequence[Row]) -> list[int]:
+    """The places where rows, documents and paddings begin, and the end."""
+    borders = []
+    at = 0
+    for row in rows:
+        for place, number in enumerate(row.doc_ids):
+            if place == 0 or number != row.doc_ids[place - 1]:
+                borders.append(at)
+            at += 1
+    return [*borders, at]
 
 
 def optimizer_steps(

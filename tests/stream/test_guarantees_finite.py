@@ -1,20 +1,20 @@
-"""Guarantees of finite passes: each sample once over all ranks, as a DistributedSampler shares them."""
+"""Guarantees of finite passes: each sample once over all ranks, workers and accumulation; interrupted and resumed."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DistributedSampler
 
-from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
-from tests.process_groups import ProcessGroups
-from tests.stream.collecting import ALL, STEP, batches_of, in_group, no_brown_fox, run
+from pilekit.tokenize import Tokenizer
+from tests.stream.collecting import STEP, Way, batches_of, no_brown_fox, read_in_turn, run
 from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.corpora import Made, made
 from tests.stream.reference import Encoder, Plan, Row, finite_pass, lane_documents
@@ -45,22 +45,18 @@ def test_a_finite_pass_is_the_references(
     for world_size, grad_accum, workers in [(1, 1, 0), (2, 1, 3), (3, 2, 0)]:
         size = 4 * world_size * grad_accum
         steps = finite_pass(corpus.lines, plan_of(corpus, size, packing=packing), encode, range(1), drop_last=drop_last)
-        given = finite(
-            settings, packing=packing, drop_last=drop_last, world_size=world_size, grad_accum=grad_accum, batch_size=4
-        )
+        given = finite(settings, packing=packing, drop_last=drop_last, world_size=world_size, grad_accum=grad_accum)
         for rank in range(world_size):
             found, _ = run(corpus.folder, {**given, "rank": rank}, "loader" if workers else "iter", workers)
             assert found == share_of(steps, rank, world_size * grad_accum, grad_accum)
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
 def test_every_token_once_and_less_than_a_step_of_padding(
-    corpora: Corpora, settings: Settings, encode: Encoder, packing: str
+    corpora: Corpora, settings: Settings, encode: Encoder
 ) -> None:
     """Counted without the reference, over three ranks."""
     corpus = corpora["uneven"]
-    given = finite(settings, packing=packing, world_size=3)
-    ranks = [run(corpus.folder, {**given, "rank": rank})[0] for rank in range(3)]
+    ranks = [run(corpus.folder, finite(settings, world_size=3, rank=rank))[0] for rank in range(3)]
     assert len({len(batches) for batches in ranks}) == 1
     rows: list[Row] = [row for batches in ranks for batch in batches for row in batch]
     assert sum(not row.documents for row in rows) < 12
@@ -71,104 +67,180 @@ def test_every_token_once_and_less_than_a_step_of_padding(
     assert tokens == {(line.shard, line.number): len(encode(line.text)) for line in corpus.lines}
 
 
-def test_several_epochs_repeats_and_a_filter(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
-    corpus = corpora["mixed"]
-    plan = plan_of(corpus, 16, repeats={"ArXiv": 1.5}, keep=lambda line: "brown" not in line.text)
-    steps = finite_pass(corpus.lines, plan, encode, range(3, 5))
-    given = finite(settings, epochs=2, batch_size=16, repeats={"ArXiv": 1.5}, filters=[no_brown_fox], outputs=ALL)
-    stream = PileStream(corpus.folder, **given)
-    stream.set_epoch(3)
-    documents = [batch.documents() for batch in stream]
-    assert documents == [[list(row.documents) for row in step] for step in steps]
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_several_epochs_repeats_and_a_filter(
+    tmp_path: Path, settings: Settings, encode: Encoder, in_turn: bool
+) -> None:
+    corpus = made(tmp_path, [40, 0, 90, 1], form="single")
+    for shuffle in (True, False):
+        changes = {"repeats": {"ArXiv": 1.5}, "shuffle": shuffle}
+        plan = plan_of(corpus, 16, keep=lambda line: "brown" not in line.text, in_turn=in_turn, **changes)
+        steps = finite_pass(corpus.lines, plan, encode, range(3, 5))
+        with read_in_turn(in_turn):
+            stream = PileStream(
+                tmp_path, **finite(settings, epochs=2, batch_size=16, filters=[no_brown_fox], **changes)
+            )
+        assert stream.explain()["plan"] == ("sequential" if in_turn else "random")
+        stream.set_epoch(3)
+        assert [batch.documents() for batch in stream] == [[list(row.documents) for row in step] for step in steps]
 
 
+@pytest.mark.parametrize("packing", ["best_fit", "concat"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_stopping_inside_and_at_the_end_of_a_pass(corpora: Corpora, settings: Settings, workers: int) -> None:
-    given = finite(settings, rank=1, world_size=2)
-    folder = corpora["uneven"].folder
+def test_a_pass_resumes_after_every_batch(corpora: Corpora, settings: Settings, packing: str, workers: int) -> None:
+    """Chained: each batch from a new stream, which resumes from the state after the batch before."""
+    given = finite(settings, packing=packing, batch_size=3, grad_accum=2, rank=1, world_size=2, drop_last=workers == 0)
+    folder = corpora["few"].folder if workers else corpora["uneven"].folder
+    given["seq_len"] = 16 if workers else 64
     whole, after = run(folder, given)
-    found, state = run(folder, given, "loader", workers, 3)
-    assert found == whole[:3]
-    assert run(folder, given, "loader", workers, state=state)[0] == whole[3:]
-    _, last = run(folder, given, "loader", workers, len(whole))
-    assert run(folder, given, "loader", workers, state=last)[0] == [], "on the last batch: nothing is left"
+    assert len(whole) > 2
+    state = None
+    number, at_once = 0, 1 if workers else 11
+    while number < len(whole):
+        found, state = run(folder, given, "loader", workers, min(at_once, len(whole) - number), state)
+        assert found == whole[number : number + at_once]
+        number += len(found)
+    assert run(folder, given, "loader", workers, state=state)[0] == [], "on the last batch: nothing is left"
     assert run(folder, given, "loader", workers, state=after)[0] == whole, "after the end: a whole pass"
 
 
-def test_a_pass_goes_on_with_other_ranks(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
-    corpus = corpora["uneven"]
-    steps = finite_pass(corpus.lines, plan_of(corpus, 8), encode, range(1))
-    halves = [finite(settings, rank=rank, world_size=2) for rank in range(2)]
-    states = [run(corpus.folder, given, "loader", 2, 5)[1] for given in halves]
-    assert run(corpus.folder, finite(settings, batch_size=8), state=states)[0] == steps[5:]
+def test_a_pass_resumes_with_other_ranks_and_accumulation(
+    corpora: Corpora, settings: Settings, encode: Encoder
+) -> None:
+    corpus = corpora["mixed"]
+    steps = finite_pass(corpus.lines, plan_of(corpus, 12), encode, range(1))
+    two = finite(settings, batch_size=3, grad_accum=2, world_size=2)
+    states = [run(corpus.folder, {**two, "rank": rank}, "loader", 2, 10)[1] for rank in range(2)]
+    assert run(corpus.folder, finite(settings, batch_size=12), state=states)[0] == steps[5:]
+    for rank in range(4):
+        four = finite(settings, batch_size=3, world_size=4, rank=rank)
+        assert run(corpus.folder, four, state=states)[0] == share_of(steps[5:], rank, 4, 1)
+    # Inside a step, only as it was.
+    inside = [run(corpus.folder, {**two, "rank": rank}, batches=5)[1] for rank in range(2)]
+    with pytest.raises(PilekitError, match="inside step 2, after 1 of 2 batches"):
+        run(corpus.folder, finite(settings, batch_size=12), state=inside)
 
 
-def test_two_ranks_share_a_finite_pass(process_group: ProcessGroups, corpora: Corpora, settings: Settings) -> None:
+def test_restoring_tokenizes_documents_of_open_windows_only(
+    corpora: Corpora, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = finite(settings)
-    ranks, _ = in_group(process_group, 2, corpora["uneven"].folder, given, "loader", 1)
-    alone = [run(corpora["uneven"].folder, {**given, "rank": rank, "world_size": 2})[0] for rank in range(2)]
-    assert ranks == alone
+    whole, _ = run(corpora["mixed"].folder, given)
+    _, state = run(corpora["mixed"].folder, given, batches=len(whole) - 4)
+    encoded, encode_batch = 0, Tokenizer.encode_batch
+
+    def counted(self: Tokenizer, texts: Sequence[str]) -> Any:
+        nonlocal encoded
+        encoded += len(texts)
+        return encode_batch(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
+    run(corpora["mixed"].folder, given, batches=1, state=state)
+    assert 0 < encoded <= 3 * given["window"]
 
 
-def test_epochs_are_reordered_as_a_distributed_sampler_does(corpora: Corpora, settings: Settings) -> None:
-    def pass_of(epoch: int, rank: int) -> list[tuple[str, int]]:
-        given = finite(settings, packing="none", rank=rank, num_replicas=2)
-        stream = PileStream(corpora["uneven"].folder, **given)
-        stream.set_epoch(epoch)
-        return [document for batch in stream for documents in batch.documents() for document in documents]
+@pytest.mark.parametrize(("way", "workers"), [("loader", 0), ("loader", 2), ("stock", 2)])
+def test_passes_follow_each_other(corpora: Corpora, settings: Settings, way: Way, workers: int) -> None:
+    """As with a DistributedSampler: the same pass again, unless `set_epoch` chooses another."""
+    stream = PileStream(corpora["few"].folder, **finite(settings, batch_size=2, seq_len=16))
 
-    first = [pass_of(0, rank) for rank in (0, 1)]
-    second = [pass_of(1, rank) for rank in (0, 1)]
-    assert first == [pass_of(0, rank) for rank in (0, 1)]
-    assert first != second
-    assert Counter(first[0] + first[1]) == Counter(second[0] + second[1])
+    def one() -> list[Any]:
+        return [batch.documents() for batch in batches_of(stream, way, workers)]
+
+    first = one()
+    assert one() == first
+    stream.set_epoch(1)
+    assert one() != first
+    stream.set_epoch(0)
+    assert one() == first
+    # An interrupted pass begins again after set_epoch, and resumes without it.
+    next(batches_of(stream, way, workers))
+    stream.set_epoch(0)
+    assert one() == first
+    next(batches_of(stream, way, workers))
+    assert one() == first[1:]
+    # After loading a state at the last batch, nothing is left.
+    list(itertools.islice(batches_of(stream, way, workers), len(first)))
+    stream.load_state_dict(stream.state_dict())
+    assert one() == []
+
+
+def test_set_epoch_of_a_loaded_pass_resumes(corpora: Corpora, settings: Settings) -> None:
+    """Trainers call it at the beginning of each epoch, also of an epoch that they resume."""
+    given = finite(settings, batch_size=2, seq_len=16)
+    stream = PileStream(corpora["few"].folder, **given)
+    stream.set_epoch(3)
+    whole = [batch.documents() for batch in stream]
+    next(iter(stream))
+    for epoch, rest in ((3, whole[1:]), (4, None)):
+        again = PileStream(corpora["few"].folder, **given)
+        again.load_state_dict(stream.state_dict())
+        again.set_epoch(epoch)
+        found = [batch.documents() for batch in again]
+        assert found == rest or (rest is None and len(found) >= len(whole) - 1 and found != whole)
+
+
+def test_peek_and_stats(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
+    corpus = corpora["mixed"]
+    streams = [PileStream(corpus.folder, **finite(settings, world_size=2, rank=rank)) for rank in range(2)]
+    steps = finite_pass(corpus.lines, plan_of(corpus, 8), encode, range(1))
+    for batches in (0, 3):
+        list(itertools.islice(iter(streams[1]), batches))
+        for step in (5, 1):
+            assert [tuple(documents) for documents in streams[1].peek(step)] == [row.documents for row in steps[step]]
+    for stream in streams:
+        list(stream)
+    stats = [stream.stats() for stream in streams]
+    assert sum(one["documents"] for one in stats) == len(corpus.lines)
+    assert sum(one["tokens"] for one in stats) == sum(len(encode(line.text)) for line in corpus.lines)
+    assert sum(one["rows"] for one in stats) == sum(bool(row.documents) for step in steps for row in step)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_raw_documents_are_shared_as_a_distributed_sampler_does(
-    corpora: Corpora, encode: Encoder, world_size: int, drop_last: bool
+    corpora: Corpora, world_size: int, drop_last: bool
 ) -> None:
     """Ranks get what DistributedSampler would pick from the pass's order, padding and dropping included."""
     corpus = corpora["uneven"]
-    text = {(line.shard, line.number): (line.text, line.subset) for line in corpus.lines}
-    plan = plan_of(corpus, world_size)
-    order = [one.line for one in lane_documents(corpus.lines, plan, encode, 0, range(1))]
-    assert sorted((line.shard, line.number) for line in order) == sorted(text)
+    uses = lane_documents(corpus.lines, plan_of(corpus, world_size), lambda text: [], 0, range(1))
+    order: Any = [use.line for use in uses]
+    assert sorted(order, key=corpus.lines.index) == list(corpus.lines)
     for rank in range(world_size):
         sampler: DistributedSampler[Any] = DistributedSampler(
-            order,  # type: ignore[arg-type]
-            num_replicas=world_size,
-            rank=rank,
-            shuffle=False,
-            drop_last=drop_last,
+            order, num_replicas=world_size, rank=rank, shuffle=False, drop_last=drop_last
         )
         stream = PileStream(
             corpus.folder, tokenizer=None, epochs=1, rank=rank, num_replicas=world_size, drop_last=drop_last
         )
-        found = list(batches_of(stream, "loader" if rank else "iter", rank))
-        assert all(isinstance(document, StoredDocument) for document in found)
-        assert [(one.shard, one.number, one.text, one.subset) for one in found] == [  # type: ignore[attr-defined]
+        found: list[Any] = list(batches_of(stream, "loader" if rank else "iter", rank))
+        assert [(one.shard, one.number, one.text, one.subset) for one in found] == [
             (line.shard, line.number, line.text, line.subset) for line in (order[index] for index in sampler)
         ]
 
 
-def test_repeats_are_exact_and_fractions_are_fair(tmp_path: Path, settings: Settings) -> None:
-    """A finite pass uses each document floor or ceil of its factor; how often ceil: within 4 standard deviations."""
-    corpus = made(tmp_path, [1000, 1000], text_of=lambda rng: rng.choice("abc"))
-    factors = {"ArXiv": 2.0, "Github": 0.0, "Pile-CC": 0.25, "Wikipedia (en)": 1.5}
-    stream = PileStream(corpus.folder, **finite(settings, repeats=factors, packing="none"))
-    passes = []
-    for epoch in range(2):
-        stream.set_epoch(epoch)
-        passes.append(
-            Counter(itertools.chain.from_iterable(documents for batch in stream for documents in batch.documents()))
-        )
-    for used in passes:
-        for subset, factor in factors.items():
-            counts = Counter(used[line.shard, line.number] for line in corpus.of(subset))
-            more = factor - math.floor(factor)
-            assert set(counts) <= {math.floor(factor), math.ceil(factor)}
-            n = len(corpus.of(subset))
-            assert abs(counts[math.floor(factor)] - (1 - more) * n) <= 4 * math.sqrt(n * more * (1 - more))
-    assert passes[0] != passes[1], "which documents get the one more differs by epoch"
+def test_fewer_documents_than_ranks(tmp_path: Path, settings: Settings) -> None:
+    made(tmp_path, [1], form="single", text_of=lambda rng: "abc")
+    found = [run(tmp_path, finite(settings, batch_size=2, rank=rank, world_size=5))[0] for rank in range(5)]
+    assert [len(batches) for batches in found] == [1] * 5
+    assert sum(bool(row.documents) for batches in found for batch in batches for row in batch) == 1
+
+
+def test_wrong_arguments_and_states_of_other_passes(corpora: Corpora, settings: Settings) -> None:
+    folder = corpora["few"].folder
+    wrong: list[tuple[Settings, str]] = [
+        ({"epochs": 0}, "epochs is a whole number from 1 on"),
+        ({"epochs": 1.5}, "epochs is a whole number from 1 on"),
+        ({"epochs": 1, "lanes": (2, 2)}, r"epochs=1 and lanes=\(2, 2\) exclude each other"),
+    ]
+    for changes, words in wrong:
+        with pytest.raises(PilekitError, match=words):
+            PileStream(folder, **{**finite(settings), **changes})
+    stream = PileStream(folder, **finite(settings))
+    state = stream.state_dict()
+    with pytest.raises(PilekitError, match="epoch is a whole number"):
+        stream.set_epoch(-1)
+    others: list[Settings] = [{"epochs": 2}, {"drop_last": True}, {"epochs": None}]
+    for changes, field in zip(others, ("epochs", "drop_last", "epochs"), strict=True):
+        with pytest.raises(PilekitError, match=f"its {field} is"):
+            PileStream(folder, **{**finite(settings), **changes}).load_state_dict(state)

@@ -6,7 +6,6 @@ two; the matrix of packings, workers, accumulation and ways of loading is slow.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -121,17 +120,3 @@ def test_masks_of_mlm_are_the_same_everywhere(
     assert steps_of(ranks, 2) == counted(alone[:4])
     rest, _ = run(folder, {**given, "batch_size": 16}, batches=4, state=states)
     assert rest == alone[4:]
-
-
-@pytest.mark.slow
-def test_long_runs_pass_epoch_borders_together(
-    process_group: ProcessGroups, corpora: Corpora, settings: Settings, expected: Expected
-) -> None:
-    wanted = counted(expected(corpora["uneven"], 120))
-    ranks, states = in_group(process_group, 2, corpora["uneven"].folder, {**settings, "batch_size": 8}, "loader", 2, 60)
-    assert steps_of(ranks, 1) == wanted[:60]
-    ranks, _ = in_group(
-        process_group, 4, corpora["uneven"].folder, {**settings, "batch_size": 4}, "loader", 1, 60, states
-    )
-    assert steps_of(ranks, 1) == wanted[60:]
-    assert all(json.loads(state)["step"] == 60 for state in states)

@@ -13,30 +13,15 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from pilekit.errors import PilekitError
-from pilekit.stream import Batch, Pack, document_mask
-from pilekit.stream.batch.batch import OUTPUTS
-from tests.stream.packing_reference import EOS, NAMES, PAD, attends, documents_of, lengths, rows_of, token_batches
-
-
-def packed(lengths: list[int], seq_len: int, packing: str = "best_fit") -> Batch:
-    """All rows as one batch."""
-    stage = Pack(
-        seq_len,
-        EOS,
-        packing=packing,  # type: ignore[arg-type]
-        batch_size=10_000,
-        pad_id=PAD,
-        outputs=OUTPUTS,
-        subset_names=NAMES,
-    )
-    (batch,) = stage(token_batches(documents_of(lengths)))
-    return batch
+from pilekit.stream import Batch, document_mask
+from tests.stream.collecting import rows_of
+from tests.stream.packing_reference import NAMES, attends, lengths, packed
 
 
 @given(lengths, st.integers(1, 40), st.sampled_from(["best_fit", "concat", "none"]), st.booleans())
 def test_masks_are_those_of_the_reference(lengths: list[int], seq_len: int, packing: str, causal: bool) -> None:
     batch = packed(lengths, seq_len, packing)
-    expected = torch.tensor([attends(row, causal) for row in rows_of(batch)])
+    expected = torch.tensor([attends(row, causal) for row in rows_of(batch, NAMES)])
     for column in ("doc_ids", "position_ids"):
         held = {column: batch[column]}
         dense = document_mask(held, dense=True, causal=causal)
@@ -71,18 +56,10 @@ def test_a_document_s_output_does_not_depend_on_the_others(causal: bool) -> None
         after = scaled_dot_product_attention(new_q, new_k, new_v, attn_mask=mask)
         assert torch.equal(after.where(~inside, 0), before.where(~inside, 0))
         assert not torch.isclose(after.where(inside, 0), before.where(inside, 0)).all()
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_document_s_output_is_what_it_would_be_alone(causal: bool) -> None:
-    batch = packed([9, 8, 7, 3], 32)
-    q, k, v = attention_inputs(batch)
-    together = scaled_dot_product_attention(q, k, v, attn_mask=document_mask(batch, dense=True, causal=causal))
-    borders = batch["cu_seqlens"].tolist()
-    for begin, end in list(itertools.pairwise(borders))[:4]:
+    for begin, end in list(itertools.pairwise(batch["cu_seqlens"].tolist()))[:4]:  # as it would be alone
         own = slice(begin, end)
         alone = scaled_dot_product_attention(q[:, :, own], k[:, :, own], v[:, :, own], is_causal=causal)
-        torch.testing.assert_close(together[:, :, own], alone)
+        torch.testing.assert_close(before[:, :, own], alone)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

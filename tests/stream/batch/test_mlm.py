@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -81,17 +80,6 @@ def test_proportions_are_bert_s() -> None:
         assert abs(deviations(int((one & other).sum()), one.size, 0.15**2)) < 4.5
     by_place = (chosen.sum(0) - rows * 0.15) / math.sqrt(rows * 0.15 * 0.85)
     assert abs((by_place**2).sum() - seq_len) < 4 * math.sqrt(2 * seq_len)
-
-
-def test_a_row_is_masked_the_same_among_any_others() -> None:
-    masking = Masking(3, 100)
-    tokens, keys = np.random.default_rng(0).integers(4, 100, (6, 50)), mix(9, np.arange(6))
-    together = applied(tokens, keys, [50] * 6, masking)
-    for order in itertools.permutations(range(6), 2):
-        alone = applied(tokens[list(order)], keys[list(order)], [50, 50], masking)
-        for found, expected in zip(alone, together, strict=True):
-            assert np.array_equal(found, expected[list(order)])
-    assert not np.array_equal(applied(tokens, mix(10, np.arange(6)), [50] * 6, masking)[1], together[1])
 
 
 def test_a_vocabulary_of_special_tokens_alone_is_refused() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.stream.order.lane_grid import Grid, Plan, Share, batch_sizes, default_rows, divisors, given_lanes
+from pilekit.stream.order.lane_grid import Grid, Plan, Share, batch_sizes, default_rows, given_lanes
+from pilekit.stream.read.sequential import default_grid
 
 
 @st.composite
@@ -32,6 +33,7 @@ def topologies(draw: st.DrawFn) -> tuple[Grid, int, int]:
 def test_a_step_takes_q_samples_from_every_lane_of_its_column(topology: tuple[Grid, int, int]) -> None:
     grid, world_size, grad_accum = topology
     shares = [grid.share(rank, world_size, grad_accum) for rank in range(world_size)]
+    assert sorted(lane for share in shares for lane in share.lanes().tolist()) == list(range(grid.lanes))
     for step in range(2 * grid.columns):
         taken: Counter[int] = Counter()
         for share in shares:
@@ -45,13 +47,6 @@ def test_a_step_takes_q_samples_from_every_lane_of_its_column(topology: tuple[Gr
         column = range(step % grid.columns, grid.lanes, grid.columns)
         assert taken == dict.fromkeys(column, grid.per_visit)
         assert sum(taken.values()) == grid.global_batch_size
-
-
-@given(topologies())
-def test_ranks_own_disjoint_rows(topology: tuple[Grid, int, int]) -> None:
-    grid, world_size, grad_accum = topology
-    owned = [lane for rank in range(world_size) for lane in grid.share(rank, world_size, grad_accum).lanes().tolist()]
-    assert sorted(owned) == list(range(grid.lanes))
 
 
 @given(topologies(), st.integers(0, 30), st.integers(0, 100))
@@ -107,9 +102,12 @@ def test_the_error_names_the_sizes_that_fit() -> None:
         assert default_rows(batch, world_size) == rows
 
 
-@given(st.integers(1, 500))
-def test_divisors(n: int) -> None:
-    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+def test_lanes_of_whole_shards_have_a_shard_each() -> None:
+    grids = {(30, 1): (1, 8), (30, 2): (2, 8), (30, 8): (8, 3), (30, 30): (30, 1), (1, 1): (1, 1)}
+    for (shards, world_size), grid in grids.items():
+        assert default_grid(shards, world_size) == grid
+    with pytest.raises(PilekitError, match=r"64 ranks cannot share 30 shards .*at most 30 ranks.*`pilekit reframe`"):
+        default_grid(30, 64)
 
 
 def test_lanes_as_given() -> None:

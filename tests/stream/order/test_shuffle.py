@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,27 +23,13 @@ def plain_mix(*parts: int) -> int:
     return state
 
 
-@given(st.lists(st.integers(-(2**63), 2**64 - 1), max_size=5))
-def test_mix_is_splitmix64(parts: list[int]) -> None:
-    assert int(mix(*parts)) == plain_mix(*parts)
-
-
-def test_the_published_first_number_of_splitmix64() -> None:
-    assert int(mix(0)) == 0xE220A8397B1DCDAF
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), st.integers(0, 2**64 - 1))
-def test_arrays_are_mixed_element_by_element(numbers: list[int], seed: int) -> None:
+def test_mix_is_splitmix64_of_each_element(numbers: list[int], seed: int) -> None:
+    assert int(mix(0)) == 0xE220A8397B1DCDAF, "the published first number of splitmix64"
+    assert [int(mix(seed, number)) for number in numbers] == [plain_mix(seed, number) for number in numbers]
     found = mix(seed, np.array(numbers, np.int64), 7)
     assert found.dtype == np.uint64
     assert found.tolist() == [plain_mix(seed, number, 7) for number in numbers]
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 100, 4097])
-def test_a_permutation_holds_everything_once(n: int) -> None:
-    found = permutation(n, 5, 1, 2)
-    assert found.dtype == np.int64
-    assert sorted(found.tolist()) == list(range(n))
 
 
 def test_a_permutation_is_the_order_of_philox_words() -> None:
@@ -52,7 +37,5 @@ def test_a_permutation_is_the_order_of_philox_words() -> None:
     key = int.from_bytes(hashlib.sha256(b"(7, (1, 3))").digest()[:16], "little")
     words = np.random.Philox(key=key).random_raw(50).tolist()
     assert permutation(50, 7, 1, 3).tolist() == sorted(range(50), key=lambda index: words[index])
-    assert permutation(6, 0, 1, 0).tolist() == PINNED
-
-
-PINNED = [0, 4, 2, 5, 1, 3]
+    assert permutation(6, 0, 1, 0).tolist() == [0, 4, 2, 5, 1, 3]
+    assert [permutation(n, 5, 1).tolist() for n in (0, 1)] == [[], [0]]

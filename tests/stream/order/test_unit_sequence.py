@@ -41,27 +41,3 @@ def test_the_order_of_asking_changes_nothing(sequence: Sequence) -> None:
     forward = [sequence.at(position) for position in positions]
     assert [sequence.at(position) for position in reversed(positions)] == forward[::-1]
     assert [pickle.loads(pickle.dumps(sequence)).at(position) for position in positions] == forward
-
-
-def test_epochs_copies_and_seeds_have_orders_of_their_own() -> None:
-    sequence = Sequence(documents=1000, unit=20, copies=2, seed=0, lanes=4)
-    epochs = [tuple(sequence.at(p)[1:3] for p in range(e * 100, e * 100 + 100)) for e in range(4)]
-    other = Sequence(documents=1000, unit=20, copies=2, seed=1, lanes=4)
-    epochs.append(tuple(other.at(p)[1:3] for p in range(100)))
-    assert len(set(epochs)) == 5
-    inside = {tuple(sequence.order(sequence.at(p)).tolist()) for p in range(200) if sequence.at(p).unit == 7}
-    assert len(inside) == 4, "two epochs of two copies"
-
-
-def test_without_shuffling_units_come_copy_after_copy() -> None:
-    sequence = Sequence(documents=7, unit=3, copies=2, seed=0, lanes=1, shuffle=False)
-    assert [tuple(sequence.at(p)) for p in range(7)] == [
-        (0, 0, 0, 0, 3),
-        (0, 1, 0, 3, 6),
-        (0, 2, 0, 6, 7),
-        (0, 0, 1, 0, 3),
-        (0, 1, 1, 3, 6),
-        (0, 2, 1, 6, 7),
-        (1, 0, 0, 0, 3),
-    ]
-    assert sequence.order(sequence.at(1)).tolist() == [0, 1, 2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
+from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
 from pilekit.stream.pack.lane import Lane, rows_between, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange, pieces_of
 from pilekit.stream.read.lane_documents import LaneDocuments
 from pilekit.tokenize import Tokenizer, load_tokenizer
-from tests.stream.reference import Document, Line, Piece, Plan, Row, columns, lane_rows
+from tests.stream.collecting import rows_of
+from tests.stream.reference import Document, Line, Plan, Row, columns, lane_rows
 from tests.tiny import tiny_tokenizer
 
-SEQ_LEN, SUBSETS = 8, ("A", "B", "(other)")
+SEQ_LEN, PAD, SUBSETS = 8, 1, ("A", "B", "(other)")
 
 
 @dataclass
@@ -87,25 +88,15 @@ def uses(source: Memory, how: Encoding) -> Iterator[Document]:
 
 def expected(source: Memory, how: Encoding) -> list[Row]:
     plan = Plan(("s",), 1, 1, 1, SEQ_LEN, seed=5, window=how.layout.window, packing=how.layout.packing)
-    return [columns(row, SEQ_LEN, 1) for row in lane_rows(uses(source, how), plan)]
+    return [columns(row, SEQ_LEN, PAD) for row in lane_rows(uses(source, how), plan)]
 
 
-def rows_of(parts: list[RowRange], how: Encoding) -> list[Row]:
+def rows(parts: list[RowRange], how: Encoding) -> list[Row]:
     """The rows that a lane gave, in the reference's form."""
     assert how.tokenizer is not None
-    found = []
-    for part in parts:
-        documents, rows = part.window.documents, part.window.rows
-        for row in range(part.first_row, part.first_row + part.count):
-            pieces = []
-            for piece in range(int(rows.start[row]), int(rows.start[row + 1])):
-                at, begin, length = (int(a[piece]) for a in (rows.document, rows.begin, rows.length))
-                ids = documents.ids[documents.offsets[at] : documents.offsets[at + 1]].tolist()
-                tokens = [*ids, *[how.tokenizer.eos_id] * how.layout.append_eod]
-                line = Line("s", int(documents.numbers[at]), SUBSETS[documents.subset_ids[at]], "")
-                pieces.append(Piece(Document(7, 0, 0, line, tokens), begin, length))  # type: ignore[arg-type]
-            found.append(columns(pieces, SEQ_LEN, 1))
-    return found
+    assert how.tokenizer.eos_id is not None
+    writer = BatchWriter(SEQ_LEN, OUTPUTS, PAD, how.tokenizer.eos_id)
+    return rows_of(writer.batch(parts, pieces_of(parts), ["s"]), SUBSETS) if parts else []
 
 
 def skipped_before(parts: list[RowRange]) -> int:
@@ -137,7 +128,7 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
     end = lane.place
     lane.close()
     assert source.closed == 1
-    assert [row for part in given for row in rows_of(part, how)] == wanted
+    assert [row for part in given for row in rows(part, how)] == wanted
     assert [rows_in(part) for part in given[:-1]] == [step] * (len(given) - 1)
     every = [one for part in given for one in part]
     if append_eod and every:  # without EOD, documents without tokens are in no row
@@ -147,7 +138,7 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
         again = lane_at(source, Place(*place), how)
         rest = again.give(len(wanted) + 1)
         again.close()
-        assert rows_of(rest, how) == wanted[behind * step :]
+        assert rows(rest, how) == wanted[behind * step :]
         assert again.place == end
         if rest:  # counts before and after a place add up, though the window was built twice
             before = [one for part in given[:behind] for one in part]
@@ -155,36 +146,18 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_an_endless_lane_goes_on_and_skips(tokenizer: Tokenizer, packing: Packing) -> None:
+def test_an_endless_lane_skips_rows(tokenizer: Tokenizer, packing: Packing) -> None:
     some = [(number, "ab" * number, "A", 0) for number in range(9)]
     source = Memory([Unit([*some[:5], None]), Unit([None, *some[5:]])], 2, endless=True)
     how = encoding(tokenizer, packing)
     wanted = expected(source, how)
     found = lane_at(source, Place(2, 0), how).give(60)
-    assert rows_of(found, how) == wanted[:60]
-    assert rows_of(rows_between(found, 7, 31), how) == wanted[7:31]
+    assert rows(found, how) == wanted[:60]
+    assert rows(rows_between(found, 7, 31), how) == wanted[7:31]
     assert rows_between(found, 60, 70) == []
     lane = lane_at(source, Place(2, 0), how)
     assert lane.skip(70) == 70
-    assert rows_of(lane.give(5), how) == wanted[70:75]
-
-
-def test_restoring_tokenizes_one_window(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded_texts = 0
-    encode = Tokenizer.encode_batch
-
-    def counting(self: Tokenizer, texts: Any) -> Any:
-        nonlocal encoded_texts
-        encoded_texts += len(texts)
-        return encode(self, texts)
-
-    source = Memory([Unit([(number, "the quick brown fox", "A", 0) for number in range(100)])], 50, endless=True)
-    how = encoding(tokenizer, "best_fit", window=10)
-    lane = lane_at(source, Place(2, 0), how)
-    lane.give(200)
-    monkeypatch.setattr(Tokenizer, "encode_batch", counting)
-    lane_at(source, lane.place, how).give(1)
-    assert encoded_texts == 10
+    assert rows(lane.give(5), how) == wanted[70:75]
 
 
 def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +168,7 @@ def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer, monkeypa
     source = Memory([Unit([(number, text, "A", 0) for number, text in enumerate(texts)])], 60)
     for packing in PACKINGS:
         how = encoding(tokenizer, packing, window=20)
-        assert rows_of(lane_at(source, Place(2, 0), how).give(1000), how) == expected(source, how)
+        assert rows(lane_at(source, Place(2, 0), how).give(1000), how) == expected(source, how)
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

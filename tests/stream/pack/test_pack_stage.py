@@ -21,19 +21,18 @@ from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.window import Packing
 from pilekit.tokenize import TokenBatch, Tokenize, load_tokenizer
 from tests.stream import reference
+from tests.stream.collecting import rows_of
 from tests.stream.packing_reference import (
     EOS,
     NAMES,
     PAD,
-    cu_seqlens,
     documents_of,
     lengths,
     masked,
     plan,
-    rows_of,
     token_batches,
 )
-from tests.stream.reference import Document, Row
+from tests.stream.reference import Document, Line, Row
 from tests.tokenize.making import byte_level_bpe
 
 PACKINGS = ["best_fit", "concat", "none"]
@@ -45,7 +44,7 @@ def pack(seq_len: int, packing: str = "best_fit", **options: Any) -> Pack:
 
 
 def all_rows(batches: Sequence[Batch]) -> list[Row]:
-    return [row for batch in batches for row in rows_of(batch)]
+    return [row for batch in batches for row in rows_of(batch, NAMES)]
 
 
 @given(
@@ -73,9 +72,6 @@ def test_rows_are_those_of_the_reference(
     expected = [reference.columns(row, seq_len, PAD) for row in rows]
     assert all_rows(batches) == expected
     assert all(len(batch["input_ids"]) == batch_size for batch in batches[:-1])
-    for index, batch in enumerate(batches):
-        rows_here = expected[index * batch_size : (index + 1) * batch_size]
-        assert batch["cu_seqlens"].tolist() == cu_seqlens(rows_here)
 
 
 @given(lengths, st.sampled_from(PACKINGS), st.integers(0, 5))
@@ -90,15 +86,6 @@ def test_masks_are_those_of_the_reference(lengths: list[int], packing: str, seed
         input_ids, labels = masked(row, reference.row_key(one, pieces), masking)
         expected.append(row._replace(input_ids=tuple(input_ids), labels=tuple(labels)))
     assert all_rows(batches) == expected
-
-
-def test_an_empty_document_is_its_eod_alone() -> None:
-    (batch,) = Pack(4, EOS, packing="concat", outputs=("input_ids", "labels", "doc_ids"))(
-        token_batches(documents_of([1, 0, 0]))
-    )
-    assert batch["input_ids"].tolist() == [[10, EOS, EOS, EOS]]
-    assert batch["labels"].tolist() == [[-100, EOS, -100, -100]]
-    assert batch["doc_ids"].tolist() == [[0, 0, 1, 2]]
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -116,21 +103,21 @@ def test_labels_unknown_to_the_names_get_the_next_ids() -> None:
         assert batch["subset_ids"][:, 0].tolist() == expected
 
 
-def test_arguments_that_make_no_sense_are_refused() -> None:
-    for value in (0, -1, 2.0, True, "8", None):
-        for name in ("seq_len", "batch_size", "window"):
-            given: dict[str, Any] = {"seq_len": 4, "eos_id": EOS, name: value}
-            with pytest.raises(PilekitError, match=f"{name} is a whole number from 1 on"):
-                Pack(**given)
-    with pytest.raises(PilekitError, match="eos_id is a whole number from 0 on, not None"):
-        Pack(4, None)  # type: ignore[arg-type]
-    with pytest.raises(PilekitError, match="packing is one of best_fit, concat, none, not 'first_fit'"):
-        pack(4, "first_fit")
-    with pytest.raises(PilekitError, match="outputs names"):
-        pack(4, outputs=("input_id",))
+def test_wrong_arguments_are_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"seq_len": 0}, "seq_len is a whole number from 1 on, not 0"),
+        ({"batch_size": True}, "batch_size is a whole number from 1 on, not True"),
+        ({"window": 2.0}, "window is a whole number from 1 on, not 2.0"),
+        ({"eos_id": None}, "eos_id is a whole number from 0 on, not None"),
+        ({"packing": "first_fit"}, "packing is one of best_fit, concat, none, not 'first_fit'"),
+        ({"outputs": ("input_id",)}, "outputs names"),
+    ]
+    for wrong, words in cases:
+        with pytest.raises(PilekitError, match=words):
+            Pack(**{"seq_len": 4, "eos_id": EOS, **wrong})
 
 
-def test_labels_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_labels_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilekit.stream.pack.pack_stage.MAX_SUBSETS", 3)
     labels = ["Github", *"abcabc", "Pile-CC"]
 
@@ -143,28 +130,22 @@ def test_labels_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         list(pack(4)(iter([tokens(labels), tokens("d")])))
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_a_chain_of_stages_from_shard_to_rows(tmp_path: Path, packing: str) -> None:
+def test_a_chain_of_stages_from_shard_to_rows(tmp_path: Path) -> None:
     byte_level_bpe(500).save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     texts = ["x", "The quick brown fox", "", "jumps over the lazy dog"]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    chain = Pipeline([MinBytes(10), Tokenize(tokenizer), pack(16, packing, batch_size=2, subset_names=("(none)",))])
+    chain = Pipeline([MinBytes(10), Tokenize(tokenizer), pack(16, batch_size=2, subset_names=("(none)",))])
     documents = [
-        Document(0, 0, order, reference.Line("a.jsonl", n, NAMES[0], texts[n]), [*_encode(tokenizer, texts[n]), EOS])
-        for order, n in enumerate((1, 3))
+        Document(0, 0, n, Line("a.jsonl", n, NAMES[0], ""), [*tokenizer.encode_batch([texts[n]])[0].tolist(), EOS])
+        for n in (1, 3)
     ]
-    expected = [reference.columns(row, 16, PAD) for row in reference.lane_rows(iter(documents), plan(16, packing))]
+    expected = [reference.columns(row, 16, PAD) for row in reference.lane_rows(iter(documents), plan(16))]
     assert all_rows(list(chain(read(tmp_path / "a.jsonl")))) == expected
 
 
-def _encode(tokenizer: Any, text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode_batch([text])[0].tolist()
-    return ids
-
-
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_a_batch_is_handed_on_once_it_is_full(packing: str) -> None:
+def test_a_batch_is_given_once_it_is_full(packing: str) -> None:
     asked = []
 
     def source() -> Iterator[TokenBatch]:

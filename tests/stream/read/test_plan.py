@@ -36,20 +36,18 @@ def single_frame(data: bytes, *, size_told: bool = False) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
+@pytest.fixture(autouse=True)
+def no_text_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every corpus counts as too large for memory."""
+    monkeypatch.setattr(plan, "HELD_BYTES", 0)
+
+
 @pytest.fixture(scope="module")
 def long_text() -> bytes:
     return text_of(MOST_DECODED + (1 << 20))
 
 
-@pytest.fixture
-def nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every corpus counts as too large for memory."""
-    monkeypatch.setattr(plan, "HELD_BYTES", 0)
-
-
-def test_one_long_frame_is_read_in_turn_and_makes_no_index(
-    tmp_path: Path, long_text: bytes, nothing_is_held: None
-) -> None:
+def test_one_long_frame_is_read_in_turn_and_makes_no_index(tmp_path: Path, long_text: bytes) -> None:
     for name, data in (("00", single_frame(long_text)), ("01", single_frame(long_text, size_told=True))):
         folder = tmp_path / name
         folder.mkdir()
@@ -64,9 +62,7 @@ def test_one_long_frame_is_read_in_turn_and_makes_no_index(
         assert choose_plan(Corpus(folder)).reason.startswith(f"{name}.jsonl has frames of 9 MiB or more, ")
 
 
-def test_finding_out_reads_little_of_a_long_frame(
-    tmp_path: Path, nothing_is_held: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finding_out_reads_little_of_a_long_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(0)
     data = b"".join(record(rng.randbytes(500_000).hex(), "ArXiv") + b"\n" for _ in range(40))
     (tmp_path / "00.jsonl.zst").write_bytes(single_frame(data))
@@ -89,8 +85,7 @@ def test_finding_out_reads_little_of_a_long_frame(
 def test_small_frames_are_entered_anywhere_and_indexed(
     tmp_path: Path, form: str, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not held:
-        monkeypatch.setattr(plan, "HELD_BYTES", 0)
+    monkeypatch.setattr(plan, "HELD_BYTES", 64 << 20 if held else 0)
     for number in range(3):
         write_shard(tmp_path / f"{number:02d}", [record("x", "ArXiv")] * 50, form)  # type: ignore[arg-type]
     corpus, told = Corpus(tmp_path), 0
@@ -111,7 +106,7 @@ def test_small_frames_are_entered_anywhere_and_indexed(
     assert not any(index.built for index in again.indexes)
 
 
-def test_what_reframe_writes_is_entered_anywhere(tmp_path: Path, long_text: bytes, nothing_is_held: None) -> None:
+def test_what_reframe_writes_is_entered_anywhere(tmp_path: Path, long_text: bytes) -> None:
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "00.jsonl.zst").write_bytes(single_frame(long_text))
     reframe_corpus(Corpus(tmp_path / "raw"), tmp_path / "new")
@@ -126,30 +121,24 @@ def test_what_reframe_writes_is_entered_anywhere(tmp_path: Path, long_text: byte
     assert again.indexes[0].built
 
 
-def test_a_long_frame_behind_a_short_one_is_found_by_the_index(
-    tmp_path: Path, long_text: bytes, nothing_is_held: None
-) -> None:
+def test_a_long_frame_behind_a_short_one_is_found_by_the_index(tmp_path: Path, long_text: bytes) -> None:
     line = record("first", "ArXiv") + b"\n"
     (tmp_path / "00.jsonl.zst").write_bytes(zstandard.compress(line) + single_frame(long_text))
     chosen = choose_plan(Corpus(tmp_path))
     assert (chosen.name, chosen.indexes) == ("sequential", ())
 
 
-def test_gzip_has_one_frame(tmp_path: Path, long_text: bytes, nothing_is_held: None) -> None:
-    (tmp_path / "00.jsonl.gz").write_bytes(gzip.compress(long_text, 1))
-    assert choose_plan(Corpus(tmp_path)).name == "sequential"
-    (tmp_path / "00.jsonl.gz").write_bytes(gzip.compress(long_text[:1_000_000].rpartition(b"\n")[0], 1))
-    assert choose_plan(Corpus(tmp_path)).name == "random"
-
-
-@pytest.mark.parametrize(("rows", "name"), [(100, "random"), (1_000_000, "sequential")])
-def test_parquet_goes_by_its_row_groups(tmp_path: Path, nothing_is_held: None, rows: int, name: str) -> None:
+def test_gzip_has_one_frame_and_parquet_its_row_groups(tmp_path: Path, long_text: bytes) -> None:
+    short = long_text[:1_000_000].rpartition(b"\n")[0]
     rng = random.Random(0)
     table = pa.table({"text": [rng.randbytes(5_000).hex() for _ in range(1200)], "pile_set_name": ["ArXiv"] * 1200})
-    pq.write_table(table, tmp_path / "00.parquet", row_group_size=rows)
-    chosen = choose_plan(Corpus(tmp_path))
-    assert chosen.name == name
-    assert len(chosen.indexes) == (name == "random")
+    for name, data, rows in (("sequential", long_text, 1_000_000), ("random", short, 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "00.jsonl.gz").write_bytes(gzip.compress(data, 1))
+        pq.write_table(table, tmp_path / name / "01.parquet", row_group_size=rows)
+        for shard in ("00.jsonl.gz", "01.parquet"):
+            chosen = choose_plan(Corpus(tmp_path / name / shard))
+            assert (chosen.name, len(chosen.indexes)) == (name, name == "random")
 
 
 def test_text_that_cannot_be_held_however_small_when_stored(
@@ -170,20 +159,14 @@ def test_standard_input_is_read_as_it_comes() -> None:
     assert choose_plan(Corpus("-")).name == "sequential"
 
 
-def test_bad_lines_are_told_even_where_an_index_left_them_out(tmp_path: Path) -> None:
-    lines = [record("x", "ArXiv"), b"not json", record("y", "ArXiv")]
-    write_shard(tmp_path / "00", lines, "frames")
-    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2: is not JSON"):
-        choose_plan(Corpus(tmp_path))
-    assert choose_plan(Corpus(tmp_path), on_error="skip").indexes[0].header.skipped == 1
-    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2: is not JSON.*--on-error skip"):
-        choose_plan(Corpus(tmp_path))
-
-
-@pytest.mark.parametrize("held", [True, False])
-def test_damage_is_told(tmp_path: Path, held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not held:
-        monkeypatch.setattr(plan, "HELD_BYTES", 0)
+def test_bad_lines_and_damage_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_shard(tmp_path / "bad" / "00", [record("x", "ArXiv"), b"not json", record("y", "ArXiv")], "frames")
+    for _ in range(2):  # the second time from the index that the call with "skip" made
+        with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 2: is not JSON.*--on-error skip"):
+            choose_plan(Corpus(tmp_path / "bad"))
+        assert choose_plan(Corpus(tmp_path / "bad"), on_error="skip").indexes[0].header.skipped == 1
     (tmp_path / "00.jsonl.zst").write_bytes(single_frame(text_of(1_000_000))[:-100])
-    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: is cut off"):
-        choose_plan(Corpus(tmp_path))
+    for held in (0, 64 << 20):
+        monkeypatch.setattr(plan, "HELD_BYTES", held)
+        with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: is cut off"):
+            choose_plan(Corpus(tmp_path / "00.jsonl.zst"))
