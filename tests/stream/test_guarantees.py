@@ -9,16 +9,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
+from pilekit.tokenize import load_tokenizer
 from tests.stream.collecting import Way, counted, no_brown_fox, read_in_turn, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
-from tests.stream.corpora import made, record, uneven, write_shard
+from tests.stream.corpora import made, uneven
 from tests.stream.reference import Encoder, unit_of
+from tests.tokenize.making import byte_level_bpe
 
 # 1. Order: the content of an optimizer step is the same for every topology
 
@@ -143,51 +145,17 @@ def test_one_lane_uses_each_document_once_per_epoch(tmp_path: Path, settings: Se
     assert len(set(map(tuple, orders))) == 3, "each epoch has an order of its own"
 
 
-# 3. Shuffle quality
-
-
-def test_lanes_of_a_step_share_no_unit(corpora: Corpora, settings: Settings) -> None:
-    corpus = corpora["mixed"]
-    place = {(line.shard, line.number): index for index, line in enumerate(corpus.lines)}
-    unit = unit_of(len(corpus.lines), 16)
-    assert unit == 4
-    found = run(corpus.folder, {**settings, "batch_size": 16}, batches=24)[0]  # less than an epoch
-    for rows in found:
-        units = [
-            {place[document] // unit for row in rows[2 * lane : 2 * lane + 2] for document in row.documents}
-            for lane in range(8)
-        ]
-        for first, second in itertools.combinations(units, 2):
-            assert not first & second
-
-
-def chi_square(counts: Mapping[Any, int], shares: dict[str, float]) -> float:
-    total = sum(counts.values())
-    return sum((counts.get(name, 0) - total * share) ** 2 / (total * share) for name, share in shares.items())
-
-
-def test_batches_hold_the_subsets_as_the_whole_does(tmp_path: Path, settings: Settings) -> None:
-    """In a corpus sorted by subset, any 100 batches have the subset counts of units drawn at random.
-
-    A unit of 15 documents of one subset counts as one draw, so chi-square is divided by 15. With 3 degrees of freedom
-    it exceeds 21.1 once in ten thousand.
-    """
-    subsets = ["ArXiv", "Github", "Pile-CC", "Wikipedia (en)"]
-    corpus = made(tmp_path, [4000], blank=0, text_of=lambda rng: "a" * rng.randint(5, 30))
-    in_order = sorted(corpus.lines, key=lambda line: line.subset)
-    write_shard(tmp_path / "00", [record(line.text, line.subset) for line in in_order], "frames")
-    shares = {name: len(corpus.of(name)) / 4000 for name in subsets}
-    unit = unit_of(4000, 16)
-    assert unit == 15
-    found = run(tmp_path, {**settings, "batch_size": 8}, batches=300)[0]
-    for first in range(0, 201, 20):
-        counts = Counter(
-            row.subsets[row.doc_ids.index(doc_id)]
-            for rows in found[first : first + 100]
-            for row in rows
-            for doc_id in range(len(row.documents))
-        )
-        assert counts.total() > 1000
-        assert chi_square(counts, shares) / unit < 21.1
-        as_it_stands = Counter(line.subset for line in in_order[: counts.total()])
-        assert chi_square(as_it_stands, shares) / unit > 21.1, "reading in order would pass"
+def test_masks_of_mlm_are_the_same_everywhere(corpora: Corpora, settings: Settings, tmp_path: Path) -> None:
+    tokenizer = byte_level_bpe(300)
+    tokenizer.add_special_tokens([AddedToken("<mask>", special=True)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    given = {**settings, "tokenizer": load_tokenizer(tmp_path / "tokenizer.json"), "objective": "mlm"}
+    folder = corpora["mixed"].folder
+    alone, _ = run(folder, {**given, "batch_size": 16}, batches=8)
+    rows = [row for batch in alone for row in batch]
+    chosen = sum(label != -100 for row in rows for label in row.labels)
+    assert 0.1 < chosen / sum(doc_id >= 0 for row in rows for doc_id in row.doc_ids) < 0.2
+    split = {**given, "batch_size": 4, "grad_accum": 2, "world_size": 2}
+    ranks = [run(folder, {**split, "rank": rank}, "loader", 2, 8) for rank in range(2)]
+    assert steps_of([batches for batches, _ in ranks], 2) == counted(alone[:4])
+    assert run(folder, {**given, "batch_size": 16}, batches=4, state=[state for _, state in ranks])[0] == alone[4:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch.utils.data import DistributedSampler
 
 from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
-from pilekit.tokenize import Tokenizer
 from tests.stream.collecting import STEP, Way, batches_of, no_brown_fox, read_in_turn, run
 from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.corpora import Made, made
@@ -119,24 +117,6 @@ def test_a_pass_resumes_with_other_ranks_and_accumulation(
     inside = [run(corpus.folder, {**two, "rank": rank}, batches=5)[1] for rank in range(2)]
     with pytest.raises(PilekitError, match="inside step 2, after 1 of 2 batches"):
         run(corpus.folder, finite(settings, batch_size=12), state=inside)
-
-
-def test_restoring_tokenizes_documents_of_open_windows_only(
-    corpora: Corpora, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = finite(settings)
-    whole, _ = run(corpora["mixed"].folder, given)
-    _, state = run(corpora["mixed"].folder, given, batches=len(whole) - 4)
-    encoded, encode_batch = 0, Tokenizer.encode_batch
-
-    def counted(self: Tokenizer, texts: Sequence[str]) -> Any:
-        nonlocal encoded
-        encoded += len(texts)
-        return encode_batch(self, texts)
-
-    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
-    run(corpora["mixed"].folder, given, batches=1, state=state)
-    assert 0 < encoded <= 3 * given["window"]
 
 
 @pytest.mark.parametrize(("way", "workers"), [("loader", 0), ("loader", 2), ("stock", 2)])

@@ -6,18 +6,14 @@ two; the matrix of packings, workers, accumulation and ways of loading is slow.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from tokenizers import AddedToken
 from torch import distributed as dist
 
 from pilekit.stream import PileStream
 from tests.process_groups import ProcessGroups, RankFailed
 from tests.stream.collecting import ALL, SECONDS, STEP, Way, counted, in_group, no_brown_fox, rows_of, run, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Expected, Settings
-from tests.tokenize.making import byte_level_bpe
 
 
 def test_two_ranks_make_the_references_steps(
@@ -99,24 +95,3 @@ def test_every_topology_makes_the_references_steps(
         assert steps_of(fresh, grad_accum) == wanted[:6], (way, workers, grad_accum)
         resumed, _ = in_group(process_group, world_size, folder, given, way, workers, 6 * grad_accum, states)
         assert steps_of(resumed, grad_accum) == wanted[6:], (way, workers, grad_accum)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_masks_of_mlm_are_the_same_everywhere(
-    process_group: ProcessGroups, corpora: Corpora, settings: Settings, tmp_path: Path, world_size: int
-) -> None:
-    made = byte_level_bpe(300)
-    made.add_special_tokens([AddedToken("<mask>", special=True)])
-    made.save(str(tmp_path / "tokenizer.json"))
-    given = {**settings, "tokenizer": str(tmp_path / "tokenizer.json"), "objective": "mlm"}
-    folder = corpora["mixed"].folder
-    alone, _ = run(folder, {**given, "batch_size": 16}, batches=8)
-    rows = [row for batch in alone for row in batch]
-    chosen = sum(label != -100 for row in rows for label in row.labels)
-    assert 0.1 < chosen / sum(doc_id >= 0 for row in rows for doc_id in row.doc_ids) < 0.2
-    split = {**given, "batch_size": 8 // world_size, "grad_accum": 2}
-    ranks, states = in_group(process_group, world_size, folder, split, "loader", 2, 8)
-    assert steps_of(ranks, 2) == counted(alone[:4])
-    rest, _ = run(folder, {**given, "batch_size": 16}, batches=4, state=states)
-    assert rest == alone[4:]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from pilekit.corpus import Corpus, stores
 from pilekit.errors import PilekitError
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import load_index
-from pilekit.shards.read.open import open_file
 from pilekit.shards.write.shard_writer import ShardWriter
 from pilekit.stream import PileStream
 from tests.stream.collecting import ALL, read_in_turn, rows_of, run
@@ -108,7 +105,10 @@ def test_a_failed_request_is_repeated(
     folder: Path, server: WebServer, changes: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, _ = run(folder, changes, batches=4)
-    failures: list[list[Failure | None]] = [["500", "cut", "short", None, "500"], ["silent", "500"]]  # silence takes 2 s
+    failures: list[list[Failure | None]] = [
+        ["500", "cut", "short", None, "500"],
+        ["silent", "500"],
+    ]  # silence takes 2 s
     for some in failures:
         stream = PileStream(server.url, **changes, outputs=ALL)
         server.failures = list(some)
@@ -148,14 +148,6 @@ def test_an_index_that_does_not_come_at_once_is_not_a_missing_one(
     assert not list(tmp_path.iterdir()), "an index was made"
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_server_that_is_not_there(folder: Path) -> None:
-    with serving(folder) as server:
-        url = f"{server.url}00.jsonl.zst"
-    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst: cannot be opened \(.*Connect.*check the connection"):
-        open_file(url, scattered=True)
-
-
 # The cache
 
 
@@ -176,30 +168,6 @@ def test_a_second_pass_downloads_nothing(folder: Path, server: WebServer, change
     server.requests.clear()
     assert [rows_of(batch, stream.subset_names) for batch in islice(loader, 12)] == whole[:12]
     assert not server.requests
-
-
-def _read(url: str, changes: dict[str, Any], results: Any) -> None:
-    results.put(run(url, changes, batches=30)[0])
-
-
-def test_processes_share_a_cache(folder: Path, server: WebServer, changes: Settings, tmp_path: Path) -> None:
-    """Three at once, with room for a part of the corpus: frames are added and removed while others read them."""
-    whole, _ = run(folder, changes, batches=30)
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    most = 40_000
-    arguments = (server.url, {**changes, "cache": tmp_path, "cache_bytes": most}, results)
-    processes = [context.Process(target=_read, args=arguments) for _ in range(3)]
-    for process in processes:
-        process.start()
-    try:
-        for _ in processes:
-            assert results.get() == whole
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-    assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.frame")) <= most
 
 
 def test_a_replaced_shard_is_not_read_from_the_cache(tmp_path: Path, changes: Settings) -> None:

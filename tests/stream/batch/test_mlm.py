@@ -75,12 +75,6 @@ def test_proportions_are_bert_s() -> None:
     chi_square = ((drawn[4:999] - expected) ** 2 / expected).sum()
     assert abs(chi_square - 994) < 4 * math.sqrt(2 * 994)
 
-    # Choices are independent along a row, between rows and between places.
-    for one, other in ((chosen[:, 1:], chosen[:, :-1]), (chosen[1:], chosen[:-1])):
-        assert abs(deviations(int((one & other).sum()), one.size, 0.15**2)) < 4.5
-    by_place = (chosen.sum(0) - rows * 0.15) / math.sqrt(rows * 0.15 * 0.85)
-    assert abs((by_place**2).sum() - seq_len) < 4 * math.sqrt(2 * seq_len)
-
 
 def test_a_vocabulary_of_special_tokens_alone_is_refused() -> None:
     Masking(0, 3, (1, 7))

@@ -6,32 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
 from pilekit.stream.order.repeats import exact_repeats, stays
-from pilekit.stream.order.shuffle import mix
 
 PILE = load_manifest("pile")
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 5), st.integers(0, 40), st.integers(0, 10**9)), max_size=30),
-    st.integers(0, 5),
-    st.integers(0, 5),
-    st.integers(0, 2**63),
-)
-def test_what_stays_is_as_written(documents: list[tuple[float, int, int]], epoch: int, copy: int, seed: int) -> None:
-    factors, shards, numbers = (list(column) for column in zip(*documents, strict=True)) if documents else ([], [], [])
-    found = stays(seed, epoch, copy, np.array(factors, float), np.array(shards, np.int64), np.array(numbers, np.int64))
-    assert found.dtype == np.bool_
-    for stayed, (factor, shard, number) in zip(found.tolist(), documents, strict=True):
-        draw = (int(mix(seed, 3, epoch, shard, number)) >> 11) / 2**53
-        assert stayed == (
-            copy < math.floor(factor) or (copy == math.floor(factor) and draw < factor - math.floor(factor))
-        )
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.25, 1.0, 1.5, 2.0, 3.75])

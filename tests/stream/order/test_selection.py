@@ -1,22 +1,18 @@
-"""Selections: shards of which all lines are selected need no index rows; fingerprints; deduplicated corpora."""
+"""Selections from deduplicated corpora, and by damaged indexes. Subsets and repeats are in test_documents.py."""
 
 from __future__ import annotations
 
-import gzip
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from pilekit.corpus import Corpus
 from pilekit.dedup.run import deduplicate
 from pilekit.errors import PilekitError
-from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.keep_mask import read_mask
 from pilekit.stream import PileStream
 from pilekit.stream.order.selection import Selection, indexes_of
@@ -24,52 +20,9 @@ from tests.stream.collecting import read_in_turn
 from tests.stream.corpora import made, record, text, write_shard
 
 
-@pytest.fixture
-def rows_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(self: ShardIndex, names: object = None) -> Iterator[object]:
-        raise AssertionError("no row of an index is needed")
-
-    monkeypatch.setattr(ShardIndex, "row_groups", never)
-
-
 def select(folder: Path, **options: object) -> Selection:
     corpus = Corpus(folder)
     return Selection.of(corpus, indexes_of(corpus, "skip"), **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.usefixtures("rows_are_not_read")
-def test_places_in_whole_shards_are_computed(tmp_path: Path) -> None:
-    made(tmp_path, [30, 50, 1], blank=0)
-    found = [(shard, lines.tolist()) for shard, lines in select(tmp_path).locate(29, 81)]
-    assert found == [(0, [29]), (1, list(range(50))), (2, [0])]
-
-
-def test_recompressing_changes_nothing(tmp_path: Path) -> None:
-    texts = [record(f"document {i}", "ArXiv") for i in range(50)]
-    data = b"\n".join(texts) + b"\n"
-    stored = {
-        "a.jsonl": data,
-        "a.jsonl.gz": gzip.compress(data),
-        "a.jsonl.zst": b"".join(map(zstandard.compress, (data[:99], data[99:]))),
-    }
-    fingerprints = set()
-    for name, content in stored.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).write_bytes(content)
-        fingerprints.add(select(tmp_path / name).fingerprint)
-        fingerprints.add(select(tmp_path / name, subsets=["ArXiv"]).fingerprint)
-    assert len(fingerprints) == 1
-    others = {
-        "other": {"a.jsonl": data.replace(b"document 7", b"document 8")},
-        "renamed": {"b.jsonl": data},
-        "longer": {"a.jsonl": data + texts[0] + b"\n"},
-        "more": {"a.jsonl": data, "b.jsonl": data},
-    }
-    for folder, files in others.items():
-        (tmp_path / folder).mkdir()
-        for name, content in files.items():
-            (tmp_path / folder / name).write_bytes(content)
-        assert select(tmp_path / folder).fingerprint not in fingerprints
 
 
 def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:

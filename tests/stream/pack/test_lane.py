@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
-from pilekit.stream.pack.lane import Lane, rows_between, rows_in
+from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange, pieces_of
 from pilekit.stream.read.lane_documents import LaneDocuments
@@ -143,21 +143,6 @@ def test_a_lane_gives_the_references_rows_and_resumes_from_every_place(
         if rest:  # counts before and after a place add up, though the window was built twice
             before = [one for part in given[:behind] for one in part]
             assert skipped_before(before) + skipped_before(rest) == skipped_before(every)
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_an_endless_lane_skips_rows(tokenizer: Tokenizer, packing: Packing) -> None:
-    some = [(number, "ab" * number, "A", 0) for number in range(9)]
-    source = Memory([Unit([*some[:5], None]), Unit([None, *some[5:]])], 2, endless=True)
-    how = encoding(tokenizer, packing)
-    wanted = expected(source, how)
-    found = lane_at(source, Place(2, 0), how).give(60)
-    assert rows(found, how) == wanted[:60]
-    assert rows(rows_between(found, 7, 31), how) == wanted[7:31]
-    assert rows_between(found, 60, 70) == []
-    lane = lane_at(source, Place(2, 0), how)
-    assert lane.skip(70) == 70
-    assert rows(lane.give(5), how) == wanted[70:75]
 
 
 def test_a_window_is_full_at_its_number_of_tokens(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
