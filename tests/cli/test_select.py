@@ -22,7 +22,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_table(data: Path, tmp_path: Path) -> None:
+def test_the_table_and_json(data: Path, tmp_path: Path) -> None:
     result = run("select", data, "--subsets", "github,arxiv", "--min-bytes", "4", "--out", tmp_path / "out")
     assert (result.exit_code, result.stderr) == (0, "")
     rows = cells(result.stdout)
@@ -33,31 +33,16 @@ def test_the_table(data: Path, tmp_path: Path) -> None:
     kept = making.unzstd(tmp_path / "out/train/00.jsonl.zst")
     assert kept == making.record("é€", "ArXiv") + b"\n" + making.record("abcdef") + b"\n"
 
+    found = run_json("select", data, "--match", "b", "--out", tmp_path / "b", "--jobs", "1")
+    subsets = found.pop("subsets")
+    read = {"documents": 5, "bytes": 107}
+    assert found == {"documents": 3, "bytes": 12, "read": read, "skipped": 0, "empty": ["train/01.jsonl"]}
+    assert subsets["ArXiv"] == {"documents": 1, "bytes": 3, "read": {"documents": 2, "bytes": 8}}
+    assert list(subsets) == ["Github", "ArXiv", "Enron Emails"]
 
-def test_json(data: Path, tmp_path: Path) -> None:
-    assert run_json("select", data, "--match", "b", "--out", tmp_path / "out", "--jobs", "1") == {
-        "documents": 3,
-        "bytes": 12,
-        "read": {"documents": 5, "bytes": 107},
-        "skipped": 0,
-        "empty": ["train/01.jsonl"],
-        "subsets": {
-            "Github": {"documents": 2, "bytes": 9, "read": {"documents": 2, "bytes": 9}},
-            "ArXiv": {"documents": 1, "bytes": 3, "read": {"documents": 2, "bytes": 8}},
-            "Enron Emails": {"documents": 0, "bytes": 0, "read": {"documents": 1, "bytes": 90}},
-        },
-    }
-
-
-def test_a_format_alone_takes_everything(data: Path, tmp_path: Path) -> None:
-    for format, suffix in (("zst", ".jsonl.zst"), ("jsonl", ".jsonl"), ("parquet", ".parquet")):
-        run("select", data, "--format", format, "--out", tmp_path / format)
-        path = tmp_path / format / f"train/00{suffix}"
-        if format == "parquet":
-            assert pq.read_table(path)["text"].to_pylist() == ["abc", "é€", "abc", "abcdef"]
-        else:
-            stored = making.unzstd(path) if format == "zst" else path.read_bytes()
-            assert stored == making.unzstd(data / "train/00.jsonl.zst")
+    run("select", data, "--format", "parquet", "--out", tmp_path / "parquet")
+    texts = pq.read_table(tmp_path / "parquet" / "train/00.parquet")["text"]
+    assert texts.to_pylist() == ["abc", "é€", "abc", "abcdef"]
 
 
 def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:

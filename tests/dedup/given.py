@@ -1,20 +1,69 @@
-"""Candidates and shingle sets as the earlier steps leave them, for tests of the comparison."""
+"""What the earlier steps leave, made by hand for tests of one step: sketches, populations, candidates, shingle sets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.corpus import shard_of
 from pilekit.dedup.compare.resolve import Counts, Resolver
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.match.candidates import Candidates
+from pilekit.dedup.sketch.bands import Bands
+from pilekit.dedup.sketch.sketch_format import ShardSketch
+from pilekit.dedup.sketch.sketch_shard import sketch_shard
 
 Values = npt.NDArray[np.uint64]
+
+OWN = 1 << 63
+"""The bit of a rank that documents of earlier runs lack."""
+
+
+def sketch(path: Path, folder: Path, **settings: Any) -> ShardSketch:
+    """The sketch of the shard at `path`, written into `folder`."""
+    defaults: dict[str, Any] = {"bands": Bands(5, 3), "ngram": 3, "subsets": None, "manifest": None}
+    defaults |= {"on_error": "raise", "advance": lambda amount: None}
+    return sketch_shard(shard_of(str(path)), folder=folder, **(defaults | settings))
+
+
+class ListedPopulation:
+    """Documents 0, 1, ... with the columns of their sketches, yielded as by a `Population`.
+
+    ranks     of each document, its id in the low 32 bits
+    absent    documents that are never yielded, like those that an earlier run removed
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        columns: dict[str, Sequence[int]],
+        *,
+        absent: Iterable[int] = (),
+        at_a_time: int = 1000,
+    ):
+        self.documents = len(ranks)
+        self._given = np.setdiff1d(np.arange(len(ranks)), np.array([*absent], dtype=np.int64))
+        self._at_a_time = at_a_time
+        self._ranks = np.array(ranks, dtype=np.uint64)
+        self._columns = {name: np.array(values, dtype=np.uint64) for name, values in columns.items()}
+
+    def chunks(self, names: Sequence[str]) -> Iterator[tuple[Values, dict[str, Values]]]:
+        for begin in range(0, len(self._given), self._at_a_time):
+            some = self._given[begin : begin + self._at_a_time]
+            yield self._ranks[some], {name: self._columns[name][some] for name in names}
+
+
+def ranks_of_lengths(lengths: Sequence[int], against: int = 0) -> list[int]:
+    """The ranks of documents of these lengths in the order of `--keep longest`; the first few are of an earlier run."""
+    return [
+        (OWN if document >= against else 0) | ((1 << 31) - 1 - length) << 32 | document
+        for document, length in enumerate(lengths)
+    ]
 
 
 class Edge(NamedTuple):

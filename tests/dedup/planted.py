@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from tests.dedup import reference
+from tests.dedup.checking import write_corpus
+from tests.shards import making
 
 LEAST, MOST = 0.5, 0.99
 NGRAM = 5
@@ -36,9 +39,6 @@ class Planted:
 
     texts: list[str]
     pairs: list[Pair]
-
-    def at_least(self, threshold: float) -> list[Pair]:
-        return [pair for pair in self.pairs if pair.similarity >= threshold]
 
 
 def planted(pairs: int, seed: int = 0, *, alone: int = 0, words: tuple[int, int] = (60, 500)) -> Planted:
@@ -66,6 +66,20 @@ def planted(pairs: int, seed: int = 0, *, alone: int = 0, words: tuple[int, int]
         [text for text, _ in documents],
         [Pair(place[2 * i], place[2 * i + 1], edit, similarity) for i, (edit, similarity) in enumerate(found)],
     )
+
+
+def planted_corpus(folder: Path, pairs: int, seed: int) -> Path:
+    """Pairs of near-duplicates of similarities from 0.5 on, some exact copies, empty and short ones, over 3 shards."""
+    found = planted(pairs, seed, alone=pairs // 4, words=(5, 200))
+    random = Random(seed)
+    texts = found.texts + random.choices(found.texts, k=pairs // 5)
+    texts += ["", "", " ", "\n", "one", "One!", "one two", "…"]
+    random.shuffle(texts)
+    labels = ["Github", "ArXiv", "Pile-CC"]
+    lines = [making.record(text, labels[number % 3]) for number, text in enumerate(texts)]
+    third = len(lines) // 3
+    shards = {"train/00": lines[:third], "train/01": lines[third : 2 * third], "val": lines[2 * third :]}
+    return write_corpus(folder, shards)
 
 
 def spelt(words: Words, random: Random) -> str:

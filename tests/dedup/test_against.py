@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,37 +12,15 @@ from pilekit import PilekitError
 from pilekit.dedup.run import deduplicate
 from tests.dedup import reference
 from tests.dedup.checking import check, corpus_documents, removed_rows, write_corpus
-from tests.dedup.planted import planted
-from tests.dedup.test_run import lines_of
+from tests.dedup.planted import planted_corpus
 
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`a/00`, `a/01` and `b/00`, with pairs across."""
     folder = tmp_path_factory.mktemp("halves")
-    lines = lines_of(planted(100, 7, alone=20).texts)
-    random.Random(1).shuffle(lines)
-    lines += lines[:20]
-    return write_corpus(folder, {"a/00": lines[:70], "a/01": lines[70:120], "b/00": lines[120:]})
-
-
-def test_against_an_earlier_run_is_both_together_with_the_earlier_first(halves: Path, tmp_path: Path) -> None:
-    both, first, second = tmp_path / "both", tmp_path / "first", tmp_path / "second"
-    deduplicate(halves, keep="first", out=both, jobs=1)
-    deduplicate(halves / "a", keep="first", out=first, jobs=1)
-    deduplicate(halves / "b", keep="first", against=first, out=second, jobs=1)
-
-    def rows(out: Path, prefix: str) -> list[dict[str, Any]]:
-        found = removed_rows(out)
-        for row in found:
-            row["shard"] = prefix + row["shard"]
-            row["kept_shard"] = ("a/" if row.pop("kept_corpus") == "against" else prefix) + row["kept_shard"]
-        return found
-
-    together = rows(both, "")
-    assert rows(first, "a/") == [row for row in together if row["shard"].startswith("a/")]
-    assert rows(second, "b/") == [row for row in together if row["shard"].startswith("b/")]
-    assert {row["kept_corpus"] for row in removed_rows(second)} == {"this", "against"}
+    lines = [one.line for one in corpus_documents(planted_corpus(folder / "planted", 100, 7)).values()]
+    return write_corpus(folder / "data", {"a/00": lines[:70], "a/01": lines[70:120], "b/00": lines[120:]})
 
 
 def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
@@ -59,26 +36,25 @@ def test_against_with_the_longest_kept(halves: Path, tmp_path: Path) -> None:
         assert name in removed or max(reference.jaccard(shingles, other) for other in earlier_sets) < 0.8
 
 
-def test_an_earlier_run_brings_those_that_it_was_made_against(halves: Path, tmp_path: Path) -> None:
-    """Runs in turn equal one run: the third run finds documents that resemble those of the first."""
+def test_runs_in_turn_equal_one_run_over_all_with_the_earlier_first(halves: Path, tmp_path: Path) -> None:
+    """An earlier run brings those that it was made against: the third run finds documents that resemble the first's."""
     lines = [document.line for document in corpus_documents(halves).values()]
     parts = {"a": lines[::3], "b": lines[1::3], "c": [*lines[2::3], *lines[:40:3]]}
     write_corpus(tmp_path / "data", {f"{name}/{name}": part for name, part in parts.items()})
     deduplicate(tmp_path / "data", keep="first", out=tmp_path / "all", jobs=1)
-    against = None
     found: list[dict[str, Any]] = []
-    for name in parts:
+    for before, name in ((None, "a"), ("a", "b"), ("b", "c")):
+        against = None if before is None else tmp_path / before
         deduplicate(tmp_path / "data" / name, keep="first", against=against, out=tmp_path / name, jobs=1)
-        found += removed_rows(tmp_path / name)
-        against = tmp_path / name
-    kept_in = {(row["shard"][0], row["kept_shard"][0]): row.pop("kept_corpus") for row in found}
-    assert {("b", "a"), ("c", "a"), ("c", "b"), ("c", "c")} <= set(kept_in)
-    assert all((corpus == "this") == (one == other) for (one, other), corpus in kept_in.items())
-    together = removed_rows(tmp_path / "all")
-    for row in together:
-        assert row.pop("kept_corpus") == "this"
-        row["shard"], row["kept_shard"] = row["shard"][2:], row["kept_shard"][2:]
-    assert found == together
+        rows = removed_rows(tmp_path / name)
+        assert all((row["kept_corpus"] == "this") == (row["kept_shard"] == row["shard"]) for row in rows)
+        found += rows
+    assert {row["kept_corpus"] for row in found} == {"this", "against"}
+    together = [
+        {**row, "shard": row["shard"][2:], "kept_shard": row["kept_shard"][2:]}
+        for row in removed_rows(tmp_path / "all")
+    ]
+    assert [{**row, "kept_corpus": "this"} for row in found] == together
 
     def fails(match: str) -> None:
         with pytest.raises(PilekitError, match=match):

@@ -18,21 +18,23 @@ from pilekit.dedup.compare.resolve import Counts
 from pilekit.dedup.match.population import ranks_of
 from pilekit.dedup.sketch.shingles import shared_if_enough, shingle_set
 from tests.dedup import reference
-from tests.dedup.given import Edge, all_pairs, resolve_given
-from tests.dedup.listed import OWN
+from tests.dedup.given import OWN, Edge, all_pairs, resolve_given
 
 Sets = Sequence[set[int]]
 
 
-def swept(
+def one_at_a_time(
     sets: Sets, ranks: Iterable[int], pairs: Iterable[tuple[int, int]], threshold: float
-) -> tuple[list[Edge], int]:
+) -> tuple[list[Edge], Counts]:
     """(the edges of removed documents, how many pairs had to be compared), one document and one pair at a time."""
     removed: set[int] = set()
     edges, compared = [], 0
+    earlier_of: dict[int, set[int]] = {}
+    for later, earlier in pairs:
+        earlier_of.setdefault(later, set()).add(earlier)
     for rank in sorted(ranks):
         found = []
-        for earlier in sorted({earlier for later, earlier in pairs if later == rank}):
+        for earlier in sorted(earlier_of.get(rank, ())):
             one, other = sets[rank & 0xFFFFFFFF], sets[earlier & 0xFFFFFFFF]
             most = min(len(one), len(other)) / max(len(one), len(other))
             if rank < OWN or earlier in removed or most < threshold:
@@ -45,7 +47,7 @@ def swept(
             similarity, kept = min(found)
             removed.add(rank)
             edges.append(Edge(rank, kept, -similarity))
-    return edges, compared
+    return edges, Counts(compared, 0, 0)
 
 
 @st.composite
@@ -61,36 +63,24 @@ def similar_sets(draw: st.DrawFn) -> list[set[int]]:
     return sets
 
 
-@st.composite
-def numbered(draw: st.DrawFn, sets: Sets) -> list[int]:
-    """Ranks of these documents, lengths in any order, some of them of an earlier run."""
-    earlier = draw(st.integers(0, len(sets)))
-    lengths = draw(st.lists(st.integers(0, 9), min_size=len(sets), max_size=len(sets)))
-    return [(OWN if id >= earlier else 0) | length << 32 | id for id, length in enumerate(lengths)]
-
-
 @given(st.data(), st.sampled_from([0.3, 0.5, 0.8, 1.0]))
 def test_pairs_and_runs_are_decided_as_all_pairs_one_at_a_time(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, threshold: float
 ) -> None:
+    """Ranks are lengths in any order, and some documents are of an earlier run."""
     sets = data.draw(similar_sets())
-    ranks = data.draw(numbered(sets))
+    earlier = data.draw(st.integers(0, len(sets)))
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=len(sets), max_size=len(sets)))
+    ranks = [(OWN if id >= earlier else 0) | length << 32 | id for id, length in enumerate(lengths)]
     groups = data.draw(st.lists(st.sets(st.sampled_from(ranks), min_size=2), max_size=4))
     share = data.draw(st.sampled_from([0, 0.2, 1]))
     chosen = random.Random(data.draw(st.integers(0, 999)))
     pairs = [pair for pair in all_pairs(ranks) if chosen.random() < share]
-    edges, compared = swept(sets, ranks, {*pairs, *(pair for run in groups for pair in all_pairs(run))}, threshold)
-    resolved = resolve_given(
-        tmp_path_factory.mktemp("resolve"),
-        sets,
-        pairs,
-        [sorted(run) for run in groups],
-        threshold=threshold,
-        memory=data.draw(st.sampled_from([1, 1 << 28])),
-        shards=data.draw(st.integers(1, 3)),
-    )
-    assert resolved.edges == edges
-    assert resolved.counts == Counts(compared, 0, 0)
+    of_all = {*pairs, *(pair for run in groups for pair in all_pairs(run))}
+    folder, runs = tmp_path_factory.mktemp("resolve"), [sorted(run) for run in groups]
+    memory, shards = data.draw(st.sampled_from([1, 1 << 28])), data.draw(st.integers(1, 3))
+    resolved = resolve_given(folder, sets, pairs, runs, threshold=threshold, memory=memory, shards=shards)
+    assert resolved == one_at_a_time(sets, ranks, of_all, threshold)
 
 
 words = st.lists(st.sampled_from(["a", "b", "c", "B", "ü"]), max_size=14).map(" ".join)
@@ -104,39 +94,24 @@ def test_of_all_pairs_of_any_texts_the_removed_have_a_kept_partner_and_the_kept_
     keep, ngram = data.draw(st.sampled_from(["longest", "first"])), data.draw(st.integers(1, 5))
     encoded = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
     sets = [shingle_set(text, ngram) for text in encoded]
-    sizes = np.array([len(text) for text in encoded])
-    ranks = ranks_of(np.arange(len(texts)), sizes, keep, against=False).tolist()
+    ranks = ranks_of(np.arange(len(texts)), np.array(list(map(len, encoded))), keep, against=False).tolist()
     resolved = resolve_given(tmp_path_factory.mktemp("resolve"), sets, all_pairs(ranks), threshold=threshold)
     removed = {edge.removed & 0xFFFFFFFF: (edge.kept & 0xFFFFFFFF, edge.similarity) for edge in resolved.edges}
 
     similar = reference.similar_pairs(texts, threshold, ngram)
-    for document, (kept, similarity) in removed.items():
-        assert kept not in removed
-        assert similar[min(document, kept), max(document, kept)] == similarity
     assert not [pair for pair in similar if not {*pair} & {*removed}]
     expected = reference.deduplicate(texts, similar, keep)
     assert removed == {document: (removal.kept, removal.similarity) for document, removal in expected.items()}
-
-
-def corpus_of_clusters(documents: int, seed: int = 0) -> tuple[Sets, list[int], list[tuple[int, int]]]:
-    """Clusters of all sizes with ranks in random order, and all pairs within them, some of which are too unlike."""
-    rng = np.random.default_rng(seed)
-    sets: list[set[int]] = []
-    clusters = []
-    while len(sets) < documents:
-        centre = rng.integers(0, 2**64, size=rng.integers(3, 200), dtype=np.uint64)
-        size = min(int(rng.geometric(0.2)), documents - len(sets))
-        clusters.append(range(len(sets), len(sets) + size))
-        sets += [set(centre[rng.random(len(centre)) < 0.93].tolist()) or {1} for _ in range(size)]
-    ranks = (np.uint64(OWN) | rng.permutation(documents).astype(np.uint64) << np.uint64(32)) | np.arange(
-        documents, dtype=np.uint64
-    )
-    pairs = [pair for cluster in clusters for pair in all_pairs(ranks[list(cluster)].tolist())]
-    return sets, ranks.tolist(), pairs
+    assert not {kept for kept, _ in removed.values()} & {*removed}
 
 
 def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sets, ranks, pairs = corpus_of_clusters(3000)
+    """3,000 documents in clusters, with ranks in random order; some pairs are too unlike."""
+    rng = np.random.default_rng(0)
+    centres = rng.integers(0, 2**64, size=(600, 100), dtype=np.uint64)
+    sets: list[set[int]] = [set(centres[i % 600][rng.random(100) < 0.93].tolist()) for i in range(3000)]
+    ranks = [OWN | place << 32 | i for i, place in enumerate(rng.permutation(3000).tolist())]
+    pairs = [pair for cluster in range(600) for pair in all_pairs(ranks[cluster::600])]
     runs = [sorted(random.Random(seed).sample(ranks, 300)) for seed in range(5)]
     expected = resolve_given(tmp_path / "0", sets, pairs, runs)
     assert len(expected.edges) > 1000
@@ -144,34 +119,18 @@ def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert resolve_given(tmp_path / "1", sets, pairs, runs, shards=7, memory=1) == expected
 
 
-def test_no_chain_removes_a_document_unlike_its_keeper(tmp_path: Path) -> None:
-    """Each document resembles its neighbours, but no other."""
-    sets = [set(range(10 * i, 10 * i + 100)) for i in range(50)]
-    ranks = [OWN | i for i in range(50)]
-    neighbours = [edge.removed - OWN for edge in resolve_given(tmp_path, sets, all_pairs(ranks)).edges]
-    assert neighbours == list(range(1, 50, 2))
+def test_no_chain_removes_a_document_unlike_its_keeper_and_of_equally_similar_ones_the_first_is_named(
+    tmp_path: Path,
+) -> None:
+    chain = [set(range(10 * i, 10 * i + 100)) for i in range(50)]  # Each resembles its neighbours, but no other.
+    edges = resolve_given(tmp_path / "chain", chain, all_pairs(OWN | i for i in range(50))).edges
+    assert [edge.removed - OWN for edge in edges] == list(range(1, 50, 2))
 
-
-def test_the_most_similar_of_the_kept_is_named_and_of_equals_the_first(tmp_path: Path) -> None:
     sets = [set(range(100)), set(range(15, 100)), set(range(1, 101)), set(range(2, 100))]
     sets += [set(range(1000, 1100)) - {1000 + i} for i in (0, 1)] + [set(range(1000, 1100)) - {1000, 1001}]
-    ranks = [OWN | i for i in range(len(sets))]
-    edges = resolve_given(tmp_path, sets, all_pairs(ranks), threshold=0.98).edges
-    assert edges == [
-        Edge(OWN | 2, OWN | 0, 99 / 101),
-        Edge(OWN | 3, OWN | 0, 98 / 100),
-        Edge(OWN | 5, OWN | 4, 98 / 100),
-        Edge(OWN | 6, OWN | 4, 98 / 99),
-    ]
-
-
-def test_nothing_to_do_is_done(tmp_path: Path) -> None:
-    resolved = resolve_given(tmp_path, [{1}, {2}])
-    assert resolved.edges == []
-    assert resolved.counts == Counts(0, 0, 0)
-
-
-values = st.lists(st.integers(0, 99) | st.integers(0, 2**64 - 1), unique=True, max_size=100)
+    edges = resolve_given(tmp_path, sets, all_pairs(OWN | i for i in range(7)), threshold=0.98).edges
+    expected = [(2, 0, 99 / 101), (3, 0, 98 / 100), (5, 4, 98 / 100), (6, 4, 98 / 99)]
+    assert edges == [Edge(OWN | removed, OWN | kept, similarity) for removed, kept, similarity in expected]
 
 
 def test_needed_is_the_least_number_that_reaches_the_threshold() -> None:
@@ -182,11 +141,12 @@ def test_needed_is_the_least_number_that_reaches_the_threshold() -> None:
             assert found == reaching[0] if reaching else found > min(one, other)
 
 
+values = st.lists(st.integers(0, 99) | st.integers(0, 2**64 - 1), unique=True, max_size=100)
+
+
 @given(values, values)
 def test_shared_values_are_counted_unless_they_cannot_be_enough(one: list[int], other: list[int]) -> None:
     shared = len(set(one) & set(other))
     sets = [np.array(sorted(some), dtype=np.uint64) for some in (one, other)]
-    for enough in range(shared + 1):
-        assert shared_if_enough(*sets, enough) == shared
-    for enough in (shared + 1, shared + 2, 1000):
-        assert shared_if_enough(*sets, enough) == -1
+    for enough in (*range(shared + 1), shared + 1, shared + 2, 1000):
+        assert shared_if_enough(*sets, enough) == (shared if enough <= shared else -1)

@@ -24,9 +24,8 @@ from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.sketch_format import ShardSketch, key_column, load_sketch
 from pilekit.errors import PilekitError
 from tests.benchmarks.generating import write_shard
-from tests.dedup.sketching import sketch
+from tests.dedup.given import sketch
 from tests.shards.making import LABELS, lines, record, slow_documents, some_lines, zstd_frame
-from tests.small_disk import small_disk
 
 BANDS = Bands(5, 3)
 KEYS = [key_column(band) for band in range(BANDS.bands)]
@@ -96,33 +95,30 @@ def made(shard: Path, tmp_path_factory: pytest.TempPathFactory) -> ShardSketch:
     return sketch(shard, tmp_path_factory.mktemp("made"))
 
 
-@pytest.mark.parametrize("storage", ["frames", "parquet"])
-def test_storage_and_threads_change_nothing_but_the_fingerprint(
-    shard: Path, made: ShardSketch, tmp_path: Path, storage: str
-) -> None:
+def test_storage_and_threads_change_nothing_but_the_fingerprint(shard: Path, made: ShardSketch, tmp_path: Path) -> None:
     """With other batches the tables are equal, row group by row group, dictionaries included."""
     content = many_lines()
-    if storage == "frames":
-        path = tmp_path / "00.jsonl.zst"
-        path.write_bytes(b"".join(zstd_frame(b"\n".join(content[i : i + 999]) + b"\n") for i in range(0, 141_000, 999)))
-    else:
-        path = tmp_path / "00.jsonl.parquet"
-        records = [json.loads(line) for line in content]
-        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=50_000)
-    other = sketch(path, tmp_path, threads=1)
-    with pq.ParquetFile(made.path) as one, pq.ParquetFile(other.path) as two:
-        assert one.metadata.num_row_groups == two.metadata.num_row_groups == 3
-        for group in range(3):
-            assert one.read_row_group(group).equals(two.read_row_group(group))
-            there, here = (
-                file.read_row_group(group)["subset"].combine_chunks().dictionary.to_pylist() for file in (one, two)
-            )
-            assert there == here
-    for name in ("lines", "counts", "subsets", "skipped"):
-        assert getattr(other.header, name) == getattr(made.header, name)
+    frames, parquet = tmp_path / "00.jsonl.zst", tmp_path / "00.jsonl.parquet"
+    frames.write_bytes(b"".join(zstd_frame(b"\n".join(content[i : i + 999]) + b"\n") for i in range(0, 141_000, 999)))
+    pq.write_table(pa.Table.from_pylist([json.loads(line) for line in content]), parquet, row_group_size=50_000)
+    for path in (frames, parquet):
+        other = sketch(path, tmp_path / "sketches", threads=1)
+        with pq.ParquetFile(made.path) as one, pq.ParquetFile(other.path) as two:
+            assert one.metadata.num_row_groups == two.metadata.num_row_groups == 3
+            for group in range(3):
+                there, here = (file.read_row_group(group) for file in (one, two))
+                assert there.equals(here)
+                labels = [rows["subset"].combine_chunks().dictionary.to_pylist() for rows in (there, here)]
+                assert labels[0] == labels[1]
+        for name in ("lines", "counts", "subsets", "skipped"):
+            assert getattr(other.header, name) == getattr(made.header, name)
+    before = Path(made.path).stat()
+    assert sketch(shard, Path(made.path).parent) == made
+    after = Path(made.path).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns), "a sketch that fits is used again"
 
 
-def test_bad_lines_are_an_error_or_counted(tmp_path: Path) -> None:
+def test_bad_lines_are_an_error_or_counted_and_a_shard_may_be_empty(tmp_path: Path) -> None:
     path = tmp_path / "00.jsonl"
     path.write_bytes(b"\n".join([record("one"), b"{", b"", record("two"), b'{"text": 1}']))
     with pytest.raises(PilekitError, match=r"00.jsonl, line 2: is not JSON"):
@@ -132,26 +128,13 @@ def test_bad_lines_are_an_error_or_counted(tmp_path: Path) -> None:
     assert (made.header.skipped, made.header.lines) == (2, 4)
     assert [line for line, _ in made.header.examples] == [2, 5]
     assert [row[0] for row in rows_of(made)] == [0, 3]
+    (tmp_path / "01.jsonl").write_bytes(b"\n\n")
+    empty = sketch(tmp_path / "01.jsonl", tmp_path)
+    assert (empty.documents, empty.header.lines, empty.header.counts, rows_of(empty)) == (0, 0, {}, [])
     # A sketch that is used again equals a new one.
     assert sketch(path, tmp_path / "out", on_error="skip") == made
     with pytest.raises(PilekitError, match=r"00.jsonl, line 2: is not JSON"):
         sketch(path, tmp_path / "out")
-
-
-def test_a_shard_without_documents(tmp_path: Path) -> None:
-    path = tmp_path / "00.jsonl"
-    path.write_bytes(b"\n\n")
-    made = sketch(path, tmp_path)
-    assert (made.documents, made.header.lines, made.header.counts) == (0, 0, {})
-    assert rows_of(made) == []
-    assert load_sketch(made.path) == made
-
-
-def test_a_sketch_that_fits_is_taken_without_reading_the_shard(shard: Path, made: ShardSketch) -> None:
-    before = Path(made.path).stat()
-    assert sketch(shard, Path(made.path).parent) == made
-    after = Path(made.path).stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
 def test_what_is_no_sketch_is_named(tmp_path: Path, made: ShardSketch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,25 +180,11 @@ from pathlib import Path
 from pilekit.corpus import shard_of
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.sketch_shard import sketch_shard
-from pilekit.errors import PilekitError
 
 settings = dict(bands=Bands(21, 6), ngram=5, subsets=None, manifest=None, on_error="raise")
-try:
-    sketch_shard(shard_of(sys.argv[1]), lambda amount: None, folder=Path(sys.argv[2]), threads=2, **settings)
-    print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
-except PilekitError as error:
-    print(error)
+sketch_shard(shard_of(sys.argv[1]), lambda amount: None, folder=Path(sys.argv[2]), threads=2, **settings)
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
 """
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(shard: Path, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 8_000_000) as disk:
-        command = [sys.executable, "-c", SKETCH, str(shard), str(disk.path)]
-        told = subprocess.run(command, preexec_fn=disk.limit, check=True, capture_output=True, text=True).stdout
-        assert list(disk.path.iterdir()) == []
-    assert told.startswith(f"{disk.path}/00.jsonl.parquet: cannot be written: ")
-    assert told.count("\n") == 1
 
 
 @pytest.mark.slow
