@@ -38,15 +38,7 @@ from pilekit.dedup.output.removed_table import write_removed
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, Deduplication
-from pilekit.dedup.scratch_space import (
-    STORED_BYTES_PER_DOCUMENT,
-    check_free_disk,
-    clean_bytes,
-    match_bytes,
-    scratch_array,
-    set_bytes,
-    sketch_bytes,
-)
+from pilekit.dedup.scratch_space import bytes_needed, check_free_disk, scratch_array, set_bytes
 from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
@@ -169,8 +161,11 @@ def deduplicate(
             raise bad_line_error(BadLine(corpus.shards[place].path, line, reason))
         if not output.finished:
             run = _Run(corpus, output, bands, parameters, inputs, before, on_error, memory, jobs, advance)
-            run.check_free_disk()
             if records is None:
+                size = sum(size for size, _ in inputs.fingerprints.values())
+                there = sum(path.stat().st_size for path in output.folder.rglob("*") if path.is_file())
+                needed = bytes_needed(size, bands.bands, clean=write) - there
+                check_free_disk(output.folder, needed, "deduplicating")
                 sketches = run.sketch()
                 records = run.record(sketches, *run.decide(sketches))
             run.write_clean()
@@ -198,25 +193,6 @@ class _Run:
         """Folder that is removed in the end."""
         return self.output.folder / SCRATCH
 
-    def check_free_disk(self) -> None:
-        """Raise PilekitError if the disk has no room for sketches, scratch files and clean shards."""
-        documents = sketched = 0
-        for name, (size, _) in self.inputs.fingerprints.items():
-            documents += size // STORED_BYTES_PER_DOCUMENT
-            if not (self.output.folder / SKETCHES / f"{name}{SKETCH_SUFFIX}").exists():
-                sketched += sketch_bytes(size // STORED_BYTES_PER_DOCUMENT, self.bands.bands)
-        scratch = match_bytes(documents) if self.output.result(RECORDS) is None else 0
-        check_free_disk(self.output.folder, sketched + max(scratch, self._clean_bytes()), "deduplicating")
-
-    def _clean_bytes(self) -> int:
-        """Size of the clean shards that are still to be written; scratch files are removed before them."""
-        sizes = [size for name, (size, _) in self.inputs.fingerprints.items() if self.output.result(name) is None]
-        return sum(map(clean_bytes, sizes)) if self.parameters["write"] else 0
-
-    def _check_scratch(self, needed: int, step: str) -> None:
-        check_free_disk(self.output.folder, needed, step)
-        check_free_disk(self.output.folder, self._clean_bytes(), "writing clean shards")
-
     def sketch(self) -> list[ShardSketch]:
         """A sketch of every shard. Scratch files that were made from other sketches are removed."""
         folder = self.output.folder / SKETCHES
@@ -242,7 +218,6 @@ class _Run:
         scratch.mkdir(parents=True, exist_ok=True)
         population = Population(sketches, self.parameters["keep"], scratch, self._earlier_sketches())
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
-        self._check_scratch(match_bytes(population.documents), "matching")
 
         decisions = Decisions(population.documents, scratch)
         copies = scratch_array(scratch, np.bool_, population.documents)
@@ -257,7 +232,7 @@ class _Run:
                 int(rows["text_bytes"][flagged].sum(dtype=np.int64))
                 for rows, flagged in _parts(population.table, candidates.flagged)
             )
-            self._check_scratch(set_bytes(text_bytes, population.documents), "comparing")
+            check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
             stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
             jobs = self._jobs(shards)
             store = store_shingles(population, shards, candidates.flagged, scratch / "sets", jobs=jobs, advance=stored)

@@ -1,15 +1,14 @@
-"""Scratch space: is there enough free disk for a step, and arrays in unnamed files.
+"""Scratch space: is there enough free disk, and arrays in unnamed files.
 
 Bytes on disk:
 
     sketches    24 a document and 8 for each band: 192 with 21 bands
     matching    up to 96 a document: keys that occur twice, pairs, names and decisions
     sets        1.4 for each byte of text of the documents that may have a duplicate, and 8 for each document
-    clean       as much as the shards take now, and 3 %
+    clean       as much as the shards take now, and 3 %; scratch files are removed before them
 
-The number of documents is known after sketching, the number of candidates after matching. So each step is checked
-before it starts, together with the clean shards, which are written last. The first check assumes documents of 2 KB as
-stored, as in the Pile.
+All but the sets are estimated before the first step, for documents of 2 KB as stored, as in the Pile. The number of
+candidates is known after matching, so the sets are checked then.
 """
 
 from __future__ import annotations
@@ -30,24 +29,15 @@ from pilekit.errors import PilekitError, visible
 STORED_BYTES_PER_DOCUMENT = 2000
 
 
-def sketch_bytes(documents: int, bands: int) -> int:
-    """Size of the sketches of this many documents."""
-    return documents * (24 + 8 * bands)
-
-
-def match_bytes(documents: int) -> int:
-    """Most that matching this many documents writes."""
-    return 96 * documents
+def bytes_needed(stored_bytes: int, bands: int, *, clean: bool) -> int:
+    """Most that shards of this size need: sketches, then files for matching, then clean shards."""
+    documents = stored_bytes // STORED_BYTES_PER_DOCUMENT
+    return documents * (24 + 8 * bands) + max(96 * documents, int(1.03 * stored_bytes) * clean)
 
 
 def set_bytes(text_bytes: int, documents: int) -> int:
     """Size of the shingle sets of candidates with this much text, in a corpus of this many documents."""
     return int(1.4 * text_bytes) + 8 * documents
-
-
-def clean_bytes(stored_bytes: int) -> int:
-    """Most that the clean copies of shards of this size take."""
-    return int(1.03 * stored_bytes)
 
 
 def check_free_disk(folder: Path, needed: int, step: str) -> None:

@@ -65,15 +65,6 @@ def test_a_chain_is_a_stage_however_documents_are_batched() -> None:
     assert list(everything(iter([batch([])]))) == []
 
 
-def test_a_generator_function_is_a_stage() -> None:
-    def first_of_each_batch(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        for one in batches:
-            yield one.take([0])
-
-    kept = identities(Pipeline([first_of_each_batch, shouted])(cut(batch(TEXTS), [3, 3])))
-    assert [number for _, number, _, _ in kept] == [0, 3, 6]
-
-
 class Source(Iterator[DocumentBatch]):
     """Counts the batches that are asked for."""
 
@@ -85,18 +76,8 @@ class Source(Iterator[DocumentBatch]):
         return batch(["some text"], first=self.asked)
 
 
-def test_nothing_is_read_ahead(tmp_path: Path) -> None:
-    source = Source()
-    stages = [Select("ArXiv"), MinBytes(1), Match("text"), Sample(1.0), shouted, Write(tmp_path / "out.jsonl")]
-    out = Pipeline(stages)(source)
-    assert source.asked == 0
-    for number in range(1, 4):
-        next(out)
-        assert source.asked == number
-
-
-def test_leaving_early_closes_every_stage(tmp_path: Path) -> None:
-    closed = []
+def test_nothing_is_read_ahead_and_leaving_early_closes_every_stage(tmp_path: Path) -> None:
+    closed, source = [], Source()
 
     def watched(name: str) -> Any:
         def stage(batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
@@ -107,8 +88,12 @@ def test_leaving_early_closes_every_stage(tmp_path: Path) -> None:
 
         return stage
 
-    out = Pipeline([watched("first"), Write(tmp_path / "out.jsonl"), watched("last"), MinBytes(0)])(Source())
-    next(out)
+    stages = [watched("first"), Select("ArXiv"), MinBytes(1), Match("text"), Sample(1.0), shouted]
+    out = Pipeline([*stages, Write(tmp_path / "out.jsonl"), watched("last"), MinBytes(0)])(source)
+    assert source.asked == 0
+    for number in range(1, 4):
+        next(out)
+        assert source.asked == number
     del out
     assert sorted(closed) == ["first", "last"]
     assert list(tmp_path.iterdir()) == []
@@ -121,9 +106,6 @@ def test_what_is_no_stage() -> None:
         Pipeline(["ArXiv"])  # type: ignore[list-item]
     with pytest.raises(PilekitError, match=r"write Pipeline\(\[Select\(names=\('ArXiv',\)\), \.\.\.\]\)"):
         Pipeline(Select("ArXiv"))  # type: ignore[arg-type]
-
-
-def test_a_function_of_a_document_is_no_stage() -> None:
     functions: list[Any] = [lambda document: True, lambda document: "x" in document.text, lambda: []]
     for function in functions:
         with pytest.raises(PilekitError, match="mark a function of one document with @document_filter") as raised:

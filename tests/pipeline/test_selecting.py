@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, corpus_stats
-from pilekit.pipeline.selecting import select_corpus
+from pilekit.pipeline.selecting import SelectedSubset, select_corpus
+from tests.cli.running import PILEKIT
 from tests.shards import making
 from tests.small_disk import small_disk
 from tests.stopping import interrupt, is_sound, kill, stop_when, tree
@@ -120,18 +121,20 @@ def test_a_selection_is_what_a_slow_reference_selects(
             content = making.unzstd(path) if format == "zst" else path.read_bytes()
             assert content == b"".join(line + b"\n" for line, _, _ in kept)
     every = [document for kept in expected.values() for document in kept]
-    assert (selected.total.documents, selected.total.bytes) == (
-        len(every),
-        sum(len(text.encode()) for _, text, _ in every),
-    )
-    counts = {subset.name: (subset.documents, subset.bytes) for subset in selected.subsets}
-    for label in {label for _, _, label in every}:
-        sizes = [len(text.encode()) for _, text, other in every if other == label]
-        assert counts[label] == (len(sizes), sum(sizes))
     of_subsets = {"subsets": wanted["subsets"]} if "subsets" in wanted else {}
     read = [one for name, content in shards.items() for one in reference(content, f"train/{name}.jsonl", of_subsets)]
-    assert selected.total.read_documents == len(read)
-    assert selected.total.read_bytes == sum(len(text.encode()) for _, text, _ in read)
+
+    def sums(documents: list[tuple[bytes, str, str]], label: str | None = None) -> list[int]:
+        sizes = [len(text.encode()) for _, text, other in documents if label in (None, other)]
+        return [len(sizes), sum(sizes)]
+
+    def counts(one: SelectedSubset) -> list[int]:
+        return [one.documents, one.bytes, one.read_documents, one.read_bytes]
+
+    assert counts(selected.total) == [*sums(every), *sums(read)]
+    assert {one.name: counts(one) for one in selected.subsets} == {
+        label: [*sums(every, label), *sums(read, label)] for label in {label for _, _, label in read}
+    }
 
 
 def test_the_output_does_not_depend_on_the_number_of_processes(tmp_path: Path, corpus: Path) -> None:
@@ -140,26 +143,6 @@ def test_the_output_does_not_depend_on_the_number_of_processes(tmp_path: Path, c
         two = select_corpus(corpus, tmp_path / f"{format}2", sample=0.5, format=format, jobs=2)  # type: ignore[arg-type]
         assert tree(tmp_path / format) == tree(tmp_path / f"{format}2")
         assert one.to_dict() == two.to_dict()
-
-
-def test_a_selection_is_a_corpus_whose_counts_are_those_of_the_whole_with_the_same_filter(
-    tmp_path: Path, corpus: Path
-) -> None:
-    selected = select_corpus(corpus, tmp_path / "out", subsets=["github", "enron"], jobs=1)
-    assert corpus_stats(tmp_path / "out").to_dict() == corpus_stats(corpus, subsets=["Github", "enron"]).to_dict()
-    assert [shard.name for shard in Corpus(tmp_path / "out")] == ["train/a.jsonl", "train/b.jsonl", "train/c.jsonl"]
-    assert selected.to_dict() == {
-        "documents": 400,
-        "bytes": selected.total.bytes,
-        "read": {"documents": 400, "bytes": selected.total.bytes},
-        "skipped": 0,
-        "empty": [],
-        "subsets": {
-            name: {"documents": count, "bytes": size, "read": {"documents": count, "bytes": size}}
-            for name, count, size in [(one.name, one.documents, one.bytes) for one in selected.subsets]
-        },
-    }
-    assert [(one.name, one.documents) for one in selected.subsets] == [("Github", 300), ("Enron Emails", 100)]
 
 
 def test_real_text_agrees_with_its_stats(tmp_path: Path, real_corpus: Path) -> None:
@@ -175,35 +158,33 @@ def test_real_text_agrees_with_its_stats(tmp_path: Path, real_corpus: Path) -> N
         assert making.unzstd(tmp_path / "zst" / shard.name) == b"".join(line + b"\n" for line in lines)
 
 
-def test_run_again_there_is_nothing_to_do(tmp_path: Path, corpus: Path) -> None:
-    first = select_corpus(corpus, tmp_path / "out", sample=0.3, jobs=1)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.zst")}
+def test_run_again_there_is_nothing_to_do_and_another_selection_needs_another_folder(
+    tmp_path: Path, corpus: Path
+) -> None:
+    out = tmp_path / "out"
+    first = select_corpus(corpus, out, sample=0.5, jobs=1)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.zst")}
     told: list[int] = []
-    again = select_corpus(corpus, tmp_path / "out", sample=0.3, jobs=1, advance=told.append)
-    assert again == first
+    assert select_corpus(corpus, out, sample=0.5, jobs=1, advance=told.append) == first
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert sum(told) == Corpus(corpus).size
-    (tmp_path / "out/train/b.jsonl.zst").unlink()
-    assert select_corpus(corpus, tmp_path / "out", sample=0.3, jobs=1) == first
-    assert (tmp_path / "out/train/b.jsonl.zst").exists()
-
-
-def test_another_selection_needs_another_folder(tmp_path: Path, corpus: Path) -> None:
-    select_corpus(corpus, tmp_path / "out", sample=0.5, jobs=1)
-    before = tree(tmp_path / "out")
+    content = tree(out)
+    (out / "train/b.jsonl.zst").unlink()
+    assert select_corpus(corpus, out, sample=0.5, jobs=1) == first
+    assert tree(out) == content
     changes: list[tuple[dict[str, Any], str]] = [
         ({"sample": 0.2}, r"sample is 0\.5 there, 0\.2 here"),
-        ({"sample": 0.5, "seed": 1}, 'seed is "0" there, "1" here'),
-        ({"sample": 0.5, "subsets": ["ArXiv"]}, r'subsets is null there, \["ArXiv"\] here'),
-        ({"sample": 0.5, "format": "jsonl"}, 'format is "zst" there, "jsonl" here'),
+        ({"seed": 1}, 'seed is "0" there, "1" here'),
+        ({"subsets": ["ArXiv"]}, r'subsets is null there, \["ArXiv"\] here'),
+        ({"format": "jsonl"}, 'format is "zst" there, "jsonl" here'),
     ]
     for changed, message in changes:
         with pytest.raises(PilekitError, match=f"out: .*{message}; name another folder with --out"):
-            select_corpus(corpus, tmp_path / "out", jobs=1, **changed)
+            select_corpus(corpus, out, jobs=1, **({"sample": 0.5} | changed))
     shards_of(corpus, b=making.record("another") + b"\n")
     with pytest.raises(PilekitError, match=r"train/b\.jsonl is not the same any more"):
-        select_corpus(corpus, tmp_path / "out", sample=0.5, jobs=1)
-    assert tree(tmp_path / "out") == before
+        select_corpus(corpus, out, sample=0.5, jobs=1)
+    assert tree(out) == content
 
 
 def test_no_input_is_overwritten(tmp_path: Path, corpus: Path) -> None:
@@ -224,10 +205,10 @@ def test_two_shards_of_one_output_name_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("existed", [False, True])
-def test_where_nothing_is_selected_nothing_is_left(tmp_path: Path, corpus: Path, existed: bool) -> None:
-    if existed:
-        (tmp_path / "out").mkdir()
+def test_where_nothing_is_selected_nothing_is_left(tmp_path: Path, corpus: Path) -> None:
+    many = b"".join(making.record("text", f"https://example.org/{number}") + b"\n" for number in range(5000))
+    with pytest.raises(PilekitError, match="more than 4,096 different subset labels"):
+        select_corpus(shards_of(tmp_path / "many", a=many), tmp_path / "out", sample=1, jobs=1)
     cases: list[tuple[dict[str, Any], str]] = [
         ({"subsets": ["Books3"]}, "there are no documents of Books3; `pilekit stats` shows which"),
         ({"match": "nowhere"}, "none of the 500 documents read passes"),
@@ -240,44 +221,38 @@ def test_where_nothing_is_selected_nothing_is_left(tmp_path: Path, corpus: Path,
     for wanted, message in cases:
         with pytest.raises(PilekitError, match=message):
             select_corpus(corpus, tmp_path / "out", jobs=1, **wanted)
-        assert (tmp_path / "out").exists() == existed
-        assert not existed or not list((tmp_path / "out").iterdir())
+        assert not (tmp_path / "out").exists()
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(PilekitError, match=message):
+            select_corpus(corpus, tmp_path / "empty", jobs=1, **wanted)
+        (tmp_path / "empty").rmdir()
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_bad_line_fails_its_shard_the_others_are_done_and_skipping_goes_on(
-    tmp_path: Path, corpus: Path, jobs: int
+def test_a_bad_line_or_damage_fails_its_shard_the_others_are_done_and_skipping_resumes(
+    tmp_path: Path, corpus: Path
 ) -> None:
     good = making.unzstd(corpus / "train/b.jsonl.zst")
     shards_of(corpus, b=good + b'{"text": 1}\n' + making.record("last") + b"\n")
-    with pytest.raises(PilekitError, match=r"b\.jsonl\.zst, line 201: field \"text\" is a number"):
-        select_corpus(corpus, tmp_path / "out", subsets=["Github"], jobs=jobs)
-    assert set(shards_in(tmp_path / "out")) == {"train/a.jsonl.zst"}
-    made = (tmp_path / "out/train/a.jsonl.zst").stat().st_ino
-    selected = select_corpus(corpus, tmp_path / "out", subsets=["Github"], on_error="skip", jobs=jobs)
-    assert (tmp_path / "out/train/a.jsonl.zst").stat().st_ino == made
-    assert shards_in(tmp_path / "out")["train/b.jsonl.zst"] == good + making.record("last") + b"\n"
-    assert [str(bad) for bad in selected.skipped.examples] == [
-        f'{corpus / "train/b.jsonl.zst"}, line 201: field "text" is a number, not a string'
-    ]
-    # With on_error="raise", the lines skipped before are errors again.
-    with pytest.raises(PilekitError, match="line 201"):
-        select_corpus(corpus, tmp_path / "out", subsets=["Github"], jobs=jobs)
-
-
-def test_a_damaged_shard_is_an_error_that_names_the_place(tmp_path: Path, corpus: Path) -> None:
+    for jobs in (1, 2):
+        out = tmp_path / f"out-{jobs}"
+        with pytest.raises(PilekitError, match=r"b\.jsonl\.zst, line 201: field \"text\" is a number"):
+            select_corpus(corpus, out, subsets=["Github"], jobs=jobs)
+        assert set(shards_in(out)) == {"train/a.jsonl.zst"}
+        made = (out / "train/a.jsonl.zst").stat().st_ino
+        selected = select_corpus(corpus, out, subsets=["Github"], on_error="skip", jobs=jobs)
+        assert (out / "train/a.jsonl.zst").stat().st_ino == made
+        assert shards_in(out)["train/b.jsonl.zst"] == good + making.record("last") + b"\n"
+        assert [str(bad) for bad in selected.skipped.examples] == [
+            f'{corpus / "train/b.jsonl.zst"}, line 201: field "text" is a number, not a string'
+        ]
+        # With on_error="raise", the lines skipped before are errors again.
+        with pytest.raises(PilekitError, match="line 201"):
+            select_corpus(corpus, out, subsets=["Github"], jobs=jobs)
     path = corpus / "train/b.jsonl.zst"
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(PilekitError, match=r"b\.jsonl\.zst: is cut off.*frame 0"):
         select_corpus(corpus, tmp_path / "out", sample=0.5, on_error="skip", jobs=1)
     assert set(shards_in(tmp_path / "out")) == {"train/a.jsonl.zst", "train/c.jsonl.zst"}
-
-
-def test_more_labels_than_subsets_could_be_are_refused(tmp_path: Path) -> None:
-    lines = b"".join(making.record("text", f"https://example.org/{number}") + b"\n" for number in range(5000))
-    with pytest.raises(PilekitError, match="more than 4,096 different subset labels"):
-        select_corpus(shards_of(tmp_path / "data", a=lines), tmp_path / "out", sample=1, jobs=1)
-    assert not (tmp_path / "out").exists()
 
 
 def test_shards_in_memory_are_read_in_this_process(tmp_path: Path) -> None:
@@ -295,13 +270,13 @@ def test_shards_in_memory_are_read_in_this_process(tmp_path: Path) -> None:
 MEMORY = """
 import re, sys
 from pathlib import Path
-from pilekit.pipeline.selecting import select_corpus
+from pilekit.pipeline.selecting import SelectedSubset, select_corpus
 select_corpus(sys.argv[1], sys.argv[2], sample=float(sys.argv[3]), format=sys.argv[4], jobs=1)
 print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
 """
 
 
-@pytest.mark.parametrize("format", ["zst", "parquet"])
+@pytest.mark.parametrize("format", ["zst", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_what_is_passed_over(tmp_path: Path, format: str) -> None:
     """One or two documents of each piece of 2 MiB are kept; they must not keep the whole piece in memory."""
     line = making.record("lorem ipsum " * 250) + b"\n"
@@ -317,71 +292,54 @@ def test_memory_does_not_grow_with_what_is_passed_over(tmp_path: Path, format: s
 
 # Below: real processes, killed, interrupted, on a full disk.
 
-PILEKIT = "from pilekit.cli import main; main.COMMANDS.setdefault('select', ''); main.main()"
-
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight shards of 4 MB of text that is slow to compress."""
+    """Eight shards of 2 MB of text that is slow to compress."""
     rng = random.Random(0)
     folder = tmp_path_factory.mktemp("large")
+    text = "".join(rng.choices("abcdefghij   \n", k=500_000))
     for shard in range(8):
-        lines = (
-            making.record("".join(rng.choices("abcdefghij   \n", k=4000)), rng.choice(["ArXiv", "Github"]))
-            for _ in range(1000)
-        )
+        begins = [rng.randrange(len(text) - 4000) for _ in range(500)]
+        lines = [making.record(text[begin : begin + 4000], rng.choice(["ArXiv", "Github"])) for begin in begins]
         shards_of(folder, **{f"{shard:02}": b"".join(line + b"\n" for line in lines)})
     return folder
 
 
 def command(large: Path, out: Path, jobs: int = 1, format: str = "zst") -> list[str]:
     wanted = ["--sample", "0.9", "--format", format, "--jobs", str(jobs)]
-    return [sys.executable, "-c", PILEKIT, "select", str(large), "--out", str(out), *wanted]
+    return [*PILEKIT, "select", str(large), "--out", str(out), *wanted]
 
 
-def whole(large: Path, tmp_path: Path, format: str = "zst") -> dict[str, bytes]:
-    subprocess.run(command(large, tmp_path / "whole", format=format), check=True, capture_output=True)
-    return tree(tmp_path / "whole")
+def whole(large: Path, folder: Path, format: str = "zst") -> dict[str, bytes]:
+    select_corpus(large, folder, sample=0.9, format=format, jobs=1)  # type: ignore[arg-type]
+    return tree(folder)
 
 
-def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path, large: Path) -> None:
-    expected = whole(large, tmp_path)
-    out = tmp_path / "out"
-    for _ in range(10):
-        code, _ = stop_when(
-            command(large, out),
-            lambda: any((out / "train").glob("*.zst")),
-            kill,
-        )
-        if code == -signal.SIGKILL and is_sound(out, expected):
-            break
-        shutil.rmtree(out, ignore_errors=True)
-    else:
-        pytest.fail("was never killed in the middle")
-    subprocess.run(command(large, out), check=True, capture_output=True)
-    assert tree(out) == expected
-
-
-def test_an_interrupted_run_leaves_no_partial_files_and_resumes(tmp_path: Path, large: Path) -> None:
-    expected = whole(large, tmp_path)
-    out = tmp_path / "out"
-    for _ in range(10):
-        code, errors = stop_when(command(large, out, 2), lambda: any((out / "train").glob("*.zst")), interrupt)
-        if code != 0 and is_sound(out, expected):
-            break
-        shutil.rmtree(out, ignore_errors=True)
-    else:
-        pytest.fail("was never interrupted in the middle")
-    assert (code, errors.strip()) == (130, "interrupted")
-    assert not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
-    subprocess.run(command(large, out, 2), check=True, capture_output=True)
-    assert tree(out) == expected
+def test_a_killed_or_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, large: Path) -> None:
+    expected = whole(large, tmp_path / "whole")
+    for stop, jobs, wanted in ((kill, 1, -signal.SIGKILL), (interrupt, 2, 130)):
+        out = tmp_path / f"out-{jobs}"
+        for _ in range(10):
+            code, errors = stop_when(
+                command(large, out, jobs), lambda out=out: any((out / "train").glob("*.zst")), stop
+            )  # type: ignore[misc]
+            if code == wanted and is_sound(out, expected):
+                break
+            shutil.rmtree(out, ignore_errors=True)
+        else:
+            pytest.fail("was never stopped in the middle")
+        if stop is interrupt:
+            assert errors.strip() == "interrupted"
+            assert not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
+        select_corpus(large, out, sample=0.9, jobs=1)
+        assert tree(out) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["zst", "parquet"])
 def test_a_full_disk_is_one_clear_line_and_the_run_resumes(tmp_path: Path, large: Path, format: str) -> None:
-    expected = whole(large, tmp_path, format)
+    expected = whole(large, tmp_path / "whole", format)
     size = 5 * max(map(len, expected.values())) // 2
     with small_disk(tmp_path / "disk", size) as disk:
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,20 +31,19 @@ from pilekit.pipeline import (
 )
 from pilekit.shards.read.reader import read
 from tests.pipeline.making import batch, cut, identities
+from tests.shards import making
 
 LENGTHS = st.lists(st.integers(0, 8))
 LABELS = ["ArXiv", "Github", "PubMed Central", "USPTO Backgrounds", "(none)", "ArXiv"]
 
 
-def kept_subsets(stage: Select) -> list[str]:
-    return [subset for _, _, subset, _ in identities(stage(iter([batch(list("abcdef"), LABELS)])))]
-
-
 def test_select_in_any_spelling() -> None:
-    assert Select("GitHub", "PMC", "pile_upsto").names == ("Github", "PubMed Central", "USPTO Backgrounds")
-    assert kept_subsets(Select("GitHub", "PMC", "pile_upsto")) == ["Github", "PubMed Central", "USPTO Backgrounds"]
-    assert kept_subsets(Select("arxiv")) == ["ArXiv", "ArXiv"]
-    assert kept_subsets(Select("Books3")) == []
+    def kept(stage: Select) -> list[str]:
+        return [subset for _, _, subset, _ in identities(stage(iter([batch(list("abcdef"), LABELS)])))]
+
+    assert kept(Select("GitHub", "PMC", "pile_upsto")) == ["Github", "PubMed Central", "USPTO Backgrounds"]
+    assert kept(Select("arxiv")) == ["ArXiv", "ArXiv"]
+    assert kept(Select("Books3")) == []
     assert Select(["GitHub", "PMC"]) == Select("GitHub", "PMC") == pickle.loads(pickle.dumps(Select("Github", "PMC")))
     with pytest.raises(PilekitError, match=r"(?i)arxive?.*ArXiv"):
         Select("ArXive")
@@ -104,16 +102,11 @@ def test_a_sample_does_not_depend_on_batches(fraction: float, seed: int, shard: 
     stage = Sample(fraction, seed)
     chosen = identities(stage(cut(whole, lengths)))
     assert chosen == identities(stage(iter([whole])))
+    assert {*chosen} >= {*identities(Sample(fraction / 2, seed)(iter([whole])))}, "samples are nested"
     # Several ranks with different batches make the same decisions.
     parts = list(cut(whole, lengths))
     by_rank = [identities(stage(iter(parts[rank::3]))) for rank in range(3)]
     assert sorted(chosen) == sorted(one for part in by_rank for one in part)
-
-
-@given(st.floats(0, 1), st.floats(0, 1), SEEDS)
-def test_samples_are_nested(one: float, other: float, seed: int) -> None:
-    small, large = (sampled(fraction, seed, "00.jsonl", 200) for fraction in sorted([one, other]))
-    assert small <= large
 
 
 def test_a_sample_has_the_right_share_and_seeds_and_shards_are_independent() -> None:
@@ -142,15 +135,6 @@ def test_hashes_are_uniform_and_never_change() -> None:
     assert document_hashes("train/00.jsonl", np.array([0, 9, 10**12]), -5).tolist() == pinned
 
 
-def stored(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        return gzip.decompress(data)
-    if path.suffix == ".zst":
-        return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
-    return data
-
-
 def test_write_copies_lines_and_encodes_only_changed_texts(tmp_path: Path) -> None:
     @document_map
     def repaired(document: Document) -> str:
@@ -163,12 +147,13 @@ def test_write_copies_lines_and_encodes_only_changed_texts(tmp_path: Path) -> No
         assert [text for *_, text in passed] == ["long enough", "\xe9\n\u2028", "another long ?"]
         assert batches[0].lines is not None
         assert batches[2].lines is not None
-        *copied, changed = stored(path).split(b"\n")[:-1]
+        stored = {".zst": making.unzstd, ".gz": lambda path: gzip.decompress(path.read_bytes())}.get(path.suffix)
+        *copied, changed = (stored(path) if stored else path.read_bytes()).split(b"\n")[:-1]
         assert copied == batches[0].lines[1:]
         assert orjson.loads(changed) == orjson.loads(batches[2].lines[0]) | {"text": "another long ?"}
         assert [text for *_, text in identities(read(path))] == [text for *_, text in passed]
     assert list(Write(tmp_path / "empty.jsonl.zst")(iter([]))) == []
-    assert stored(tmp_path / "empty.jsonl.zst") == b""
+    assert making.unzstd(tmp_path / "empty.jsonl.zst") == b""
 
 
 def failing() -> Iterator[DocumentBatch]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pilekit.tokenize import load_tokenizer
 from pilekit.tokenize import sampling as sampling_module
 from pilekit.tokenize.sampling import sample_documents
 from pilekit.tokenize.training import train_tokenizer
+from tests.shards import making
 from tests.tokenize.making import SPECIAL, hard_texts
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "dog", "while", "résumé", "naïve", "中文", "😀", "self.value", "2024"]
@@ -52,12 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def all_documents(folder: Path) -> list[tuple[str, int, str, str]]:
     """(shard, number, subset, text) of the train shards, read with the standard tools."""
-    import zstandard
-
     found = []
     for path in sorted((folder / "train").glob("*.zst")):
-        data = zstandard.ZstdDecompressor().stream_reader(path.read_bytes(), read_across_frames=True).read()
-        for number, line in enumerate(data.splitlines()):
+        for number, line in enumerate(making.unzstd(path).splitlines()):
             record = orjson.loads(line)
             found.append((f"train/{path.name[:-4]}", number, record["meta"]["pile_set_name"], record["text"]))
     return found
@@ -78,23 +77,19 @@ def expected_sample(folder: Path, wanted: int, seed: int, subset: str | None = N
     return sample
 
 
-@pytest.mark.parametrize(("wanted", "seed"), [(1, 0), (100, 1), (40_000, 0), (10**9, 1)])
-def test_the_documents_with_the_smallest_hashes(
-    folder: Path, wanted: int, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampling_module, "OFFERED_PER_BYTE", 10**9)
-    sample = sample_documents(Corpus(folder).without_held_out(), wanted, seed=seed)
-    assert [document.text for document in sample] == expected_sample(folder, wanted, seed)
-    only = sample_documents(Corpus(folder).without_held_out(), wanted, seed=seed, subsets=["Github"])
-    assert [document.text for document in only] == expected_sample(folder, wanted, seed, "Github")
-    assert {document.subset for document in only} == {"Github"}
-
-
-def test_every_shard_gives_its_share(folder: Path) -> None:
-    sample = sample_documents(Corpus(folder).without_held_out(), 3_000)
+def test_the_documents_with_the_smallest_hashes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(folder).without_held_out()
+    sample = sample_documents(corpus, 3_000)
     assert 3_000 <= sum(len(document.text) for document in sample) < 3_500
     shards = {document.text.decode().rsplit(" ", 1)[1][:2] for document in sample}
-    assert shards == {"s0", "s1", "s2"}
+    assert shards == {"s0", "s1", "s2"}, "every shard gives its share"
+    monkeypatch.setattr(sampling_module, "OFFERED_PER_BYTE", 10**9)
+    for wanted, seed in [(1, 0), (100, 1), (40_000, 0), (10**9, 1)]:
+        sample = sample_documents(corpus, wanted, seed=seed)
+        assert [document.text for document in sample] == expected_sample(folder, wanted, seed)
+        only = sample_documents(corpus, wanted, seed=seed, subsets=["Github"])
+        assert [document.text for document in only] == expected_sample(folder, wanted, seed, "Github")
+        assert {document.subset for document in only} == {"Github"}
 
 
 def test_reading_is_bounded(tmp_path: Path) -> None:
@@ -138,7 +133,21 @@ def test_the_same_file_whatever_the_process(folder: Path, tmp_path: Path) -> Non
 
 
 def test_the_tokenizer_that_comes_out(folder: Path, tmp_path: Path) -> None:
-    trained = train_tokenizer(folder, 600, tmp_path / "new" / "tokenizer.json")
+    told: dict[str, list[int]] = {}
+
+    @contextmanager
+    def progress(what: str, total: int | None) -> Any:
+        told[what] = [total or 0, 0]
+
+        def advance(amount: int) -> None:
+            told[what][1] += amount
+
+        yield advance
+
+    trained = train_tokenizer(folder, 600, tmp_path / "new" / "tokenizer.json", progress=progress)
+    train_bytes = sum(path.stat().st_size for path in (folder / "train").iterdir())
+    assert told["sampling"] == [train_bytes, train_bytes]
+    assert told["training"] == [sum(one.bytes for one in trained.subsets.values())] * 2
     tokenizer = load_tokenizer(tmp_path / "new" / "tokenizer.json")
     assert (tokenizer.vocab_size, tokenizer.eos_id, tokenizer.pad_id) == (600, 0, 1)
     assert tokenizer.backend == "fastokens"
@@ -184,26 +193,6 @@ def test_refusals_leave_an_existing_file(folder: Path, tmp_path: Path) -> None:
     train_tokenizer(str(folder), 300, path, ["GitHub"])
     assert load_tokenizer(path).vocab_size == 300
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_progress_is_told(folder: Path, tmp_path: Path) -> None:
-    from contextlib import contextmanager
-
-    told: dict[str, list[int | None]] = {}
-
-    @contextmanager
-    def progress(what: str, total: int | None) -> Any:
-        told[what] = [total, 0]
-
-        def advance(amount: int) -> None:
-            told[what][1] += amount  # type: ignore[operator]
-
-        yield advance
-
-    trained = train_tokenizer(Corpus(folder), 300, tmp_path / "t.json", progress=progress)
-    train_bytes = sum(path.stat().st_size for path in (folder / "train").iterdir())
-    assert told["sampling"] == [train_bytes, train_bytes]
-    assert told["training"] == [sum(one.bytes for one in trained.subsets.values())] * 2
 
 
 TRAIN = """
