@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -80,14 +80,15 @@ class FittedTable(Generic[Row]):
 
     def fit(self, width: int) -> Table:
         """The table in at most `width` terminal cells."""
-        rows, totals = self.rows[:MOST_ROWS], self.totals
+        rows = self.rows[:MOST_ROWS]
+        shown = [*rows, *self.totals]
         names, left = self.columns[0], {column.title: column for column in self.columns[1:]}
+        labels = [visible(names.cell(row), LONGEST_NAME) for row in shown]
+        more = f"({len(self.rows) - len(rows):,} more)" if len(self.rows) > len(rows) else ""
 
         def needed() -> int:
-            return sum(1 + column.width([*rows, *totals]) for column in left.values())
+            return sum(1 + column.width(shown) for column in left.values())
 
-        labels = [visible(names.cell(row), LONGEST_NAME) for row in (*rows, *totals)]
-        more = f"({len(self.rows) - len(rows):,} more)" if len(self.rows) > len(rows) else ""
         name_width = max(map(cell_len, [names.title, more, *labels]))
         for step in self.priority:
             if min(name_width, USUAL_NAME) + needed() <= width:
@@ -98,18 +99,16 @@ class FittedTable(Generic[Row]):
                 left.pop(step, None)
         name_width = min(name_width, max(width - needed(), SHORTEST_NAME))
 
-        table = Table(box=box.SIMPLE, padding=0, show_edge=False, show_footer=bool(totals), header_style="bold")
+        table = Table(box=box.SIMPLE, padding=0, show_edge=False, show_footer=bool(self.totals), header_style="bold")
+        style: dict[str, Any] = {"no_wrap": True, "vertical": "bottom"}
         total = Text("\n".join(labels[len(rows) :]))
-        table.add_column(
-            Text(names.title), total, width=name_width, no_wrap=True, overflow="ellipsis", vertical="bottom"
-        )
+        table.add_column(Text(names.title), total, width=name_width, overflow="ellipsis", **style)
         for column in left.values():
-            total = Text("\n".join(column.texts(totals)))
-            size = column.width([*rows, *totals])
-            title = Text(column.title)
-            table.add_column(title, total, justify=column.justify, no_wrap=True, min_width=size, vertical="bottom")
-        for label, row in zip(labels, rows, strict=False):
-            table.add_row(Text(label), *map(Text, (text for column in left.values() for text in column.texts([row]))))
+            total = Text("\n".join(column.texts(self.totals)))
+            size = column.width(shown)
+            table.add_column(Text(column.title), total, justify=column.justify, min_width=size, **style)
+        for texts in zip(labels[: len(rows)], *(column.texts(rows) for column in left.values()), strict=True):
+            table.add_row(*map(Text, texts))
         if more:
             table.add_row(Text(more))
         return table
@@ -120,13 +119,13 @@ class FittedTable(Generic[Row]):
     def _repr_html_(self) -> str:
         """All columns in full as an HTML table, which notebooks show."""
 
-        def line(texts: Sequence[str], tag: str = "td") -> str:
+        def line(texts: Iterable[str], tag: str = "td") -> str:
             return f"<tr>{''.join(f'<{tag}>{html.escape(text)}</{tag}>' for text in texts)}</tr>"
 
         def lines(rows: Sequence[Row]) -> str:
-            return "".join(line([text for column in self.columns for text in column.texts([row])]) for row in rows)
+            return "".join(map(line, zip(*(column.texts(rows) for column in self.columns), strict=True)))
 
-        head = line([column.title.replace("\n", " ") for column in self.columns], "th")
+        head = line((column.title.replace("\n", " ") for column in self.columns), "th")
         body = lines(self.rows[:MOST_ROWS])
         if len(self.rows) > MOST_ROWS:
             body += line([f"({len(self.rows) - MOST_ROWS:,} more)"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -54,9 +55,8 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
             skipped.merge(bad_lines(shard, index))
     report_skipped(skipped)
     if as_json:
-        click.echo(
-            json.dumps({"shards": [{"shard": shard.name, **index.to_dict()} for shard, index in rows]}, indent=2)
-        )
+        shards = [{"shard": shard.name, **index.to_dict()} for shard, index in rows]
+        click.echo(json.dumps({"shards": shards}, indent=2))
         return
     print_fitted(_table(rows))
     for note in _notes(rows):
@@ -77,25 +77,17 @@ def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, Sha
     return FittedTable(rows, columns, priority=("Frames", "Text"))
 
 
-def _notes(rows: list[tuple[Shard, ShardIndex]]) -> list[str]:
+def _notes(rows: list[tuple[Shard, ShardIndex]]) -> Iterator[str]:
     """Notes on indexes that are in the cache, and on frames that are too long for random access."""
-    from pilekit.fitted_table import rounded_bytes
     from pilekit.shards.index.format import index_places
+    from pilekit.shards.verify.findings import some_names
 
-    def more(found: list[tuple[str, int]]) -> str:
-        return f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
-
-    notes = []
-    cached = [(index.path, 0) for shard, index in rows if index.path == index_places(shard)[-1]]
+    cached = [index.path for shard, index in rows if index.path == index_places(shard)[-1]]
     if cached:
-        notes.append(f"Not beside the shard but in the cache: {visible(cached[0][0])}{more(cached)}.")
-    long = [(shard.name, size) for shard, index in rows if (size := _longest_frame(index)) > LONG_FRAME_BYTES]
+        yield f"In the cache, not beside the shard: {visible(cached[0])}{' and others' * (len(cached) > 1)}"
+    long = [shard.name for shard, index in rows if _longest_frame(index) > LONG_FRAME_BYTES]
     if long:
-        notes.append(
-            f"{visible(long[0][0])} has {rounded_bytes(long[0][1])} in one frame{more(long)}: to read one of its "
-            "documents, pilekit must decode everything before it. `pilekit reframe` makes smaller frames."
-        )
-    return notes
+        yield f"Frames too long for random access: {some_names(long)}; `pilekit reframe` makes small ones."
 
 
 def _longest_frame(index: ShardIndex) -> int:

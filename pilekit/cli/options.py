@@ -78,38 +78,26 @@ class Similarity(click.FloatRange):
         return number
 
 
-class Repeats(click.ParamType[dict[str, float]]):
-    """`ArXiv=2,Wikipedia (en)=3.5`, as {"ArXiv": 2.0, "Wikipedia (en)": 3.5}."""
-
-    name = "repeats"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        """The factors by the names as typed; anything but a list of NAME=FACTOR is wrong usage."""
-        found: dict[str, float] = {}
-        for part in filter(None, map(str.strip, value.split(","))):
-            name, _, factor = part.rpartition("=")
-            try:
-                found[name.strip()] = float(factor)
-            except ValueError:
-                name = ""
-            if not name.strip():
-                self.fail(f"{visible(part, 80)} is not NAME=FACTOR, such as ArXiv=2", param, ctx)
-        if not found:
-            self.fail("it is empty; give NAME=FACTOR, such as ArXiv=2", param, ctx)
-        return found
+def repeats(typed: str) -> dict[str, float]:
+    """`ArXiv=2,Wikipedia (en)=3.5`, as {"ArXiv": 2.0, "Wikipedia (en)": 3.5}; anything else is wrong usage."""
+    factors: dict[str, float] = {}
+    for part in typed.split(","):
+        name, _, factor = part.rpartition("=")
+        try:
+            factors[name.strip()] = float(factor)
+        except ValueError:
+            name = ""
+        if not name.strip():
+            raise click.BadParameter(f"{visible(part, 80)} is not NAME=FACTOR, such as ArXiv=2")
+    return factors
 
 
-class Lanes(click.ParamType[tuple[int, int]]):
-    """`32,4`, as (32, 4)."""
-
-    name = "lanes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Rows and columns; anything but two whole numbers is wrong usage."""
-        match = re.fullmatch(r"\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*", value)
-        if match is None:
-            self.fail(f"{visible(value, 80)} is not ROWS,COLUMNS, such as 32,4", param, ctx)
-        return int(match[1]), int(match[2])
+def lanes(typed: str) -> tuple[int, int]:
+    """`32,4`, as (32, 4); anything but two whole numbers is wrong usage."""
+    match = re.fullmatch(r"\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*", typed)
+    if match is None:
+        raise click.BadParameter(f"{visible(typed, 80)} is not ROWS,COLUMNS, such as 32,4")
+    return int(match[1]), int(match[2])
 
 
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)

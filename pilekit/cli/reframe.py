@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--frame",
     "frame_bytes",
-    type=ByteSize(),
+    type=ByteSize(4096),
     default="1MiB",
     show_default=True,
     metavar="SIZE",
@@ -53,12 +54,8 @@ def command(
       pilekit reframe 00.jsonl.zst --out seekable
       pilekit reframe data/ --out archive --frame 16MiB --level 19
     """
-    from pilekit.shards.write.reframe import FRAME_SIZES, reframe_corpus
+    from pilekit.shards.write.reframe import reframe_corpus
 
-    if frame_bytes not in FRAME_SIZES:
-        raise click.BadParameter(
-            f"is not in the range from {FRAME_SIZES[0]:,} to {FRAME_SIZES[-1]:,}", param_hint="--frame"
-        )
     corpus = open_corpus(paths, manifest)
     with byte_progress("reframing", corpus.size) as advance:
         reframed = reframe_corpus(corpus, out, frame_bytes=frame_bytes, level=level, jobs=jobs, advance=advance)
@@ -73,28 +70,22 @@ def _table(reframed: list[Reframed]) -> FittedTable[list[Reframed]]:
     """A row for each shard, and the total if there are several."""
     from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
-    def sum_of(row: list[Reframed], field: str) -> int:
+    def total(row: list[Reframed], field: str) -> int:
         return sum(getattr(shard, field) for shard in row)
 
-    def count(title: str, field: str) -> Column[list[Reframed]]:
-        return Column(title, lambda row: f"{sum_of(row, field):,}")
-
-    def size(title: str, field: str) -> Column[list[Reframed]]:
-        return Column(title, lambda row: rounded_bytes(sum_of(row, field)))
-
-    def change(row: list[Reframed]) -> str:
-        return f"{100 * (sum_of(row, 'stored_bytes') / sum_of(row, 'stored_before') - 1):+.1f}"
+    def column(title: str, field: str, write: Callable[[int], str] = "{:,}".format) -> Column[list[Reframed]]:
+        return Column(title, lambda row: write(total(row, field)))
 
     columns: list[Column[list[Reframed]]] = [
         Column("Shard", lambda row: "Total" if row is reframed else row[0].shard),
-        count("Documents", "documents"),
-        size("Text", "text_bytes"),
-        size("Before", "stored_before"),
-        size("After", "stored_bytes"),
-        Column("%", change),
-        count("Frames", "frames"),
+        column("Documents", "documents"),
+        column("Text", "text_bytes", rounded_bytes),
+        column("Before", "stored_before", rounded_bytes),
+        column("After", "stored_bytes", rounded_bytes),
+        Column("%", lambda row: f"{100 * (total(row, 'stored_bytes') / total(row, 'stored_before') - 1):+.1f}"),
+        column("Frames", "frames"),
     ]
-    if sum_of(reframed, "bad_lines"):
-        columns.append(count("Bad lines", "bad_lines"))
+    if total(reframed, "bad_lines"):
+        columns.append(column("Bad lines", "bad_lines"))
     priority = ("Text", "Before", "Documents", "Frames")
     return FittedTable([[shard] for shard in reframed], columns, [reframed] * (len(reframed) > 1), priority)

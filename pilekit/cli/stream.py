@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import terminal
-from pilekit.cli.options import Lanes, Repeats, corpus_argument, exact_subsets, on_error_option, open_corpus
+from pilekit.cli.options import corpus_argument, exact_subsets, lanes, on_error_option, open_corpus, repeats
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError, visible
 from pilekit.progress import count_progress
@@ -42,9 +42,9 @@ SHOWN_ROWS = 3
     help="No document cut that fits in a row; one after another, cut at the row's edge; one document a row.",
 )
 @click.option("--window", type=click.IntRange(min=1), default=256, show_default=True, help="Documents packed together.")
-@click.option("--lanes", type=Lanes(), metavar="R,M", help="Rows and columns of the grid; chosen, if not given.")
+@click.option("--lanes", type=lanes, metavar="R,M", help="Rows and columns of the grid; chosen, if not given.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order.")
-@click.option("--repeats", type=Repeats(), metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
+@click.option("--repeats", type=repeats, metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
 @click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
 @click.option(
     "--state",

@@ -9,12 +9,15 @@ the Pile's manifest gives.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import zstandard
 
 from pilekit.corpus import load_manifest
+from tests.benchmarks.peers import BENCH
 
 POOL_SENTENCES = 120_000
 
@@ -70,3 +73,21 @@ def write_shard(path: Path, text_bytes: int, *, seed: int = 0) -> int:
                     break
     partial.replace(path)
     return documents
+
+
+def generated(name: str, text_bytes: int, seed: int) -> Path:
+    """The generated shard `.bench/data/<name>.jsonl.zst`, made if it is not there."""
+    path = BENCH / "data" / f"{name}.jsonl.zst"
+    if not path.exists():
+        print(f"generating {path.name}", file=sys.stderr)
+        write_shard(path, text_bytes, seed=seed)
+    return path
+
+
+def decompressed(path: Path) -> Path:
+    """The same shard as plain `.jsonl`, in `.bench/data`."""
+    plain = BENCH / "data" / "plain" / path.name.removesuffix(".zst")
+    if not plain.exists() or plain.stat().st_mtime < path.stat().st_mtime:
+        plain.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["zstd", "-dqf", str(path), "-o", str(plain)], check=True)
+    return plain

@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from pilekit import __version__
 from pilekit.cli import main as main_module
 from pilekit.cli.main import COMMANDS, pilekit
+from pilekit.cli.options import ByteSize, Similarity, lanes, repeats
 from pilekit.errors import ToldElsewhere
 from tests.cli.running import PILEKIT
 from tests.shards import making
@@ -19,17 +21,21 @@ from tests.shards import making
 HEAVY = ("torch", "pyarrow", "numba", "transformers", "tokenizers", "numpy", "matplotlib")
 
 
-def run(*arguments: str, folder: Path | None = None, **changes: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "PILEKIT_DATA"} | changes
-    return subprocess.run(
-        [*PILEKIT, *arguments], capture_output=True, text=True, check=False, cwd=folder, env=environment
-    )
-
-
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with one shard."""
     (tmp_path / "a.jsonl").write_bytes(making.record("abc", "naïve") + b"\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PILEKIT_DATA", raising=False)
     return tmp_path
+
+
+def leave(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    """The exit code of `pilekit ARGUMENTS`, standard output and standard error."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as raised:
+        patch.setattr(sys, "argv", ["pilekit", *arguments])
+        main_module.main()
+    return raised.value.code, *capsys.readouterr()
 
 
 def test_help_and_version_load_nothing_heavy() -> None:
@@ -52,44 +58,42 @@ def test_every_command_has_help_with_an_example() -> None:
 
 
 def test_done_is_exit_0_and_a_character_that_the_terminal_lacks_becomes_its_number(corpus: Path) -> None:
-    done = run("stats", "a.jsonl", folder=corpus, PYTHONIOENCODING="ascii")
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*PILEKIT, "stats", "a.jsonl"], capture_output=True, text=True, env=ascii_only)
     assert (done.returncode, done.stderr) == (0, "")
     assert r"na\xefve" in done.stdout
 
 
-def test_failures_are_one_line_and_exit_1_and_wrong_usage_is_exit_2(corpus: Path) -> None:
-    for arguments in (["missing.jsonl.zst"], ["missing folder/"], ["*.nothing"]):
-        done = run("stats", *arguments, folder=corpus)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        assert done.stderr.startswith("error: ")
+def test_failures_are_one_harmless_line_and_exit_1_and_wrong_usage_is_exit_2(
+    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = corpus / "\x1b[31mevil\x07.jsonl"
+    hostile.write_bytes(b'{"text": "x", "meta": {"pile_set_name": ["\\u001b[2J"]}}\n\x1b[2J\x9b\n')
+    for arguments, named in (
+        (["missing.jsonl.zst"], "missing.jsonl.zst"),
+        (["*.nothing"], "*.nothing"),
+        ([str(hostile)], "evil"),
+        ([str(hostile), "--manifest", "\x1b[31mevil"], "evil"),
+        (["--plot", "\x1b[31mevil", str(hostile)], "evil"),
+    ):
+        code, output, errors = leave(capsys, "stats", *arguments)
+        assert (code, output, errors.count("\n")) == (1, "", 1)
+        assert errors.startswith("error: ")
+        assert named in errors
+        assert not any(ord(character) < 32 for character in errors.rstrip("\n"))
     for arguments in (["no-such-command"], ["stats", "--no-such-option"]):
-        done = run(*arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "Usage:" in done.stderr
-    debug = run("stats", "missing.jsonl", "--debug", folder=corpus)
-    assert debug.returncode == 1
-    assert "Traceback" in debug.stderr
+        code, output, errors = leave(capsys, *arguments)
+        assert (code, output) == (2, "")
+        assert "Usage:" in errors
+    (corpus / "empty").mkdir()
+    monkeypatch.chdir(corpus / "empty")
+    code, _, errors = leave(capsys, "stats")
+    assert code == 1
+    for part in ("PILEKIT_DATA", "./data", "pilekit demo"):
+        assert part in errors
 
 
-def test_without_a_corpus_the_searched_places_and_the_demo_are_named(tmp_path: Path) -> None:
-    done = run("stats", folder=tmp_path)
-    assert done.returncode == 1
-    for part in ("PILEKIT_DATA", "./data", str(tmp_path), "pilekit demo"):
-        assert part in done.stderr
-
-
-def test_hostile_text_in_errors_reaches_no_terminal(tmp_path: Path) -> None:
-    path = tmp_path / "\x1b[31mevil\x07.jsonl"
-    path.write_bytes(b'{"text": "x", "meta": {"pile_set_name": ["\\u001b[2J"]}}\n\x1b[2J\x9b\n')
-    for arguments in ([str(path)], [str(path), "--manifest", "\x1b[31mevil"], ["--plot", "\x1b[31mevil", str(path)]):
-        done = run("stats", *arguments)
-        assert done.returncode == 1
-        assert "evil" in done.stderr
-        assert done.stderr.count("\n") == 1
-        assert not any(ord(character) < 32 for character in done.stderr.rstrip("\n"))
-
-
-def test_a_closed_pipe_is_not_a_failure(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_a_failure_and_a_full_output_is_named(tmp_path: Path) -> None:
     labels = "\n".join(making.record("abc", f"label {i}" * 3).decode() for i in range(3000))
     (tmp_path / "a.jsonl").write_text(labels)
     command = [*PILEKIT, "stats", str(tmp_path / "a.jsonl"), "--json"]
@@ -99,47 +103,36 @@ def test_a_closed_pipe_is_not_a_failure(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+    for full_command in (command, [*PILEKIT, "--help"]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(full_command, stdout=full, stderr=subprocess.PIPE)
+        assert done.stderr == b"error: standard output: cannot be written: No space left on device\n"
+        assert done.returncode == 1
 
 
-def test_a_full_output_is_named(corpus: Path) -> None:
-    path = str(corpus / "a.jsonl")
-    for arguments in (["stats", path, "--json"], ["--help"]):
-        for unbuffered in ("", "1"):
-            environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-            with Path("/dev/full").open("wb") as full:
-                done = subprocess.run([*PILEKIT, *arguments], stdout=full, stderr=subprocess.PIPE, env=environment)
-            assert done.stderr == b"error: standard output: cannot be written: No space left on device\n"
-            assert done.returncode == 1
-
-
-def left(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> object:
-    """The exit code if the command raises `error`."""
-
-    def fail(**options: object) -> None:
-        raise error
-
-    monkeypatch.setattr(sys, "argv", ["pilekit", "stats"])
-    monkeypatch.setattr(pilekit, "main", fail)
-    with pytest.raises(SystemExit) as raised:
-        main_module.main()
-    return raised.value.code
-
-
-def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [left(monkeypatch, error) for error in (KeyboardInterrupt(), OSError("disk"), SystemExit(3))] == [130, 1, 3]
-    assert "Traceback" not in capsys.readouterr().err
-    with pytest.raises(ZeroDivisionError):  # A bug keeps its traceback.
-        left(monkeypatch, ZeroDivisionError())
-
-
-def test_an_error_of_all_ranks_is_printed_by_rank_0_while_the_others_wait(
+def test_exit_codes_and_which_rank_prints_the_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def failing(error: BaseException) -> None:
+        monkeypatch.setattr(pilekit, "main", lambda **options: (_ for _ in ()).throw(error))
+
+    for error, expected in ((KeyboardInterrupt(), 130), (OSError("disk"), 1), (SystemExit(3), 3)):
+        failing(error)
+        code, _, errors = leave(capsys, "stats")
+        assert code == expected
+        assert "Traceback" not in errors
+    failing(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):  # A bug keeps its traceback.
+        leave(capsys, "stats")
+    failing(OSError("disk"))
+    with pytest.raises(OSError, match="disk"):
+        leave(capsys, "stats", "--debug")
     waited: list[float] = []
     monkeypatch.setattr(main_module, "time", SimpleNamespace(sleep=waited.append))
+    failing(ToldElsewhere("disk"))
     for rank, printed in (("0", "error: disk\n"), ("1", "")):
         monkeypatch.setenv("RANK", rank)
-        assert (left(monkeypatch, ToldElsewhere("disk")), capsys.readouterr().err) == (1, printed)
+        assert leave(capsys, "stats") == (1, "", printed)
     assert [seconds > 5 for seconds in waited] == [True]
 
 
@@ -157,3 +150,21 @@ def test_a_slow_rank_0_still_prints_the_error(tmp_path: Path, command: list[str]
     done = subprocess.run([*ranks, str(script)], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1, done.stderr
+
+
+def test_values_as_people_type_them() -> None:
+    sizes = {"200MB": 200_000_000, "1.5GB": 1_500_000_000, "64MiB": 64 << 20, "512 kib": 512 << 10, "1T": 10**12}
+    sizes |= {"3k": 3_000, "10b": 10, "65536": 65536, "1.5MiB": 3 << 19}
+    assert {typed: ByteSize().convert(typed, None, None) for typed in sizes} == sizes
+    assert repeats("ArXiv=2, Wikipedia (en)=3.5") == {"ArXiv": 2.0, "Wikipedia (en)": 3.5}
+    assert lanes("32, 4") == (32, 4)
+    for read, wrong in (
+        (ByteSize(4096), ("", "much", "MiB", "-5MB", "1 MiB 2", "1,5M", "1e9", "١M", "9" * 40, "\x1b[2J", "4kB")),
+        (Similarity(0, 1), ("nan", "-0.1", "1.1", "much")),
+        (repeats, ("ArXiv", "=2", "", "ArXiv=\x1b", "ArXiv=2,x")),
+        (lanes, ("8", "8,", "8,x", "8,2,1", "١,2", "-1,2")),
+    ):
+        for typed in wrong:
+            with pytest.raises(click.BadParameter) as raised:
+                read.convert(typed, None, None) if isinstance(read, click.ParamType) else read(typed)
+            assert "\x1b" not in raised.value.message

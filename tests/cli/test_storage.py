@@ -1,0 +1,219 @@
+"""`pilekit index`, `reframe` and `verify`: tables, JSON, notes and wrong usage."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import fsspec
+import pytest
+import xxhash
+from rich.console import Console
+
+from pilekit.cli import index, reframe
+from pilekit.errors import PilekitError
+from pilekit.shards.index.format import load_index
+from pilekit.shards.write.reframe import Reframed
+from pilekit.shards.write.shard_writer import ShardWriter
+from tests.cli.running import PILEKIT, cells, run, run_json
+from tests.shards.making import record, some_lines, unzstd, zstd_frame
+
+NAMES = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three shards in small frames, and an empty cache folder beside them."""
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
+    for name in NAMES:
+        with ShardWriter(tmp_path / "corpus" / name, frame_bytes=4096) as writer:
+            writer.write_lines(some_lines(100))
+    return tmp_path / "corpus"
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_index_as_a_table_and_as_json_and_which_indexes_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "\x1b[31m[bold].jsonl").write_bytes(record("a"))
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(some_lines(300)))
+    (tmp_path / "b.jsonl.zst").write_bytes(zstd_frame(record("b") + b"\n") * 12)
+    rows = cells(run("index", tmp_path, exit_code=0).stdout)
+    assert rows[0] == ["Shard", "Documents", "Text", "Frames", "Bad", "lines", "Index"]
+    assert rows[2:] == [
+        ["\\x1b[31m[bold].jsonl", "1", "1", "B", "1", "0", "built"],
+        ["a.jsonl", "300", "82.5", "KiB", "1", "0", "built"],
+        ["b.jsonl", "12", "12", "B", "12", "0", "built"],
+    ]
+    (tmp_path / "b.jsonl.zst").write_bytes(zstd_frame(record("b") + b"\n") * 13)
+    shards = run_json("index", tmp_path, "--jobs", 2)["shards"]
+    assert [shard["built"] for shard in shards] == [False, False, True]
+    for shard in shards:
+        header = load_index(shard["index"]).header
+        for name in ("documents", "text_bytes", "lines", "skipped", "content_bytes", "content_hash"):
+            assert shard[name] == getattr(header, name)
+    assert (shards[2]["shard"], shards[2]["frames"]) == ("b.jsonl", 13)
+
+
+def test_bad_lines_stop_an_index_or_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(record("a"))
+    (tmp_path / "b.jsonl.zst").write_bytes(zstd_frame(record("b") + b"\nbad\x1b\n" * 15))
+    for place, problem in ((tmp_path, r"b\.jsonl\.zst, line 2: is not JSON"), ("-", "standard input")):
+        with pytest.raises(PilekitError, match=problem):
+            run("index", place)
+    assert (tmp_path / "a.jsonl.index.parquet").exists(), "the others are done"
+    assert not (tmp_path / "b.jsonl.zst.index.parquet").exists()
+    result = run("index", tmp_path, "--on-error", "skip", exit_code=0)
+    assert result.stderr.count("skipped: ") == 11
+    assert "skipped: 5 lines more" in result.stderr
+    assert "\x1b" not in result.output
+    assert run("index", tmp_path, exit_code=0).stderr == "", "an index that is there needs no decision"
+
+
+def test_notes_on_long_frames_and_indexes_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "LONG_FRAME_BYTES", 1 << 20)
+    text = (record("x" * 1_000_000) + b"\n") * 2
+    (tmp_path / "a.jsonl.zst").write_bytes(zstd_frame(text))
+    (tmp_path / "b.jsonl").write_bytes(text)
+    shown = " ".join(run("index", tmp_path).stdout.split())
+    assert "Frames too long for random access: a.jsonl; `pilekit reframe` makes small ones." in shown
+    fsspec.filesystem("memory").pipe("/cached/a.jsonl", record("a"))
+    result = run("index", "memory://cached/a.jsonl", "--jobs", 2, PILEKIT_CACHE=str(tmp_path / "cache"))
+    (made,) = (tmp_path / "cache").rglob("*.index.parquet")
+    assert str(made) in result.stdout.replace("\n", "")
+
+
+def test_reframe_as_json_and_as_a_table(tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    (folder / "00.jsonl.zst").write_bytes(zstd_frame(b"\n".join([b"bad", *some_lines(3000)])))
+    (folder / "[b]01.jsonl").write_bytes(record("é€") + b"\n\n")
+    found = run_json("reframe", folder, "--out", out, "--frame", "100KiB")["shards"]
+    assert [shard["shard"] for shard in found] == ["00.jsonl", "[b]01.jsonl"]
+    text = unzstd(folder / "00.jsonl.zst")
+    assert found[0] == {
+        "shard": "00.jsonl",
+        "documents": 3000,
+        "bad_lines": 1,
+        "text_bytes": sum(len(json.loads(line)["text"]) for line in text.split(b"\n")[1:]),
+        "content_bytes": len(text),
+        "content_hash": xxhash.xxh3_128_hexdigest(text),
+        "stored_before": (folder / "00.jsonl.zst").stat().st_size,
+        "stored_bytes": (out / "00.jsonl.zst").stat().st_size,
+        "frames": len(text) // (100 << 10) + 1,
+    }
+    result = run("reframe", folder, "--out", out, "--frame", "102400")
+    rows = cells(result.stdout)
+    assert rows[0] == ["Shard", "Documents", "Text", "Before", "After", "%", "Frames", "Bad", "lines"]
+    assert [*rows[2][:2], rows[2][-1]] == ["00.jsonl", "3,000", "1"]
+    assert [*rows[3][:4], rows[3][-1]] == ["[b]01.jsonl", "1", "5", "B", "0"]
+    assert [*rows[5][:2], rows[5][-1]] == ["Total", "3,001", "1"]
+    assert result.stdout.splitlines()[-1] == f"2 shards in {out}"
+    with pytest.raises(PilekitError, match="frame_bytes is 102400 there, 4096 here"):
+        run("reframe", folder, "--out", out, "--frame", "4KiB")
+    for wrong in (["--frame", "2KiB"], ["--frame", "much"], ["--level", "23"]):
+        assert wrong[0] in run("reframe", folder, "--out", tmp_path / "none", *wrong, exit_code=2).stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_in_a_narrow_terminal_columns_go_and_no_number_is_cut() -> None:
+    sizes = {"text_bytes": 43_300 << 20, "content_bytes": 45 << 30, "stored_before": 15_300 << 20}
+    shard = Reframed("00.jsonl", 7_021_438, 123_456, content_hash="", stored_bytes=15 << 30, frames=43_812, **sizes)
+    for width in (40, 60, 80):
+        written = io.StringIO()
+        Console(file=written, width=width).print(reframe._table([shard, shard]))
+        titles, _, *rows, _, total = [" ".join(line.split()) for line in written.getvalue().splitlines()]
+        assert max(map(len, written.getvalue().splitlines())) <= width
+        for row in rows:
+            assert "15.0 GiB +0.4" in row
+            assert row.endswith("123,456")
+            assert ("7,021,438" in row) == ("Documents" in titles)
+        assert total.endswith("246,912")
+
+
+def test_verify_names_every_place_and_its_table_fits_a_terminal(corpus: Path) -> None:
+    result = run("verify", corpus, exit_code=0)
+    size = sum(path.stat().st_size for path in corpus.rglob("*.zst"))
+    assert (result.stdout, result.stderr) == (f"3 shards, {size / 1024:.1f} KiB: all right\n", "")
+    assert run_json("verify", corpus) == {"ok": True, "findings": []}
+    hostile = corpus / "\x1b[31m evil [bold] name that is rather long.jsonl"
+    hostile.write_bytes(record("text", "\x1b[31m[red]") + b"\nbad")
+    damage(corpus / "train" / "01.jsonl.zst")
+    for width in (40, 80):
+        result = run("verify", corpus, exit_code=1, COLUMNS=str(width))
+        assert "\x1b" not in result.stdout
+        lines = result.stdout.splitlines()
+        assert all(len(line) <= width for line in lines[:-1])
+        assert lines[0].split() == ["Shard", "Frame", "Line", "Byte", "Problem"]
+        assert lines[-1].startswith("4 shards, ")
+        assert lines[-1].endswith(": 3 findings in 2 of them")
+    assert "no seek table" in result.stderr
+    findings = run_json("verify", corpus, exit_code=1)["findings"]
+    assert any("the manifest pile does not list" in finding["problem"] for finding in findings)
+    (bad,) = (finding for finding in findings if "is not JSON" in finding["problem"])
+    (damaged,) = (finding for finding in findings if finding["shard"] == "train/01.jsonl")
+    assert list(bad) == ["shard", "problem", "frame", "line", "byte"]
+    assert (bad["frame"], bad["line"], bad["byte"]) == (None, 2, hostile.read_bytes().index(b"bad"))
+    row = next(line for line in lines if line.startswith("train/"))
+    assert row.split()[:4] == ["train/01.jsonl", *(f"{damaged[place]:,}" for place in ("frame", "line", "byte"))]
+    hostile.write_bytes(record("text", "Python Reference"))
+    assert run_json("verify", hostile, "--manifest", "demo")["ok"]
+
+
+def test_sums_are_written_for_sha256sum_and_found_again(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sha256(name: str) -> str:
+        return hashlib.sha256((corpus / name).read_bytes()).hexdigest()
+
+    (corpus / "README").write_text("text")
+    other = f"{sha256('README')}  README\n"
+    (corpus / "SHA256SUMS.txt").write_text(other + f"{sha256('val.jsonl.zst')} *val.jsonl.zst\r\n")
+    result = run("verify", corpus, "--write-sums", exit_code=0)
+    assert f"note: written: {corpus}/SHA256SUMS" in result.stderr
+    written = (corpus / "SHA256SUMS").read_text()
+    assert written == other + "".join(f"{sha256(name)}  {name}\n" for name in NAMES)
+    if shutil.which("sha256sum") is not None:
+        subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=corpus, check=True)
+    damage(corpus / "val.jsonl.zst")
+    monkeypatch.setenv("PILEKIT_DATA", str(corpus))
+    for place in ([corpus], []):
+        found = run_json("verify", *place, exit_code=1)["findings"]
+        assert [finding["shard"] for finding in found] == ["val.jsonl", "val.jsonl"]
+        assert "SHA-256" in found[1]["problem"]
+    sums = tmp_path / "sums"
+    sums.write_text(f"{'0' * 64}  00.jsonl.zst\n{'1' * 64}  gone.jsonl.zst\n")
+    found = run_json("verify", corpus / "train", "--sums", sums, exit_code=1)["findings"]
+    assert "gone.jsonl.zst" in {finding["shard"] for finding in found}
+    (corpus / "SHA256SUMS").unlink()
+    assert "SHA256SUMS: not written, as something is wrong" in run("verify", corpus, "--write-sums", exit_code=1).stderr
+    assert not (corpus / "SHA256SUMS").exists()
+    (corpus / "SHA256SUMS").mkdir()
+    with pytest.raises(PilekitError, match="is a folder"):  # before the work
+        run("verify", corpus, "--write-sums")
+
+
+def test_processes_and_ctrl_c(corpus: Path, tmp_path: Path) -> None:
+    damage(corpus / "val.jsonl.zst")
+    found = run("verify", corpus, "--json", "--jobs", "2", exit_code=1)
+    assert found.stderr == "note: val.jsonl: lines behind the damage were not checked\n"
+    assert json.loads(found.stdout)["findings"][0]["frame"] is not None
+    os.mkfifo(tmp_path / "z.jsonl")
+    command = [*PILEKIT, "verify", str(corpus / "val.jsonl.zst"), str(tmp_path / "z.jsonl"), "--jobs", "2"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        (tmp_path / "z.jsonl").open("wb"),
+    ):  # It opens when the process reads.
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=240)
+    assert (process.returncode, stdout, stderr.strip()) == (130, "", "interrupted")
+    assert not list((tmp_path / "cache").rglob("*.lock"))
