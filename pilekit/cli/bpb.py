@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,14 +128,11 @@ def command(
         models, paths = _models(model_dir, paths) if comparing else ([model_dir], paths)
         to_score = [model for model in models if not (comparing and _is_result(model))]
         if not to_score:
-            given = [
-                name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-            ]
+            source = context.get_parameter_source
+            given = [name for name in context.params if source(name) is ParameterSource.COMMANDLINE]
             useless = [f"--{name.replace('_', '-')}" for name in given if name not in _OF_RESULTS]
-            if useless := useless + [visible(path, 60) for path in paths]:
-                raise click.UsageError(
-                    f"all results are scored, so {', '.join(useless)} changes nothing; leave it out."
-                )
+            if useless := [*useless, *(visible(path, 60) for path in paths)]:
+                raise click.UsageError(f"all results are scored: {', '.join(useless)} changes nothing; leave it out.")
         if plot is not None:
             figure_format(plot)
             check_target(plot, follow_links=True)
@@ -148,21 +145,16 @@ def command(
             with _progress("indexing", rules["train"].size) as advance:
                 index_corpus(rules["train"], on_error=rules["on_error"], advance=advance)
     if comparing:
-        _compare(models, to_score, corpus, rules, out, lambda found: _show(found, as_json, plot, None))
+        found: BitsPerByte | Comparison | None = _compare(models, to_score, corpus, rules, out)
     else:
-        result = _scored(model_dir, corpus, rules, out, "scoring")
-        if not _rank():
-            _show(result, as_json, plot, out)
+        found = _scored(model_dir, corpus, rules, out, "scoring")
+    if found is not None and not _rank():
+        _show(found, as_json, plot, None if comparing else out)
 
 
 def _compare(
-    models: Sequence[str],
-    to_score: Sequence[str],
-    corpus: Corpus | None,
-    rules: dict[str, Any],
-    out: Path | None,
-    show: Callable[[Comparison], None],
-) -> None:
+    models: Sequence[str], to_score: Sequence[str], corpus: Corpus | None, rules: dict[str, Any], out: Path | None
+) -> Comparison | None:
     """Read the results, score the models, each into a folder of its own, A, B, ... in `out`, and compare."""
     from pilekit.evaluate.model.load import MASKED, kind_of
     from pilekit.evaluate.results.compare import LETTERS, check_kinds, compare
@@ -179,8 +171,7 @@ def _compare(
             folders[place] = None if out is None else out / letter
             results[model] = _scored(model, corpus, rules, folders[place], f"scoring {letter}")
             _say_written(folders[place])
-    if not _rank():
-        show(compare([results[model] for model in models], folders))
+    return None if _rank() else compare([results[model] for model in models], folders)
 
 
 def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:

@@ -96,16 +96,13 @@ def _windows(plan: Plan) -> str:
             "each document alone, as disjoint windows of at most max_length tokens, the tokenizer's special "
             f"ones around them included; {each} masked one at a time and predicted from all others of the window"
         )
+    cut = "disjoint windows of max_length inputs, of which the last reaches back so that its inputs are full too"
     if plan.options.context_len > 1:
         cut = (
-            "each document alone, as windows of max_length inputs that overlap, so that each token behind the first "
-            "window is predicted from at least context_len inputs; each token predicted once"
+            "windows of max_length inputs that overlap, so that each token behind the first window is predicted from "
+            "at least context_len inputs"
         )
-    else:
-        cut = (
-            "each document alone, as disjoint windows of max_length inputs, of which the last reaches back so that its "
-            "inputs are full too; each token predicted once"
-        )
+    first = "the first from the prefix"
     if plan.prefix_id is None:
-        return f"{cut}, but the first, which is context only, while its bytes count"
-    return f"{cut}, the first from the prefix"
+        first = "but the first, which is context only, while its bytes count"
+    return f"each document alone, as {cut}; each token predicted once, {first}"

@@ -120,13 +120,8 @@ def why_withheld(records: Records, protocol: dict[str, Any], manifest: Manifest)
 
 
 def warnings_on(records: Records, protocol: dict[str, Any], manifest: Manifest) -> tuple[str, ...]:
-    """Warnings for the reader: nothing scored, subsets of the Pile left out, constants that do not fit."""
+    """Warnings for the reader: subsets of the Pile left out, constants that do not fit."""
     found = []
-    if not records.bytes.any():
-        found.append(f"no byte was scored, so there is no figure: no text in {counted(len(records))}")
-    elif not records.tokens.any():
-        why = "" if protocol["prefix"]["id"] is not None else ": the first of a document is not, without a prefix"
-        found.append(f"no token was predicted, so there is no figure{why}")
     seventeen = {subset.name for subset in load_manifest(_WITHOUT_FIVE).subsets}
     if manifest.name == _WITHOUT_FIVE or set(protocol["labels"]) == seventeen:
         found.append(

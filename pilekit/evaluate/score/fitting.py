@@ -19,42 +19,33 @@ logger = logging.getLogger(__name__)
 
 
 class Fitting:
-    """A `Share` for one process: it makes all passes, in parts if a batch does not fit into memory.
-
-    most   the most inputs of a pass, padding counted; None: every batch has fitted so far
-    """
+    """A `Share` for one process: it makes all passes, in parts if a batch does not fit into memory."""
 
     def __init__(self) -> None:
-        self.most: int | None = None
+        self._most: int | None = None  # inputs of a pass, padding counted; None: every batch has fitted so far
         self._warned = False
 
     def __call__(self, batches: Sequence[Windows], forward: Forward) -> Iterator[list[float]]:
-        """The losses of each batch, in order.
-
-        An error of `forward` is raised, unless memory ran out for a batch of several rows.
-        """
+        """The losses of each batch, in order; an error of `forward` is raised, unless several rows need less memory."""
         for batch in batches:
-            yield self._losses(batch, forward)
-
-    def _losses(self, batch: Windows, forward: Forward) -> list[float]:
-        losses: list[float] = []
-        while len(losses) < len(batch):
-            longest = batch[len(losses)].length
-            rows = len(batch) if self.most is None else max(1, self.most // longest)
-            part = batch[len(losses) : len(losses) + rows]
-            found = _tried(part, forward)
-            if found is None:
-                self.most = len(part) // 2 * longest
-                continue
-            losses += found
-            if self.most is not None and not self._warned:
-                self._warned = True
-                logger.warning(
-                    "memory does not hold a forward pass over %s tokens; going on with at most %s in each",
-                    f"{len(batch) * batch[0].length:,}",
-                    f"{self.most:,}",
-                )
-        return losses
+            losses: list[float] = []
+            while len(losses) < len(batch):
+                longest = batch[len(losses)].length
+                rows = len(batch) if self._most is None else max(1, self._most // longest)
+                part = batch[len(losses) : len(losses) + rows]
+                found = _tried(part, forward)
+                if found is None:
+                    self._most = len(part) // 2 * longest
+                    continue
+                losses += found
+                if self._most is not None and not self._warned:
+                    self._warned = True
+                    logger.warning(
+                        "memory does not hold a forward pass over %s tokens; continuing with at most %s in each",
+                        f"{len(batch) * batch[0].length:,}",
+                        f"{self._most:,}",
+                    )
+            yield losses
 
 
 def _tried(part: Windows, forward: Forward) -> list[float] | None:

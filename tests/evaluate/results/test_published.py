@@ -90,18 +90,7 @@ def test_the_papers_constants_fit_one_tokenizer() -> None:
     assert warnings_on(records_of(["Mine"]), protocol, PILE) == ()
 
 
-def test_warnings_on_the_data() -> None:
-    empty = [ScoredDocument("x.jsonl", n, n, "ArXiv", 0, 0, 0.0) for n in range(1200)]
-    no_token = [*empty[1:], ScoredDocument("x.jsonl", 0, 0, "ArXiv", 3, 0, 0.0)]
-    without = "no token was predicted, so there is no figure"
-    for documents, prefix, said in (
-        (empty, 0, "no byte was scored, so there is no figure: no text in 1,200 documents"),
-        (empty[:1], None, "no byte was scored, so there is no figure: no text in 1 document"),
-        (no_token, 0, without),
-        (no_token, None, f"{without}: the first of a document is not, without a prefix"),
-    ):
-        protocol = {**PROTOCOL, "prefix": {"id": prefix}}
-        assert warnings_on(Records.of(documents, ["x.jsonl"], PILE), protocol, PILE) == (said,)
+def test_seventeen_subsets_have_a_warning() -> None:
     seventeen = [subset.name for subset in SEVENTEEN.subsets]
     for labels, manifest in ((seventeen, PILE), (["ArXiv"], SEVENTEEN)):
         [warning] = warnings_on(records_of(["ArXiv"]), {**PROTOCOL, "labels": labels}, manifest)

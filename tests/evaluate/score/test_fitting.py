@@ -53,7 +53,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_size_is_kept(caplog: pytest
         failed = [(16, 32), (8, 32), (4, 32)]
         assert shapes == [*failed, *[(2, 32)] * 8, (2, 32), (2, 32), (6, 10), (5, 10)]
         assert caplog.messages == [
-            "memory does not hold a forward pass over 512 tokens; going on with at most 64 in each"
+            "memory does not hold a forward pass over 512 tokens; continuing with at most 64 in each"
         ]
         assert [one.nll for one in found] == pytest.approx(expected, rel=1e-12)
 
@@ -130,4 +130,4 @@ def test_under_a_real_limit_of_memory() -> None:
     assert done.returncode == 0, done.stderr
     expected, found = json.loads(done.stdout)
     assert found == pytest.approx(expected, rel=1e-7)
-    assert "memory does not hold a forward pass over 65,536 tokens; going on with at most " in done.stderr
+    assert "memory does not hold a forward pass over 65,536 tokens; continuing with at most " in done.stderr
