@@ -24,7 +24,8 @@ from tests.tokenize.making import byte_level_bpe
 
 
 @pytest.mark.parametrize(
-    ("family", "context_len"), [("gpt_neox", 1), ("llama", 12), pytest.param("gpt2", 1, marks=pytest.mark.slow)]
+    ("family", "context_len"),
+    [("gpt_neox", 12), *(pytest.param(family, 1, marks=pytest.mark.slow) for family in ("gpt2", "llama"))],
 )
 def test_figures_equal_the_reference_whatever_the_batch(
     family: Family, context_len: int, corpus: Path, tmp_path: Path

@@ -71,7 +71,7 @@ def test_an_interval_is_the_middle_of_the_draws() -> None:
 
 
 def test_coverage_at_a_thousand_documents_of_bounded_length() -> None:
-    """95 % intervals hold the truth in 93 to 97 % of samples; 500 samples measure that to 1 %."""
-    assert 0.93 <= coverage(BOUNDED, documents=1000, simulations=500, seed=1) <= 0.97
+    """95 % intervals hold the truth in 92 to 98 % of samples; 250 samples measure that to 1.4 %."""
+    assert 0.92 <= coverage(BOUNDED, documents=1000, simulations=250, seed=1) <= 0.98
     # This is why results of under 100 documents are marked.
     assert coverage(BOUNDED, documents=5, simulations=2000, seed=1) < 0.90

@@ -81,7 +81,7 @@ def test_scores_equal_the_reference(family: str) -> None:
 
 @settings(max_examples=20)
 @given(
-    st.lists(st.integers(0, 50), max_size=12),
+    st.lists(st.integers(0, 50), max_size=8),
     st.integers(1, 16),
     st.integers(1, 400),
     st.integers(1, 400),
