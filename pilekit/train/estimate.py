@@ -253,26 +253,19 @@ def table(found: Estimate) -> list[str]:
     """The lines of a table of all stages with the chosen one marked, in decimal units."""
     from rich.filesize import decimal
 
-    ranks = "1 rank" if found.world_size == 1 else f"{found.world_size:,} ranks, each"
-    parts = "1 micro-batch" if found.micro_batches == 1 else f"{found.micro_batches:,} micro-batches"
-    columns: dict[str, list[str]] = {
-        "zero": [f"{'*' if stage.zero == found.chosen else ' '} {stage.zero}" for stage in found.stages],
-        "parameters": [decimal(stage.held.parameters) for stage in found.stages],
-        "gradients": [decimal(max(stage.held.gradients, stage.held.accumulated)) for stage in found.stages],
-        "optimizer": [decimal(stage.held.optimizer) for stage in found.stages],
-        "gathered": [decimal(stage.held.gathered) for stage in found.stages],
-        "buffers": [decimal(stage.held.buffers) for stage in found.stages],
-        "activations": [decimal(stage.activations) for stage in found.stages],
-        "peak": [decimal(stage.device) for stage in found.stages],
-    }
-    if any(stage.host for stage in found.stages):
-        columns["in CPU memory"] = [decimal(stage.host) if stage.host else "-" for stage in found.stages]
-    aligned = [
-        [cell.rjust(max(map(len, column))) for cell in column] for column in ([h, *c] for h, c in columns.items())
+    rows = [
+        ("zero", "parameters", "gradients", "optimizer", "gathered", "buffers", "activations", "peak", "in CPU memory")
     ]
-    sizes = ", ".join(map(str, found.world_sizes[:20])) + (", …" if len(found.world_sizes) > 20 else "")
+    for stage in found.stages:
+        held, mark = stage.held, "*" if stage.zero == found.chosen else " "
+        gradients = max(held.gradients, held.accumulated)
+        sizes = (held.parameters, gradients, held.optimizer, held.gathered, held.buffers, stage.activations)
+        rows.append((f"{mark} {stage.zero}", *map(decimal, (*sizes, stage.device, stage.host))))
+    columns = list(zip(*rows, strict=True))[: None if any(stage.host for stage in found.stages) else -1]
+    widths = [max(map(len, column)) for column in columns]
+    sizes_of_world = ", ".join(map(str, found.world_sizes[:20])) + ", …" * (len(found.world_sizes) > 20)
     return [
-        f"{found.parameters:,} parameters on {ranks} with {parts} per step",
-        *("  ".join(line) for line in zip(*aligned, strict=True)),
-        f"* chosen; its steps can be shared by {sizes} rank{'s' * (found.world_sizes != [1])}",
+        f"{found.parameters:,} parameters; ranks: {found.world_size:,}; micro-batches per step: {found.micro_batches:,}",
+        *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows),
+        f"* chosen; numbers of ranks that can share its steps: {sizes_of_world}",
     ]

@@ -40,8 +40,9 @@ def check(config: TrainConfig) -> None:
         if isinstance(converted, list | tuple) and type(converted) is not type(value):
             raise wrong(name, value, f"must be a {type(converted).__name__}")
     _check_sources(config)
-    for name, rule in _broken_rules(config):
-        raise wrong(name, held[name], rule)
+    for name, holds, rule in _rules(config):
+        if not holds:
+            raise wrong(name, held[name], rule)
 
 
 def typed(name: str, value: Any) -> Any:
@@ -73,10 +74,10 @@ def shown(value: Any) -> str:
         return "(too many digits)"
 
 
-def closest(name: str, names: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
-    """The name that was probably meant, preferably from `elsewhere`, and all `names`."""
+def closest(name: str, names: Iterable[str]) -> str:
+    """The name that was probably meant, and all `names`."""
     names = list(names)
-    near = [*elsewhere, *difflib.get_close_matches(name.lower(), names, n=1)]
+    near = difflib.get_close_matches(name.lower(), names, n=1)
     return (f'did you mean "{near[0]}"? ' if near else "") + f"There are {', '.join(names)}"
 
 
@@ -101,91 +102,68 @@ def _check_sources(config: TrainConfig) -> None:
         raise PilekitError(f"train has {have} tokens: give one, the number of optimizer steps or of tokens in all")
 
 
-def _broken_rules(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    """(field, rule) of every field that breaks a rule between several fields."""
-    data, model, train, precision = config.data, config.model, config.train, config.precision
-    for name, given in (("data.path", data.path), ("train.eval_path", train.eval_path)):
-        for path in [given] if isinstance(given, str) else given or ():
-            if path == "-" or not re.fullmatch(TEXT, path):
-                yield name, 'must be paths, but not "-", because standard input cannot be read again to resume a run'
-    if model.preset is not None and model.preset not in PRESETS:
-        yield "model.preset", closest(model.preset, PRESETS)
-    rows = train.global_batch_size
-    if rows % train.micro_batch_size:
-        fits = math.gcd(rows, train.micro_batch_size)
-        yield "train.micro_batch_size", f"must divide train.global_batch_size = {rows}, as {fits} does"
-    if data.lanes != "auto" and rows % data.lanes[0]:
-        fits = math.gcd(rows, data.lanes[0])
-        yield "data.lanes", f"its rows must divide train.global_batch_size = {rows}, as {fits} do"
-    yield from _broken_by_objective(config)
-    yield from _broken_by_schedule(config)
-    yield from _broken_by_engine(config)
-    if config.parallel.offload and config.parallel.zero == 0:
-        yield "parallel.offload", "needs parallel.zero = 1, 2 or 3, because stage 0 leaves the model whole"
-    if precision.loss_scale < precision.loss_scale_floor:
-        yield "precision.loss_scale", f"must be at least precision.loss_scale_floor = {precision.loss_scale_floor}"
-    if (profile := config.log.profile) is not None and not profile[0] <= profile[1] <= config.steps:
-        yield "log.profile", f"must be the first and the last step, which may be at most {_last_step(config)}"
-
-
-def _broken_by_objective(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    is_mlm = config.train.objective == "mlm"
-    if config.data.attention == ("causal" if is_mlm else "row"):
-        instead = "row" if is_mlm else "causal"
-        rule = f'with train.objective = "{config.train.objective}" it must be "document" or "{instead}"'
-        yield "data.attention", rule
-    if is_mlm and config.model.preset is not None:
-        rule = 'presets predict the next token; for train.objective = "mlm" give a model.config or a model.path'
-        yield "model.preset", rule
-    if is_mlm and config.train.eval_every:
-        yield "train.eval_every", 'bits per byte need a causal model; with train.objective = "mlm" it must be 0'
-
-
-def _broken_by_engine(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    """Settings that the adapters of other packages cannot run."""
-    parallel, engine, dtype = config.parallel, config.parallel.engine, config.precision.dtype
-    if engine == "native":
-        return
-    with_engine = f'with parallel.engine = "{engine}" it must be'
-    stages: tuple[int, ...] = (0, 2, 3) if engine == "accelerate" else (0, 1, 2, 3)
-    possible: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-        ("train.objective", config.train.objective, ("clm",)),
-        ("parallel.zero", parallel.zero, stages),
-        ("parallel.offload", parallel.offload, (False,) if engine == "accelerate" else (False, True)),
-        ("parallel.activation_checkpoint", parallel.activation_checkpoint, ("none",)),
-        ("parallel.compile", parallel.compile, (False,)),
-        ("precision.dtype", dtype, ("fp32", "bf16")),
-    )
-    for name, value, choices in possible:
-        if value not in choices:
-            yield name, f'{with_engine} {_either(choices)}; "native" can do more'
-    if engine == "deepspeed" and parallel.zero == 0 and dtype == "bf16":
-        yield "parallel.zero", f"{with_engine} 1, 2 or 3 in bf16: stage 0 of DeepSpeed sums gradients in bfloat16"
-    if engine == "deepspeed" and parallel.zero == 3 and config.train.eval_every:
-        yield "train.eval_every", f"{with_engine} 0 in stage 3; score the model afterwards"
-
-
-def _broken_by_schedule(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    schedule, lr = config.schedule, config.optimizer.lr
-    if schedule.warmup > config.steps:
-        yield "schedule.warmup", f"must be at most {_last_step(config)}"
-    falling = decay_steps(config.steps, schedule.decay_share)
-    if schedule.kind == "wsd" and schedule.warmup > config.steps - falling:
-        rule = (
-            f"must be at most {config.steps - falling}, because the rate falls in the last {falling} of {config.steps}"
+def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
+    """(field, whether its value is possible, the rule) for every rule between several fields."""
+    data, model, train, schedule = config.data, config.model, config.train, config.schedule
+    parallel, precision, profile = config.parallel, config.precision, config.log.profile
+    steps, rows, is_mlm = config.steps, train.global_batch_size, train.objective == "mlm"
+    for name, paths in (("data.path", data.path), ("train.eval_path", train.eval_path)):
+        are_paths = all(
+            path != "-" and re.fullmatch(TEXT, path) for path in ([paths] if isinstance(paths, str) else paths or ())
         )
-        yield "schedule.warmup", f"{rule} steps (schedule.decay_share = {schedule.decay_share})"
-    if schedule.min_lr > lr:
-        yield "schedule.min_lr", f"must be at most optimizer.lr = {lr}"
-    if schedule.kind == "exponential" and schedule.min_lr == 0:
-        yield "schedule.min_lr", f'"exponential" never reaches 0; give a higher rate, such as {lr / 100:g}'
+        yield name, are_paths, 'must be paths, but not "-", because standard input cannot be read again to resume a run'
+    if model.preset is not None:
+        yield "model.preset", model.preset in PRESETS, closest(model.preset, PRESETS)
+        rule = 'presets predict the next token; for train.objective = "mlm" give a model.config or a model.path'
+        yield "model.preset", not is_mlm, rule
+    rule = f"must divide train.global_batch_size = {rows}"
+    yield "train.micro_batch_size", rows % train.micro_batch_size == 0, rule
+    yield "data.lanes", data.lanes == "auto" or rows % data.lanes[0] == 0, f"its rows {rule}"
+    possible = "document", "row" if is_mlm else "causal"
+    rule = f'with train.objective = "{train.objective}" it must be {_either(possible)}'
+    yield "data.attention", data.attention in possible, rule
+    rule = 'bits per byte need a causal model; with train.objective = "mlm" it must be 0'
+    yield "train.eval_every", not (is_mlm and train.eval_every), rule
+
+    falling = decay_steps(steps, schedule.decay_share) if schedule.kind == "wsd" else 0
+    why = f", because the rate falls in the last {falling} of {steps}" if falling else ""
+    yield "schedule.warmup", schedule.warmup <= steps - falling, f"must be at most {steps - falling} steps{why}"
+    lr = config.optimizer.lr
+    yield "schedule.min_lr", schedule.min_lr <= lr, f"must be at most optimizer.lr = {lr}"
+    rule = f'"exponential" never reaches 0; give a higher rate, such as {lr / 100:g}'
+    yield "schedule.min_lr", schedule.kind != "exponential" or schedule.min_lr > 0, rule
+
+    rule = "needs parallel.zero = 1, 2 or 3, because stage 0 leaves the model whole"
+    yield "parallel.offload", not parallel.offload or parallel.zero > 0, rule
+    rule = f"must be at least precision.loss_scale_floor = {precision.loss_scale_floor}"
+    yield "precision.loss_scale", precision.loss_scale >= precision.loss_scale_floor, rule
+    rule = f"must be the first and the last step, of at most {steps}"
+    yield "log.profile", profile is None or profile[0] <= profile[1] <= steps, rule
+    yield from _rules_of_engine(config)
 
 
-def _last_step(config: TrainConfig) -> str:
-    """The number of steps, and the field that sets it."""
-    if config.train.steps is not None:
-        return f"train.steps = {config.steps}"
-    return f"{config.steps}, the steps that train.tokens = {config.train.tokens} make"
+def _rules_of_engine(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
+    """Settings that the adapters of other packages cannot run."""
+    parallel, dtype = config.parallel, config.precision.dtype
+    if parallel.engine == "native":
+        return
+    possible: dict[str, tuple[Any, ...]] = {
+        "train.objective": ("clm",),
+        "parallel.activation_checkpoint": ("none",),
+        "parallel.compile": (False,),
+        "precision.dtype": ("fp32", "bf16"),
+    }
+    if parallel.engine == "accelerate":
+        possible |= {"parallel.zero": (0, 2, 3), "parallel.offload": (False,)}
+    else:
+        if dtype == "bf16":  # DeepSpeed's stage 0 sums gradients in bfloat16
+            possible["parallel.zero"] = (1, 2, 3)
+        if parallel.zero == 3:
+            possible["train.eval_every"] = (0,)
+    held = dict(values(config))
+    for name, choices in possible.items():
+        rule = f'with parallel.engine = "{parallel.engine}" it must be {_either(choices)}; "native" can do more'
+        yield name, held[name] in choices, rule
 
 
 def check_world(config: TrainConfig, world_size: int) -> None:
@@ -194,16 +172,13 @@ def check_world(config: TrainConfig, world_size: int) -> None:
     Lanes that the stream chooses for itself are checked when it opens.
     """
     sizes = world_sizes(config)
-    if world_size in sizes:
-        return
-    train, lanes = config.train, config.data.lanes
-    how = f"in micro-batches of {train.micro_batch_size} rows"
-    if lanes != "auto":
-        how += f" and data.lanes of {lanes[0]} rows"
-    ranks = f"{world_size} rank{'s' * (world_size > 1)}"
-    fitting = f"{', '.join(map(str, sizes[:20]))} rank{'s' * (sizes != [1])}"
-    rule = f"{ranks} cannot share it {how}; run {fitting}, or change these numbers"
-    raise wrong("train.global_batch_size", train.global_batch_size, rule)
+    if world_size not in sizes:
+        train, lanes = config.train, config.data.lanes
+        how = f"in micro-batches of {train.micro_batch_size} rows"
+        how += "" if lanes == "auto" else f" and data.lanes of {lanes[0]} rows"
+        fitting = ", ".join(map(str, sizes[:20]))
+        rule = f"{world_size} ranks cannot share it {how}; run as many as {fitting}, or change these numbers"
+        raise wrong("train.global_batch_size", train.global_batch_size, rule)
 
 
 def world_sizes(config: TrainConfig) -> list[int]:

@@ -6,8 +6,8 @@ The written file has every field with a value, defaults included, and loads to a
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +30,32 @@ def load_config(path: str | Path, changes: Sequence[str] = ()) -> TrainConfig:
     The value of a change is TOML. Text needs no quotes: `model.path=00/model`. Paths in a config are relative to the
     current folder. PilekitError names the file or `--set`, and the field that is wrong.
     """
-    name = visible(str(path))
-    with _at(name):
-        given: dict[str, Any] = {}
+    place = name = visible(str(path))
+    given: dict[str, Any] = {}
+    try:
         for section, table in _read(path).items():
-            _check_name(section)
+            _check_name("section", section, SECTIONS)
             if not isinstance(table, dict):
                 raise PilekitError(f"{section} must be a section, which begins with [{section}]")
             for field, value in table.items():
-                _check_name(section, field)
+                _check_name(f"key of {section}", field, fields(section))
                 given[f"{section}.{field}"] = typed(f"{section}.{field}", value)
-    with _at("--set"):
+        place = "--set"
         for change in changes:
             field, value = _change(change)
             for group in _ALTERNATIVES:
                 for other in group if field in group else ():
                     given.pop(other, None)
             given[field] = value
-    with _at(name + (" with --set" if changes else "")):
+        place = f"{name} with --set" if changes else name
         tables: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         for field, value in given.items():
             section, _, key = field.partition(".")
             tables[section][key] = value
         sections: dict[str, Any] = {section: kind(**tables[section]) for section, kind in SECTIONS.items()}
-        config = TrainConfig(**sections)
-        check(config)
+        check(config := TrainConfig(**sections))
+    except PilekitError as error:
+        raise PilekitError(f"{place}: {error}") from None
     return config
 
 
@@ -68,15 +69,6 @@ def to_toml(config: TrainConfig) -> str:
     )
 
 
-@contextmanager
-def _at(place: str) -> Iterator[None]:
-    """Put the place before the message of an error."""
-    try:
-        yield
-    except PilekitError as error:
-        raise PilekitError(f"{place}: {error}") from None
-
-
 def _read(path: str | Path) -> dict[str, Any]:
     """The tables of the file."""
     try:
@@ -88,10 +80,7 @@ def _read(path: str | Path) -> dict[str, Any]:
         raise PilekitError(f"is larger than {LARGEST_FILE:,} bytes; give the TOML file of a config")
     try:
         return tomllib.loads(raw.decode("utf-8-sig").replace("\r\n", "\n"))
-    except UnicodeDecodeError as error:
-        line = 1 + raw.count(b"\n", 0, error.start)
-        raise PilekitError(f"line {line} is not UTF-8; save the file as UTF-8") from None
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets nested too deeply
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or brackets nested too deeply
         raise PilekitError(f"is not TOML: {visible(str(error), 200)}") from None
 
 
@@ -101,27 +90,22 @@ def _change(change: str) -> tuple[str, Any]:
     section, dot, field = name.strip().partition(".")
     if not equals or not dot:
         raise PilekitError(f"{visible(change, 100)}: must be section.field=value, such as train.steps=50")
-    _check_name(section, field)
+    _check_name("section", section, SECTIONS)
+    _check_name(f"key of {section}", field, fields(section))
     name = f"{section}.{field}"
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         parsed = {}
-    candidates = [parsed["value"]] if parsed.keys() == {"value"} else [text]
-    if not isinstance(candidates[0], str | list | dict):  # a number or a date may be text without its quotes
-        candidates.append(text)
-    for value in candidates:
+    value = parsed["value"] if parsed.keys() == {"value"} else text
+    # A number or a date may be text without its quotes.
+    for candidate in (value,) if isinstance(value, str | list | dict) else (value, text):
         with suppress(PilekitError):
-            return name, typed(name, value)
-    return name, typed(name, candidates[0])  # raises
+            return name, typed(name, candidate)
+    return name, typed(name, value)  # raises
 
 
-def _check_name(section: str, field: str | None = None) -> None:
-    """Raise PilekitError, with the name that was probably meant, if there is no such section or field."""
-    if field is None or section not in SECTIONS:
-        given, name, names = f'section "{visible(section, 60)}"', section, list(SECTIONS)
-    else:
-        given, name, names = f"key {section}.{visible(field, 60)}", field, list(fields(section))
+def _check_name(kind: str, name: str, names: dict[str, Any]) -> None:
+    """Raise PilekitError, with the name that was probably meant, if `name` is not among `names`."""
     if name not in names:
-        elsewhere = [f"{other}.{name}" for other in SECTIONS if name in fields(other)]
-        raise PilekitError(f"unknown {given}: {closest(name, names, elsewhere)}")
+        raise PilekitError(f'unknown {kind}, "{visible(name, 60)}": {closest(name, names)}')

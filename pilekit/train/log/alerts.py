@@ -6,7 +6,8 @@ corpus causes none:
 
     stall       more than a fifth of the last 50 steps' time was spent waiting for data. Warned of once. The first steps
                 of a start do not count, because they read the lanes' first windows
-    divergence  the mean loss of 50 steps has been far above the lowest such mean for 50 steps in a row
+    divergence  the mean loss of 50 steps has been far above the lowest such mean for 50 steps in a row: by a quarter,
+                and at least half a nat
     spike       a gradient's norm is more than ten times the median of up to 100 steps before. At most one per 100 steps
 
 A resumed run reads the earlier losses and norms from metrics.jsonl.
@@ -17,9 +18,8 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-from pilekit.errors import visible
 from pilekit.stream import PileStream
 from pilekit.train.log.metrics import StepMetrics
 
@@ -33,11 +33,6 @@ STALL = 0.2
 SPIKE = 10.0
 NORMS = 100
 FEWEST_NORMS = 20
-
-
-def far_above(loss: float) -> float:
-    """The loss, in nats, above which a mean loss is far above `loss`: a quarter more, and at least half a nat."""
-    return loss + max(0.5, loss / 4)
 
 
 class Watch:
@@ -57,72 +52,65 @@ class Watch:
         self._norms: deque[float] = deque(maxlen=NORMS)
         self._quiet = 0
         for metrics in history:
-            self._take_loss(metrics)
-            self._take_norm(metrics)
+            self._divergence(metrics)
+            if metrics.grad_norm is not None:
+                self._norms.append(metrics.grad_norm)
 
     def write(self, metrics: StepMetrics) -> None:
         """Check a step's figures and log warnings."""
-        for message in (*self._stall(metrics), *self._spike(metrics), *self._divergence(metrics)):
-            logger.warning("%s", message)
+        for message in (self._stall(metrics), self._spike(metrics), self._divergence(metrics)):
+            if message:
+                logger.warning("%s", message)
 
-    def _stall(self, metrics: StepMetrics) -> Iterator[str]:
+    def _stall(self, metrics: StepMetrics) -> str:
         self._started += 1
         if self._started <= FIRST_STEPS or self._has_warned_of_stall:
-            return
+            return ""
         self._waits.append((metrics.step, metrics.data_wait * metrics.step_seconds, metrics.step_seconds))
         share = sum(waited for _, waited, _ in self._waits) / (sum(seconds for *_, seconds in self._waits) or 1.0)
-        if len(self._waits) == SPAN and share > STALL:
-            self._has_warned_of_stall = True
-            longest, waited, _ = max(self._waits, key=lambda wait: wait[1])
-            yield (
-                f"steps {self._waits[0][0]:,} to {metrics.step:,} spent {share:.0%} of their time waiting for data, "
-                f"step {longest:,} the longest ({waited:.2g} s); {self._remedy}; its documents are shown by: "
-                f"{self._peek(longest)}"
-            )
+        if len(self._waits) < SPAN or share <= STALL:
+            return ""
+        self._has_warned_of_stall = True
+        longest, _, _ = max(self._waits, key=lambda wait: wait[1])
+        return (
+            f"steps {self._waits[0][0]:,} to {metrics.step:,} spent {share:.0%} of their time waiting for data, step "
+            f"{longest:,} the longest; {self._remedy}; its documents are shown by: {self._peek(longest)}"
+        )
 
-    def _divergence(self, metrics: StepMetrics) -> Iterator[str]:
-        mean = self._take_loss(metrics)
-        if mean is None or self._far_for != SPAN:
-            return
-        limit = far_above(self._lowest)
+    def _divergence(self, metrics: StepMetrics) -> str:
+        if metrics.loss is None:
+            return ""
+        self._losses.append((metrics.step, metrics.loss))
+        if len(self._losses) < SPAN:
+            return ""
+        mean = statistics.fmean(loss for _, loss in list(self._losses)[-SPAN:])
+        limit = self._lowest + max(0.5, self._lowest / 4)
+        self._far_for = self._far_for + 1 if mean > limit else 0
+        self._lowest = min(self._lowest, mean)
+        if self._far_for != SPAN:
+            return ""
         first = next((step for step, loss in self._losses if loss > limit), metrics.step)
-        yield (
+        return (
             f"step {metrics.step:,}: the loss stays far above its lowest: {mean:.3f} over the last {SPAN} steps, once "
             f"{self._lowest:.3f}; high since step {first:,}. Lower optimizer.lr, lengthen schedule.warmup or lower "
             "train.clip_norm, and resume from an earlier checkpoint; the documents of that step are shown by: "
             f"{self._peek(first)}"
         )
 
-    def _take_loss(self, metrics: StepMetrics) -> float | None:
-        """Add a loss; returns the mean of the last SPAN, if there are as many."""
-        if metrics.loss is None:
-            return None
-        self._losses.append((metrics.step, metrics.loss))
-        if len(self._losses) < SPAN:
-            return None
-        mean = statistics.fmean(loss for _, loss in list(self._losses)[-SPAN:])
-        self._far_for = self._far_for + 1 if mean > far_above(self._lowest) else 0
-        self._lowest = min(self._lowest, mean)
-        return mean
-
-    def _spike(self, metrics: StepMetrics) -> Iterator[str]:
+    def _spike(self, metrics: StepMetrics) -> str:
         norm, before = metrics.grad_norm, list(self._norms)
         self._quiet -= 1
-        self._take_norm(metrics)
-        if norm is None or self._quiet > 0 or len(before) < FEWEST_NORMS:
-            return
-        median = statistics.median(before)
-        if norm > SPIKE * median:
-            self._quiet = NORMS + 1
-            yield (
-                f"step {metrics.step:,}: the gradient's norm is {norm:.3g}, far above what it was before (median "
-                f"{median:.3g}); it was clipped to train.clip_norm. If the loss suffers, lower that or optimizer.lr; "
-                f"the step's documents are shown by: {self._peek(metrics.step)}"
-            )
-
-    def _take_norm(self, metrics: StepMetrics) -> None:
-        if metrics.grad_norm is not None:
-            self._norms.append(metrics.grad_norm)
+        if norm is None:
+            return ""
+        self._norms.append(norm)
+        if self._quiet > 0 or len(before) < FEWEST_NORMS or norm <= SPIKE * (median := statistics.median(before)):
+            return ""
+        self._quiet = NORMS + 1
+        return (
+            f"step {metrics.step:,}: the gradient's norm is {norm:.3g}, far above what it was before (median "
+            f"{median:.3g}); it was clipped to train.clip_norm. If the loss suffers, lower that or optimizer.lr; "
+            f"the step's documents are shown by: {self._peek(metrics.step)}"
+        )
 
 
 def against_waiting(stream: PileStream) -> str:
@@ -132,10 +120,5 @@ def against_waiting(stream: PileStream) -> str:
     if stream.grid.plan == "sequential":
         return (
             "each shard is read from its beginning by one lane: `pilekit reframe` the shards, so that any part is read"
-        )
-    if stream.tokenizer.backend == "tokenizers":
-        return (
-            f"{visible(str(stream.tokenizer.path))} needs the package tokenizers, which is many times slower than the "
-            "reader of byte-level BPEs: train with such a tokenizer, or set data.workers, or more of them"
         )
     return "set data.workers, or more of them, so that other processes make batches while this one computes"

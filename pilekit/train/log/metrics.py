@@ -98,7 +98,6 @@ class MetricsLog:
         self._path = path
         self._waiting = bytearray()
         self._waiting_since: int | None = None
-        self._has_warned = False
         _drop_later(path, resume_step)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +122,11 @@ class MetricsLog:
                 "lines are kept in memory; make room and run the same command again"
             )
         self._waiting += msgspec.json.encode(metrics) + b"\n"
-        error = self._flush(metrics.step)
-        if error is not None and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "%s; training continues, and lines from step %s on wait in memory until there is room",
-                _not_written(self._path, error),
-                f"{metrics.step:,}",
-            )
+        error = self._flush()
+        if error is not None and self._waiting_since is None:
+            self._waiting_since = metrics.step
+            waiting = f"training continues, and lines from step {metrics.step:,} on wait in memory until there is room"
+            logger.warning("%s; %s", _not_written(self._path, error), waiting)
 
     def close(self) -> None:
         """Write the waiting lines and close the file. Raises PilekitError if they cannot be written and are lost."""
@@ -143,13 +139,12 @@ class MetricsLog:
                 "nothing else is lost; make room before the run resumes"
             ) from error
 
-    def _flush(self, step: int | None = None) -> OSError | None:
-        """Write as many waiting bytes as fit; returns why the rest does not. `step` is the newest waiting line's."""
+    def _flush(self) -> OSError | None:
+        """Write as many waiting bytes as fit; returns why the rest does not."""
         try:
             while self._waiting:
                 del self._waiting[: self._file.write(self._waiting)]
         except OSError as error:
-            self._waiting_since = step if self._waiting_since is None else self._waiting_since
             return error
         self._waiting_since = None
         return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,31 +32,30 @@ logger = logging.getLogger(__name__)
 TRACE_FILE = "trace-rank0.json.gz"
 BREAKDOWN_FILE = "breakdown.txt"
 
-Part = Literal["compute", "communication", "data", "checkpoint", "rest"]
-TITLES: dict[Part, str] = {
-    "compute": "compute",
-    "communication": "communication",
-    "data": "data wait",
-    "checkpoint": "checkpoint",
-    "rest": "rest",
-}
-ORDER_ON_CPU: tuple[Part, ...] = ("data", "checkpoint", "compute", "communication")
-ORDER_ON_GPU: tuple[Part, ...] = ("compute", "communication", "data", "checkpoint")
-"""The order in which parts take their share of the whole."""
+ORDER_ON_CPU = ("data", "checkpoint", "compute", "communication", "rest")
+ORDER_ON_GPU = ("compute", "communication", "data", "checkpoint", "rest")
+"""The parts, in the order in which they take their share of the whole."""
 
-USUAL: dict[Part, float] = {"data": 0.02, "checkpoint": 0.05, "communication": 0.15, "rest": 0.25}
+USUAL = {"compute": 1.0, "communication": 0.15, "data": 0.02, "checkpoint": 0.05, "rest": 0.25}
 """Shares that need no advice."""
+
+ADVICE = {
+    "compute": 'precision.dtype = "bf16", parallel.compile = true or parallel.activation_checkpoint = "none"',
+    "communication": "a lower parallel.zero if it fits (--estimate), or more rows per step (train.global_batch_size)",
+    "checkpoint": "save less often (checkpoint.every), and with checkpoint.asynchronous = true",
+    "rest": "a larger train.micro_batch_size or parallel.compile = true, for fewer and larger operations",
+}
+"""The first thing to change for a part that takes too long. `against_waiting` has the remedy for data."""
 
 COSTLIEST = 5
 _MARK = "pilekit::"
-_STEP = f"{_MARK}step"
 _COLLECTIVES = ("c10d::", "gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
 _COMPILED = ("triton_", "graph_", "## Call CompiledFxGraph")
 
 _LEGEND = f"""\
 compute        operations of the model, the loss and the optimizer
 communication  collectives that no compute hides, including the wait for the slowest rank
-data wait      reading, tokenizing and packing the next rows
+data           waiting for the next rows to be read, tokenized and packed
 checkpoint     saving, as far as it blocks the loop
 rest           Python between the operations; profiling itself adds to it
 {TRACE_FILE} shows every operation: open it in https://ui.perfetto.dev
@@ -64,8 +63,8 @@ rest           Python between the operations; profiling itself adds to it
 
 
 @contextmanager
-def part(name: Literal["data", "checkpoint"]) -> Iterator[None]:
-    """Mark the block as waiting for data or as saving."""
+def part(name: Literal["data", "checkpoint", "step"]) -> Iterator[None]:
+    """Mark the block as waiting for data, as saving, or as a whole step."""
     with record_function(_MARK + name):
         yield
 
@@ -102,7 +101,7 @@ class Profile:
                 activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
             )
             self._profiler.start()
-        with record_function(_STEP):
+        with part("step"):
             yield
             if on_gpu:  # the work that the step has queued belongs to it
                 torch.cuda.synchronize(self._ranks.device)
@@ -142,31 +141,36 @@ def page_of(entries: Sequence[Any], steps: Sequence[int], config: TrainConfig, r
     gpu = ranks.device.type == "cuda"
     times = times_of(entries, gpu=gpu)
     whole = sum(times.values()) or 1.0
-    shares = {name: time / whole for name, time in times.items()}
     own_time = "self_device_time_total" if gpu else "self_cpu_time_total"  # without operations that it calls
     operations = sorted((e for e in entries if not e.is_user_annotation), key=lambda e: -getattr(e, own_time))
     to_ms = 1e-3 / len(steps)
-    which = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
+    worst = max(USUAL, key=lambda name: times[name] / whole - USUAL[name])
+    if times[worst] / whole <= USUAL[worst]:
+        worst = "compute"
     lines = [
-        f"Where the time of {which} went: rank 0 of {ranks.world_size}, on "
+        f"Where the time of steps {steps[0]:,} to {steps[-1]:,} went: rank 0 of {ranks.world_size}, on "
         f"{ranks.device.type}, {config.precision.dtype}, parallel.zero = {config.parallel.zero}",
         "",
         f"{'':<16}{'share':>8}{'ms per step':>14}",
-        *(f"{TITLES[name]:<16}{shares[name]:>8.1%}{times[name] * to_ms:>14.2f}" for name in TITLES),
+        *(f"{name:<16}{times[name] / whole:>8.1%}{times[name] * to_ms:>14.2f}" for name in USUAL),
         f"{'all':<16}{1:>8.1%}{whole * to_ms:>14.2f}",
         "",
         f"Costliest operations{'ms per step':>50}{'calls':>9}",
+        *(
+            f"{visible(entry.key, 55):<57}{getattr(entry, own_time) * to_ms:>13.2f}{entry.count / len(steps):>9.0f}"
+            for entry in operations[:COSTLIEST]
+        ),
+        "",
+        f"Most useful: {worst} takes {times[worst] / whole:.0%}: {remedy if worst == 'data' else ADVICE[worst]}",
+        "",
+        _LEGEND,
     ]
-    for entry in operations[:COSTLIEST]:
-        ms, calls = getattr(entry, own_time) * to_ms, entry.count / len(steps)
-        lines.append(f"{visible(entry.key, 55):<57}{ms:>13.2f}{calls:>9.0f}")
-    lines += ["", f"Most useful: {advice(shares, config, ranks, remedy)}", "", _LEGEND]
     return "\n".join(lines)
 
 
-def times_of(entries: Iterable[Any], *, gpu: bool) -> dict[Part, float]:
+def times_of(entries: Iterable[Any], *, gpu: bool) -> dict[str, float]:
     """Microseconds of each part, from a profiler's `key_averages`; they sum to the profiled steps."""
-    found = dict.fromkeys(("step", *TITLES), 0.0)
+    found = dict.fromkeys(("step", *ORDER_ON_CPU), 0.0)
     for entry in entries:
         name, on_gpu = entry.key, entry.device_type.name == "CUDA"
         if name.startswith(_MARK):
@@ -179,66 +183,9 @@ def times_of(entries: Iterable[Any], *, gpu: bool) -> dict[Part, float]:
             found["compute"] += 0.0 if entry.is_user_annotation else entry.self_device_time_total
         elif not gpu and name.startswith(("aten::", *_COMPILED)):
             found["compute"] += entry.self_cpu_time_total
-    left = found["step"]
-    times: dict[Part, float] = dict.fromkeys(TITLES, 0.0)
+    left = found["rest"] = found["step"]
+    times = {}
     for name in ORDER_ON_GPU if gpu else ORDER_ON_CPU:
         times[name] = min(left, found[name])
         left -= times[name]
-    times["rest"] = left
     return times
-
-
-_ADVICE: list[tuple[Part, Callable[[TrainConfig, int], bool], str]] = [
-    ("checkpoint", lambda c, _: not c.checkpoint.asynchronous, "checkpoint.asynchronous = true writes beside training"),
-    ("checkpoint", lambda *_: True, "save less often than every {c.checkpoint.every:,} steps (checkpoint.every)"),
-    (
-        "communication",
-        lambda c, _: c.parallel.zero == 3,
-        "parallel.zero = 2 gathers parameters once per step; `pilekit train --estimate` shows whether it fits",
-    ),
-    (
-        "communication",
-        lambda c, rows: c.parallel.zero == 2 and rows > c.train.micro_batch_size,
-        "parallel.zero = 1 sends gradients once per step and not for every micro-batch, if it fits",
-    ),
-    (
-        "communication",
-        lambda *_: True,
-        "more rows per step (train.global_batch_size) for the same messages, or fewer ranks",
-    ),
-    (
-        "rest",
-        lambda c, rows: rows > c.train.micro_batch_size,
-        "train.micro_batch_size above {c.train.micro_batch_size} makes fewer and larger operations",
-    ),
-    (
-        "rest",
-        lambda c, _: not c.parallel.compile,
-        "parallel.compile = true makes fewer and larger operations of each transformer block",
-    ),
-    ("rest", lambda *_: True, "more rows per step (train.global_batch_size), or fewer ranks"),
-    (
-        "compute",
-        lambda c, _: c.precision.dtype == "fp32",
-        'precision.dtype = "bf16" makes its matrix products cheaper',
-    ),
-    (
-        "compute",
-        lambda c, _: c.parallel.activation_checkpoint != "none",
-        'parallel.activation_checkpoint = "none" computes nothing twice, if memory allows',
-    ),
-    ("compute", lambda c, _: not c.parallel.compile, "parallel.compile = true may make its operations cheaper"),
-    ("compute", lambda *_: True, "only a smaller model or shorter rows would help"),
-]
-"""For each part: when an advice applies (config, rows of a rank per step), and its text. The first one is given."""
-
-
-def advice(shares: Mapping[Part, float], config: TrainConfig, ranks: Ranks, remedy: str) -> str:
-    """The first thing to change, for the part that exceeds its usual share by most."""
-    worst = max(USUAL, key=lambda name: shares[name] - USUAL[name])
-    took = f"{TITLES[worst]} takes {shares[worst]:.0%}: "
-    if shares[worst] <= USUAL[worst]:
-        worst, took = "compute", "nothing but the model itself takes much time; "
-    rows = config.train.global_batch_size // ranks.world_size
-    texts = (text for name, applies, text in _ADVICE if name == worst and applies(config, rows))
-    return took + (remedy if worst == "data" else next(texts).format(c=config))

@@ -1,14 +1,13 @@
 """Write `model/`: the trained model in Hugging Face format, which other tools read.
 
-The folder is complete or absent: it is written beside its final name, flushed to disk, and then exchanged with an older
-one in one step of the kernel. File systems without that step need two renames; a kill between them is repaired by the
-next export. Weights are the float32 masters and tokenizer.json is copied byte for byte, so `AutoModelForCausalLM` (or
-`AutoModelForMaskedLM`) and `AutoTokenizer` give the same logits and ids to the last bit.
+The folder is complete or absent: it is written beside its final name, flushed to disk, and then takes the place of an
+older one by two renames. The next export repairs a kill between them. Weights are the float32 masters and
+tokenizer.json is copied byte for byte, so `AutoModelForCausalLM` (or `AutoModelForMaskedLM`) and `AutoTokenizer` give
+the same logits and ids to the last bit.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import logging
 import os
@@ -33,8 +32,6 @@ from pilekit.tokenize.probe import probe_texts
 
 logger = logging.getLogger(__name__)
 
-_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
-
 
 def export_model(
     folder: str | Path,
@@ -58,8 +55,7 @@ def export_model(
         if replaced.exists() and not folder.exists():  # a kill between two renames
             replaced.rename(folder)
         for leftover in (partial, replaced):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir()
         _write_tokenizer(partial, tokenizer, lm.max_length)
         _write_model(partial, lm, weights)
@@ -69,13 +65,10 @@ def export_model(
             file.chmod(partial.stat().st_mode & 0o666)  # safetensors would let only the owner read
             _flush(file)
         _flush(partial)
-        if folder.exists() and not _exchange(partial, folder):
+        if folder.exists():
             folder.rename(replaced)
-        if not folder.exists():
-            partial.rename(folder)
-        for leftover in (partial, replaced):
-            if leftover.exists():
-                shutil.rmtree(leftover)
+        partial.rename(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
         _flush(folder.parent)
         _warn_of_another_tokenizer(folder, tokenizer, lm.model.config.model_type)
     except BaseException as error:
@@ -142,14 +135,6 @@ def _warn_of_another_tokenizer(folder: Path, tokenizer: Tokenizer, model_type: s
             visible(str(folder)),
             visible(model_type, 60),
         )
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one step; False if the system or the file system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def _flush(path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError
 from pilekit.train.config import PrecisionConfig
 
 
@@ -51,11 +51,6 @@ class LossScale:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`; window, hysteresis and floor stay those of this config."""
-        try:
-            value, good_steps, patience = float(state["value"]), int(state["good_steps"]), int(state["patience"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise PilekitError(
-                f"the loss scale of a checkpoint is damaged ({visible(repr(state), 200)}); use an earlier checkpoint"
-            ) from error
-        self.value = max(value, self._floor)
-        self._good_steps, self._patience = min(good_steps, self._window - 1), min(patience, self._hysteresis)
+        self.value = max(state["value"], self._floor)
+        self._good_steps = min(state["good_steps"], self._window - 1)
+        self._patience = min(state["patience"], self._hysteresis)

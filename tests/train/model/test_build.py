@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -99,29 +98,24 @@ def test_the_seed_alone_decides_the_weights(tokenizer: Tokenizer, tmp_path: Path
     assert not torch.equal(first["gpt_neox.embed_in.weight"], other["gpt_neox.embed_in.weight"])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_config_json_makes_a_fresh_float32_model(family: Family, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    tiny_model(family).to(torch.bfloat16).save_pretrained(folder)
-    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
-    (folder / "model.safetensors").unlink()
-    for named in (folder, folder / "config.json"):
-        config = ModelConfig(config=str(named))
-        lm = build_model(config, tokenizer, seq_len=32, seed=0)
-        assert {parameter.dtype for parameter in lm.model.parameters()} == {torch.float32}
+def test_a_config_json_makes_a_fresh_model_and_a_model_dir_keeps_its_weights(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    for family in FAMILIES:
+        folder = tiny_model_dir(tmp_path / family, family)
+        lm = build_model(ModelConfig(path=str(folder)), load_tokenizer(folder), seq_len=32, seed=7)
+        expected = tiny_model(family).state_dict()
         assert lm.model.training
-        assert lm.model.config.pad_token_id == tokenizer.pad_id
-        assert count(config, tokenizer, 32) == tiny_model(family).num_parameters()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_model_dir_keeps_its_weights(family: Family, tmp_path: Path) -> None:
-    folder = tiny_model_dir(tmp_path / "model", family)
-    config = ModelConfig(path=str(folder))
-    lm = build_model(config, load_tokenizer(folder), seq_len=32, seed=7)
-    expected = tiny_model(family).state_dict()
-    assert lm.model.training
-    assert all(torch.equal(tensor.cpu(), expected[name]) for name, tensor in lm.model.state_dict().items())
+        assert all(torch.equal(tensor.cpu(), expected[name]) for name, tensor in lm.model.state_dict().items())
+        tiny_model(family).to(torch.bfloat16).config.save_pretrained(folder)
+        (folder / "model.safetensors").unlink()
+        for named in (folder, folder / "config.json"):
+            config = ModelConfig(config=str(named))
+            lm = build_model(config, tokenizer, seq_len=32, seed=0)
+            assert {parameter.dtype for parameter in lm.model.parameters()} == {torch.float32}
+            assert lm.model.training
+            assert lm.model.config.pad_token_id == tokenizer.pad_id
+            assert count(config, tokenizer, 32) == tiny_model(family).num_parameters()
 
 
 def test_sizes_that_do_not_fit_are_refused_with_both_numbers(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
@@ -51,15 +50,13 @@ def relative_error(found: Tensor, right: Tensor) -> float:
 
 
 class Watched(TorchDispatchMode):
-    """Records the operations inside, and the number of elements of the largest tensor they make."""
+    """Records the number of elements of the largest tensor that is made inside."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations: Counter[Any] = Counter()
         self.largest = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operations[func] += 1
         made = func(*args, **(kwargs or {}))
         for tensor in made if isinstance(made, tuple | list) else [made]:
             if isinstance(tensor, Tensor):
@@ -76,7 +73,6 @@ class Watched(TorchDispatchMode):
     chunk=st.integers(1, 14),
     seed=st.integers(0, 1000),
 )
-@settings(deadline=None)
 def test_it_is_cross_entropy(
     rows: int, vocabulary: int, width: int, bias: bool, transform: LogitTransform, chunk: int, seed: int
 ) -> None:
@@ -96,16 +92,6 @@ def test_it_is_cross_entropy(
         torch.testing.assert_close(found, correct)
 
 
-def test_gradcheck() -> None:
-    for transform in LOGIT_TRANSFORMS:
-        hidden, weight, offset, targets = made(7, 11, 4, bias=True)
-
-        def total(*leaves: Tensor, transform: LogitTransform = transform, targets: Tensor = targets) -> Tensor:
-            return chunked_cross_entropy(*leaves, targets, transform=transform, rows=2)[0]
-
-        assert torch.autograd.gradcheck(total, (hidden, weight, offset))
-
-
 def test_only_the_wanted_gradients() -> None:
     for wanted in range(8):
         *leaves, targets = made(7, 11, 4, bias=True)
@@ -123,26 +109,6 @@ def test_only_the_wanted_gradients() -> None:
         assert all(map(torch.equal, before, leaves))
 
 
-def test_without_gradients_only_the_loss_is_made() -> None:
-    hidden, weight, bias, targets = made(7, 11, 4, bias=True)
-    with torch.no_grad(), Watched() as watched:
-        total, each = chunked_cross_entropy(hidden, weight, bias, targets, rows=3)
-    assert total.grad_fn is None
-    assert watched.operations[torch.ops.aten.mm.default] == 3  # logits of 3, 3 and 1 rows
-    torch.testing.assert_close(each, reference(hidden, weight, bias, targets).detach())
-
-
-def test_second_derivatives_and_targets_outside_the_vocabulary_are_refused() -> None:
-    hidden, weight, _, targets = made(7, 11, 4, bias=False)
-    total, _ = chunked_cross_entropy(hidden, weight, None, targets)
-    (slope,) = torch.autograd.grad(total, [hidden], create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        slope.sum().backward()
-    targets[3] = 11
-    with pytest.raises(RuntimeError, match="out of bounds"):
-        chunked_cross_entropy(hidden, weight, None, targets)
-
-
 def test_huge_logits_neither_overflow_nor_vanish() -> None:
     hidden, weight, _, targets = made(7, 11, 4, bias=False, dtype=torch.float32)
     hidden = (hidden.detach() * 1e4).requires_grad_()
@@ -158,34 +124,26 @@ def test_huge_logits_neither_overflow_nor_vanish() -> None:
     assert bool(hidden.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("transform", [UNCHANGED, LogitTransform(times=2.0, over=3.0, cap=6.0)])
-@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("hidden_dtype", [torch.float32, torch.bfloat16])
-def test_bfloat16_against_float64(
-    hidden_dtype: torch.dtype, weight_dtype: torch.dtype, transform: LogitTransform
-) -> None:
-    hidden, weight, bias, targets = made(64, 101, 32, bias=True, dtype=torch.float32)
-    assert bias is not None
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+def test_bfloat16_against_float64(hidden_dtype: torch.dtype, weight_dtype: torch.dtype) -> None:
+    transform = LogitTransform(times=2.0, over=3.0, cap=6.0)
+    *leaves, targets = made(64, 101, 32, bias=True, dtype=torch.float32)
     types = (hidden_dtype, weight_dtype, weight_dtype)
-    given = [
-        leaf.detach().to(dtype).requires_grad_() for leaf, dtype in zip((hidden, weight, bias), types, strict=True)
-    ]
+    given = [leaf.detach().to(dtype).requires_grad_() for leaf, dtype in zip(leaves, types, strict=True)]
     exact = [leaf.detach().double().requires_grad_() for leaf in given]
-    right = reference(exact[0], exact[1], exact[2], targets, transform)
+    right = reference(*exact, targets, transform)
     right.sum().backward()
 
-    total, each = chunked_cross_entropy(given[0], given[1], given[2], targets, transform=transform, rows=5)
+    total, each = chunked_cross_entropy(*given, targets, transform=transform, rows=5)
     (total / 64).backward()
 
     in_bfloat16 = hidden_dtype == weight_dtype == torch.bfloat16
     assert total.dtype == each.dtype == torch.float32
     # Logits of about 6 with 8 bits of mantissa are off by at most half a step of 2**-6.
     assert relative_error(each, right) < (BFLOAT16_STEP if in_bfloat16 else 1e-6)
-    if in_bfloat16:
-        assert relative_error(each, right) > 1e-5  # the products were made in bfloat16 indeed
+    assert (relative_error(each, right) > 1e-5) == in_bfloat16  # then the products were made in bfloat16 indeed
     for leaf, correct in zip(given, exact, strict=True):
-        assert leaf.grad is not None
-        assert correct.grad is not None
         assert leaf.grad.dtype == leaf.dtype
         rounded = in_bfloat16 or leaf.dtype == torch.bfloat16
         assert relative_error(leaf.grad * 64, correct.grad) < (2 * BFLOAT16_STEP if rounded else 1e-6)
@@ -205,16 +163,6 @@ def test_sums_over_chunks_are_exact_in_bfloat16() -> None:
     right = (512 + rows - 1) * torch.tensor([[third - 1] * 2, [third] * 2, [third] * 2])
     assert weight.grad is not None
     torch.testing.assert_close(weight.grad.float(), right, rtol=BFLOAT16_STEP, atol=0)
-
-
-def test_a_head_that_is_also_the_embedding() -> None:
-    _, weight, _, targets = made(9, 11, 4, bias=False)
-    tokens = targets.roll(1)
-    (right,) = torch.autograd.grad(reference(weight[tokens].tanh(), weight, None, targets).sum(), weight)
-
-    total, _ = chunked_cross_entropy(weight[tokens].tanh(), weight, None, targets, rows=3)
-
-    torch.testing.assert_close(torch.autograd.grad(total, weight)[0], right)
 
 
 def test_all_logits_never_exist_at_once() -> None:

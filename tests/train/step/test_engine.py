@@ -39,7 +39,7 @@ EPS = 1e-3
 """Far above the rounding of a gradient that should be 0, which Adam would otherwise turn into a full step."""
 STEPS, ROWS = 4, 16
 
-SOME_STAGES = [3, *(pytest.param(other, marks=pytest.mark.slow) for other in (0, 1, 2))]
+SOME_STAGES = [3, pytest.param(0, marks=pytest.mark.slow)]
 
 
 def settings(zero: Any = 0, dtype: Any = "fp32", **scale: Any) -> TrainConfig:
@@ -190,9 +190,7 @@ def test_one_rank_is_the_plain_loop(process_group: ProcessGroups) -> None:
     ("world_size", "family", "zero", "dtype", "rows"),
     [
         (3, "llama", 1, "fp32", 12),
-        (3, "llama", 3, "fp32", 12),
-        (4, "narrow", 2, "fp32", ROWS),
-        (4, "gpt_neox", 3, "bf16", ROWS),
+        (4, "narrow", 3, "bf16", ROWS),
     ],
 )
 def test_more_ranks_are_the_plain_loop(
@@ -217,37 +215,17 @@ def test_all_ranks_know_the_transform_of_logits(process_group: ProcessGroups, tm
     check_against_plain_loop(results, "gemma2", 2, config, ROWS)
 
 
-def test_one_process_in_fp32_leaves_the_model_as_it_is(process_group: ProcessGroups) -> None:
-    assert all(process_group(1).run(untouched, zero)[0] for zero in (0, 1, 2, 3))
-
-
-def untouched(zero: int) -> bool:
+def test_one_process_in_fp32_leaves_the_model_as_it_is_and_each_group_has_its_share_of_the_rate() -> None:
     lm = as_causal_lm(model_of("gpt_neox"))
     before = {name: (id(parameter), parameter.data_ptr()) for name, parameter in lm.model.named_parameters()}
-    types = {type(module) for module in lm.model.modules()}
-    Engine(lm, settings(zero), join())
-    after = {name: (id(parameter), parameter.data_ptr()) for name, parameter in lm.model.named_parameters()}
-    return before == after and types == {type(module) for module in lm.model.modules()}
-
-
-def test_masters_must_be_float32() -> None:
-    with pytest.raises(TypeError, match=r"is torch.bfloat16, but masters are float32"):
-        Engine(as_causal_lm(model_of("gpt_neox").to(torch.bfloat16)), settings(), join())
-
-
-def rates_of_groups() -> list[tuple[float, float]]:
-    ranks = join()
-    engine = engine_of("gpt_neox", settings(), ranks)
+    engine = Engine(lm, settings(3), join())
+    assert before == {name: (id(parameter), parameter.data_ptr()) for name, parameter in lm.model.named_parameters()}
     for number, group in enumerate(engine.optimizer.param_groups):
         group["lr_scale"] = 0.5**number
-    step(engine, ranks, batches(settings())[0], 1, lr=0.25)
-    return [(group["lr"], 0.25 * 0.5**number) for number, group in enumerate(engine.optimizer.param_groups)]
-
-
-def test_each_group_has_its_share_of_the_rate(process_group: ProcessGroups) -> None:
-    rates = process_group(1).run(rates_of_groups)[0]
-    assert len(rates) > 1
-    assert all(rate == expected for rate, expected in rates)
+    engine.update(0.25)
+    assert [group["lr"] for group in engine.optimizer.param_groups] == [0.25, 0.125]
+    with pytest.raises(TypeError, match=r"is torch.bfloat16, but masters are float32"):
+        Engine(as_causal_lm(model_of("gpt_neox").to(torch.bfloat16)), settings(), join())
 
 
 def mean_loss(lm: CausalLM, batch: Batch) -> float:
@@ -259,9 +237,9 @@ def mean_loss(lm: CausalLM, batch: Batch) -> float:
     return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels).item()
 
 
-def evaluate_between_steps(zero: int, dtype: str, evaluates: bool) -> tuple[list[float], dict[str, Array]]:
+def evaluate_between_steps(zero: int, evaluates: bool) -> tuple[list[float], dict[str, Array]]:
     ranks = join()
-    config = settings(zero, dtype)
+    config = settings(zero)
     engine = engine_of("gpt_neox", config, ranks)
     losses = []
     for number, batch in enumerate(batches(config)):
@@ -277,16 +255,13 @@ def evaluate_between_steps(zero: int, dtype: str, evaluates: bool) -> tuple[list
     return losses, weights(engine)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("zero", SOME_STAGES)
-def test_evaluation_between_steps_sees_the_weights_and_changes_nothing(
-    process_group: ProcessGroups, zero: int, dtype: str
-) -> None:
-    with_it, _ = process_group(2).run(evaluate_between_steps, zero, dtype, True)
-    without, _ = process_group(2).run(evaluate_between_steps, zero, dtype, False)
+def test_evaluation_between_steps_sees_the_weights_and_changes_nothing(process_group: ProcessGroups, zero: int) -> None:
+    with_it, _ = process_group(2).run(evaluate_between_steps, zero, True)
+    without, _ = process_group(2).run(evaluate_between_steps, zero, False)
     assert with_it[1].keys() == without[1].keys()
     assert all(np.array_equal(with_it[1][name], without[1][name]) for name in without[1])
-    assert with_it[0] == pytest.approx(list(plain_evaluations(dtype)), rel=1e-5 if dtype == "fp32" else 3e-3)
+    assert with_it[0] == pytest.approx(list(plain_evaluations()), rel=1e-5)
 
 
 def test_many_small_gradients_count_beside_a_few_large_ones() -> None:
@@ -303,9 +278,9 @@ def test_many_small_gradients_count_beside_a_few_large_ones() -> None:
     assert engine.update(LR).grad_norm == pytest.approx(math.sqrt(squares), rel=1e-9)
 
 
-def plain_evaluations(dtype: str) -> Iterator[float]:
+def plain_evaluations() -> Iterator[float]:
     """The same losses from the plain loop's model, stopped before each of these steps."""
-    given = batches(settings(0, dtype))
+    given = batches(settings())
     for number in (0, 1, 3):
         model = model_of("gpt_neox").train()
         plain_loop(model, given[:number], pieces=4, lr=LR, clip_norm=CLIP, eps=EPS)

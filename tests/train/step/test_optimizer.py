@@ -96,38 +96,9 @@ def test_the_first_matching_pattern_gives_the_rate() -> None:
 
 
 def test_a_pattern_without_a_parameter() -> None:
-    for patterns, wrong in (
-        ({"embed_in": 1.0}, "embed_in"),
-        ({"*.Weight": 1.0}, "*.Weight"),
-        ({"*": 1.0, "*.bias": 2.0}, "*.bias"),
-        ({"\x1b[": 1.0}, r"\x1b["),
-    ):
+    for patterns, wrong in (({"*.Weight": 1.0}, "*.Weight"), ({"*": 1.0, "*.bias": 2.0}, "*.bias")):
         message = re.escape(
             f'optimizer.lr_by_pattern: "{wrong}" matches no parameter that earlier patterns leave; names'
         )
         with pytest.raises(PilekitError, match=f"^{message}"):
             build_optimizer(tiny_model("gpt_neox"), OptimizerConfig(lr_by_pattern=patterns))
-
-
-def test_three_steps_by_hand() -> None:
-    model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Linear(2, 2)).double()
-    optimizer = build_optimizer(model, CONFIG)
-    by_hand = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    means = {name: torch.zeros_like(value) for name, value in by_hand.items()}
-    squares = {name: torch.zeros_like(value) for name, value in by_hand.items()}
-    generator = torch.Generator().manual_seed(0)
-    for step, lr in enumerate((0.01, 0.02, 0.005), start=1):
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        for name, parameter in model.named_parameters():
-            slope = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.grad = slope.clone()
-            means[name] = 0.8 * means[name] + 0.2 * slope
-            squares[name] = 0.9 * squares[name] + 0.1 * slope**2
-            mean, square = means[name] / (1 - 0.8**step), squares[name] / (1 - 0.9**step)
-            decay = 0.5 if name == "1.weight" else 0.0
-            by_hand[name] = by_hand[name] * (1 - lr * decay) - lr * mean / (square.sqrt() + 1e-6)
-        optimizer.step()
-
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.detach(), by_hand[name])
