@@ -265,7 +265,7 @@ def table(found: Estimate) -> list[str]:
     widths = [max(map(len, column)) for column in columns]
     sizes_of_world = ", ".join(map(str, found.world_sizes[:20])) + ", …" * (len(found.world_sizes) > 20)
     return [
-        f"{found.parameters:,} parameters; ranks: {found.world_size:,}; micro-batches per step: {found.micro_batches:,}",
+        f"{found.parameters:,} parameters on {found.world_size:,} ranks, micro-batches a step: {found.micro_batches:,}",
         *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows),
         f"* chosen; numbers of ranks that can share its steps: {sizes_of_world}",
     ]

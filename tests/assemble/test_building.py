@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import Corpus, PilekitError, load_manifest
+from pilekit import Corpus, PilekitError
 from pilekit.assemble import demo_corpus
 from pilekit.assemble.building import split, write_shards
-from pilekit.assemble.sources import SourceDocument, standard_library
+from pilekit.assemble.sources import SourceDocument
 from tests.assemble.test_sources import library
 
 SHARDS = {"train/00", "train/01", "train/02", "train/03", "val", "test"}
@@ -48,103 +48,69 @@ def small(folder: Path, tmp_path: Path, **parameters: int) -> bool:
 
 
 def test_the_corpus_is_in_pile_format_and_its_splits_share_no_text(tmp_path: Path) -> None:
+    """Train repeats subsets as the manifest says; held-out documents occur once."""
     folder = tmp_path / "corpus"
     assert small(folder, tmp_path)
     shards = corpus_records(folder)
     assert set(digests(folder)) == {f"{name}.jsonl.zst" for name in SHARDS}
-    subsets = set()
-    for members in shards.values():
+    splits: dict[str, Counter[tuple[str, str]]] = {"train": Counter(), "val": Counter(), "test": Counter()}
+    for name, members in shards.items():
         assert members
         for record in members:
             assert list(record) == ["text", "meta"]
-            assert isinstance(record["text"], str)
             assert isinstance(record["meta"], dict)
             assert list(record["meta"]) == ["pile_set_name"]
-            subsets.add(record["meta"]["pile_set_name"])
+            splits[name.split("/")[0]][str(record["text"]), record["meta"]["pile_set_name"]] += 1
     corpus = Corpus(folder, manifest="demo")
-    assert subsets == {subset.name for subset in corpus.manifest.subsets}
     assert [shard.name for shard in corpus.split("val")] == ["val.jsonl"]
     assert len(list(corpus.split("train"))) == 4
-    texts = {name: {str(record["text"]) for record in members} for name, members in shards.items()}
-    train = set().union(*(members for name, members in texts.items() if name.startswith("train")))
-    assert train.isdisjoint(texts["val"] | texts["test"])
-    assert texts["val"].isdisjoint(texts["test"])
+    epochs = {subset.name: subset.epochs for subset in corpus.manifest.subsets}
+    assert {subset for found in splits.values() for _, subset in found} == set(epochs)
+    assert all(times == epochs[subset] for (_, subset), times in splits["train"].items())
+    assert set((splits["val"] + splits["test"]).values()) == {1}
+    train, val, test = ({text for text, _ in found} for found in splits.values())
+    assert train.isdisjoint(val | test)
+    assert val.isdisjoint(test)
 
 
-def test_train_repeats_subsets_as_the_manifest_says(tmp_path: Path) -> None:
-    folder = tmp_path / "corpus"
-    small(folder, tmp_path)
-    shards = corpus_records(folder)
-    train = Counter(json.dumps(one) for name, found in shards.items() if name.startswith("train") for one in found)
-    held_out = Counter(json.dumps(one) for name in ("val", "test") for one in shards[name])
-    epochs = {subset.name: subset.epochs for subset in load_manifest("demo").subsets}
-    assert max(epochs.values(), key=lambda value: value or 0) == 3
-    for record, times in train.items():
-        assert times == epochs[json.loads(record)["meta"]["pile_set_name"]]
-    assert set(held_out.values()) == {1}
-
-
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
-    for name, seed in (("one", 0), ("two", 0), ("three", 1)):
-        small(tmp_path / name, tmp_path, seed=seed)
-    assert digests(tmp_path / "one") == digests(tmp_path / "two")
-    assert set(digests(tmp_path / "one").values()).isdisjoint(digests(tmp_path / "three").values())
-
-
-def test_a_finished_corpus_is_kept(tmp_path: Path) -> None:
+def test_a_finished_corpus_is_kept_and_an_interrupted_one_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "corpus"
     assert small(folder, tmp_path)
     before = digests(folder)
     (folder / "val.jsonl.zst").write_bytes(b"changed")
     assert not small(folder, tmp_path)
-    assert (folder / "val.jsonl.zst").read_bytes() == b"changed"
     with pytest.raises(PilekitError, match=r"corpus: was made with other settings: seed is 0 there, 1 here; .*--out"):
         small(folder, tmp_path, seed=1)
     assert (folder / "val.jsonl.zst").read_bytes() == b"changed"
     shutil.rmtree(folder)
-    assert small(folder, tmp_path)
-    assert digests(folder) == before
-
-
-def test_an_interrupted_corpus_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "corpus"
 
     def write_two(shards: dict[str, list[SourceDocument]], folder: Path) -> None:
         write_shards({name: shards[name] for name in list(shards)[:2]}, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pilekit.assemble.building.write_shards", write_two)
-    with pytest.raises(KeyboardInterrupt):
-        small(folder, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("pilekit.assemble.building.write_shards", write_two)
+        with pytest.raises(KeyboardInterrupt):
+            small(folder, tmp_path)
     assert len(digests(folder)) == 2
-    monkeypatch.undo()
     assert small(folder, tmp_path)
-    small(tmp_path / "whole", tmp_path)
-    assert digests(folder) == digests(tmp_path / "whole")
+    assert digests(folder) == before
+    small(tmp_path / "other", tmp_path, seed=1)
+    assert set(before.values()).isdisjoint(digests(tmp_path / "other").values())
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_folders_of_something_else_and_without_source(tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
     (folder / "me.jpg").write_bytes(b"not to be lost")
     with pytest.raises(PilekitError, match=r"photos is not empty.*--out"):
         small(folder, tmp_path)
     assert [path.name for path in folder.iterdir()] == ["me.jpg"]
-    with pytest.raises(PilekitError, match="cannot be used as a folder"):
-        small(folder / "me.jpg", tmp_path)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "empty/pilekit.json.123.partial").write_bytes(b"{")
-    assert small(tmp_path / "empty", tmp_path)
-
-
-def test_a_python_without_its_source_is_named(tmp_path: Path) -> None:
-    (tmp_path / "library").mkdir()
-    with pytest.raises(PilekitError, match=r"no Python files in .*library"):
-        demo_corpus(tmp_path / "corpus", library=tmp_path / "library")
-
-
-def document(text: str, subset: str = "Github", group: str | None = None) -> SourceDocument:
-    return SourceDocument(text, subset, text if group is None else group)
+    with pytest.raises(PilekitError, match=r"no Python files in .*empty"):
+        demo_corpus(tmp_path / "corpus", library=tmp_path / "empty")
 
 
 GROUPED = st.lists(st.tuples(st.text(max_size=4), st.sampled_from("AB"), st.sampled_from("stuvwxyz")), max_size=60)
@@ -177,8 +143,8 @@ def test_a_split_keeps_groups_together_loses_nothing_and_ignores_the_order_of_it
 
 
 def test_a_split_holds_out_about_the_share_asked_for_and_mixes_the_subsets() -> None:
-    documents = [document(f"{subset} {number}", subset) for subset in "AB" for number in range(4000)]
-    shards = split(documents, held_out=0.1)
+    texts = [(f"{subset} {number}", subset) for subset in "AB" for number in range(4000)]
+    shards = split([SourceDocument(text, subset, text) for text, subset in texts], held_out=0.1)
     assert 650 < len(shards["val"]) < 950
     assert 650 < len(shards["test"]) < 950
     for found in shards.values():
@@ -189,7 +155,6 @@ def test_a_split_holds_out_about_the_share_asked_for_and_mixes_the_subsets() -> 
 @pytest.mark.slow
 def test_this_pythons_corpus_has_10_to_20_megabytes_and_every_subset_in_every_split(tmp_path: Path) -> None:
     assert demo_corpus(tmp_path / "corpus")
-    assert standard_library().is_dir()
     shards = corpus_records(tmp_path / "corpus")
     total = sum(len(str(record["text"]).encode()) for members in shards.values() for record in members)
     assert 10_000_000 < total < 20_000_000

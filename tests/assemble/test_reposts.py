@@ -10,26 +10,19 @@ DOCUMENTS = [
 ]
 
 
-def test_one_in_so_many_is_reposted_in_every_way() -> None:
-    found = list(reposts(DOCUMENTS, 5))
-    assert 20 <= len(found) <= 60
-    assert {edit(document.text) for document in DOCUMENTS for edit in EDITS} >= {document.text for document in found}
-    for edit in EDITS:
-        assert {edit(document.text) for document in DOCUMENTS} & {document.text for document in found}
-    assert len(list(reposts(DOCUMENTS, 1))) == len(DOCUMENTS)
-
-
 def test_a_repost_is_another_text_but_a_near_duplicate_of_the_same_group() -> None:
     by_group = {document.group: document for document in DOCUMENTS}
-    for repost in reposts(DOCUMENTS, 1):
+    found = list(reposts(DOCUMENTS, 1))
+    assert len(found) == len(DOCUMENTS)
+    for repost in found:
         original = by_group[repost.group]
         assert repost.text != original.text
         assert repost.subset == original.subset
         shingles = [reference.shingles(text, 5) for text in (original.text, repost.text)]
         assert 0.85 <= reference.jaccard(*shingles) < 1
-
-
-def test_the_same_documents_are_reposted_alike_and_short_ones_not_at_all() -> None:
-    assert list(reposts(DOCUMENTS, 3)) == list(reposts(iter(DOCUMENTS), 3))
+    some = list(reposts(DOCUMENTS, 5))
+    assert 20 <= len(some) <= 60
+    for edit in EDITS:
+        assert {edit(document.text) for document in DOCUMENTS} & {document.text for document in some}
     short = [SourceDocument(" ".join(["word"] * (LEAST_WORDS - 1)), "Github", "group")]
     assert list(reposts(short, 1)) == []
