@@ -208,16 +208,13 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
 
 
 def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> None:
+    import msgspec
+
     from pilekit.train.estimate import estimate, table
 
     found = estimate(config, world_size)
-    if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-        return
-    for line in table(found):
-        click.echo(line)
+    as_text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() if as_json else "\n".join(table(found))
+    click.echo(as_text)
 
 
 def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[str, str]]:
@@ -231,7 +228,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.log.tensorboard import check_tensorboard
 
-    data, train, model = config.data, config.train, config.model
+    train, model = config.train, config.model
     if config.log.tensorboard:
         check_tensorboard()
     check_engine(config)
@@ -239,31 +236,27 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     open_held_out(config)
     tokenizer, corpus = stream.tokenizer, stream.corpus
     memory = estimate(config, world_size)
-    stage = memory.stages[memory.chosen]
-    natively = "" if config.parallel.engine == "native" else " with the native engine"
-    in_host = f" and {decimal(stage.host)} in the CPU's memory" if stage.host else ""
     size = "" if corpus.size is None else f", {decimal(corpus.size)} stored,"
     subsets = "all subsets" if stream.subsets is None else ", ".join(map(visible, stream.subsets))
-    others = [ranks for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
+    others = [f"{ranks}" for ranks in restart_sizes(config, stream) if ranks != world_size][:20]
     batches = train.global_batch_size // world_size // train.micro_batch_size
-    tokens = train.global_batch_size * data.seq_len
+    tokens = train.global_batch_size * config.data.seq_len
     start = "begins again" if run.is_begun else "new"
     checkpoint, _ = find_checkpoint(run.checkpoints)
     if checkpoint is not None:
         newest = int(checkpoint.name.removeprefix("step-"))
         start = f"resumes after step {newest:,}" if newest < config.steps else f"has done its {newest:,} steps"
-    shape = f"preset {model.preset}" if model.preset else f"config {model.config}" if model.config else f"{model.path}"
     return [
         ("run", f"{visible(str(run.path))} ({start})"),
         ("data", f"{plural(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
         ("tokenizer", f"{visible(str(tokenizer.path))}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
-        ("model", f"{visible(shape)}: {memory.parameters:,} parameters"),
-        ("ranks", f"{world_size:,}; a restart may use {', '.join(map(str, others)) or 'no other number'}"),
-        ("memory", f"{decimal(stage.device)}{in_host} of each rank at the most{natively} (--estimate shows the parts)"),
+        ("model", f"{visible(model.preset or model.config or model.path or '')}: {memory.parameters:,} parameters"),
+        ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),
+        ("memory", f"{decimal(memory.stages[memory.chosen].device)} of each rank (--estimate shows the parts)"),
         (
             "step",
-            f"{train.global_batch_size:,} rows x {data.seq_len:,} = {tokens:,} tokens, "
-            f"{batches:,} x {train.micro_batch_size:,} rows at a time{' in each rank' * (world_size > 1)}",
+            f"{train.global_batch_size:,} rows x {config.data.seq_len:,} = {tokens:,} tokens, "
+            f"{batches:,} x {train.micro_batch_size:,} rows at a time in each rank",
         ),
         ("in all", f"{config.steps:,} steps, {config.steps * tokens:,} tokens"),
         ("dry run", "config, shards, tokenizer, shape of the model and run folder fit; nothing was written"),

@@ -253,7 +253,7 @@ def table(found: Estimate) -> list[str]:
     """The lines of a table of all stages with the chosen one marked, in decimal units."""
     from rich.filesize import decimal
 
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("zero", "parameters", "gradients", "optimizer", "gathered", "buffers", "activations", "peak", "in CPU memory")
     ]
     for stage in found.stages:

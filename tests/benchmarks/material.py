@@ -32,13 +32,13 @@ def pythia(folder: Path, tokenizer: Path, preset: str, max_length: int) -> Path:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    shape = PRESETS[preset]
+    width, blocks, heads = PRESETS[preset]
     config = GPTNeoXConfig(
         vocab_size=50304,
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=4 * shape.hidden_size,
+        hidden_size=width,
+        num_hidden_layers=blocks,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
         max_position_embeddings=max_length,
         bos_token_id=0,
         eos_token_id=0,

@@ -20,7 +20,6 @@ from pilekit.cli.train import command
 from pilekit.errors import PilekitError
 from pilekit.train.config import load_config
 from pilekit.train.estimate import estimate, table
-from pilekit.train.run_folder import open_run
 from tests.cli.running import PILEKIT
 from tests.tiny import tiny_model
 from tests.train.runs import tiny_run
@@ -80,12 +79,12 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(made: Path, here: Path) -> 
     assert plan["run"] == "runs/tiny (new)"
     assert re.fullmatch(rf"2 shards, [\d.]+ kB stored, in {made}/data: ArXiv, Github", plan["data"])
     assert plan["tokenizer"].startswith(f"{made}/tokenizer/tokenizer.json, 300 ids (")
-    assert plan["model"] == f"config {made}/shape: {parameters:,} parameters"
+    assert plan["model"] == f"{made}/shape: {parameters:,} parameters"
     assert plan["ranks"] == "1; a restart may use 2"
     assert plan["memory"].startswith(
         f"{decimal(estimate(load_config(made / 'tiny.toml'), 1).stages[0].device)} of each"
     )
-    assert plan["step"] == "4 rows x 32 = 128 tokens, 2 x 2 rows at a time"
+    assert plan["step"] == "4 rows x 32 = 128 tokens, 2 x 2 rows at a time in each rank"
     assert plan["in all"] == "4 steps, 512 tokens"
     many = train(made, "--dry-run", "--nproc-per-node", "2", "--set", "train.global_batch_size=24").stdout
     assert "\nranks      2; a restart may use 1, 3, 4, 6, 12\n" in many
@@ -168,17 +167,6 @@ def test_a_rank_does_not_launch_and_only_rank_0_prints(made: Path, monkeypatch: 
     assert train(made, "--dry-run").output == train(made, "--estimate").output == ""
     monkeypatch.setenv("RANK", "0")
     assert "\nranks      2; a restart may use 1\n" in train(made, "--dry-run").output
-
-
-def test_folders_of_something_else_or_of_a_running_run_are_refused(made: Path, here: Path) -> None:
-    (here / "thesis").mkdir()
-    (here / "thesis" / "chapter-1.txt").write_text("It was a dark and stormy night.")
-    for arguments in (["--dry-run"], []):
-        result = train(made, "--out", "thesis", *arguments)
-        assert "thesis: holds something that is not a run (chapter-1.txt)" in str(result.exception)
-    assert [path.name for path in (here / "thesis").iterdir()] == ["chapter-1.txt"]
-    with open_run(here / "runs" / "tiny", load_config(made / "tiny.toml")):
-        assert "another process" in str(train(made).exception)
 
 
 def test_an_interrupted_run_exits_with_130_and_the_same_command_resumes(made: Path, here: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -13,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
@@ -34,6 +32,7 @@ from pilekit.train.step.recompute import recompute_activations
 from pilekit.train.step.sharding import own_part
 from tests.process_groups import ProcessGroups
 from tests.tiny import Family, tiny_model, tiny_tokenizer
+from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows
 
 ROWS, LENGTH = 4, 32
@@ -170,38 +169,13 @@ def test_a_parameter_with_fewer_rows_than_ranks_and_one_that_is_not_trained() ->
 # Activations
 
 
-class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the storages that were made under it and still live."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func._schema.name in ("aten::detach", "aten::t") or any(r.alias_info for r in func._schema.returns):
-            return result
-        for tensor in result if isinstance(result, tuple) else (result,):
-            if isinstance(tensor, torch.Tensor) and (key := tensor.untyped_storage()._cdata) not in self._known:
-                self._known.add(key)
-                size = tensor.untyped_storage().nbytes()
-                self.bytes += size
-                weakref.finalize(tensor.untyped_storage(), self._gone, key, size)
-        return result
-
-    def _gone(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.bytes -= size
-
-
 def held_after_forward(model: Any, inputs: dict[str, torch.Tensor], recomputed: Any) -> int:
     """Bytes that live between a real trunk's forward and backward pass, and did not before."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout) and name.endswith("attn_dropout"):
             module.p = 0.0  # no fused kernel of a CPU can drop out
     recompute_activations(model.train(), recomputed)
-    with Live() as live:
+    with LivingBytes() as live:
         result = model.base_model(**inputs)
         found: int = live.bytes
     del result

@@ -38,12 +38,11 @@ class TensorBoardLog:
 
     resume_step   the step from which training resumes: later steps in earlier files are hidden
 
-    Raises PilekitError if the package is missing or the folder cannot be made. A later failure to write ends this log
-    with a warning, and training continues.
+    Raises PilekitError if the folder cannot be made. A later failure to write ends this log with a warning; training
+    continues.
     """
 
     def __init__(self, folder: Path, *, resume_step: int) -> None:
-        check_tensorboard()
         from torch.utils.tensorboard import SummaryWriter  # takes seconds
 
         self._folder = folder
@@ -53,8 +52,7 @@ class TensorBoardLog:
             )
         except OSError as error:
             raise PilekitError(
-                f"{visible(str(folder))}: cannot be written: {visible(error.strerror or str(error), 200)}; set "
-                "log.tensorboard = false, or name another folder with --out"
+                f"{self._not_written(error)}; set log.tensorboard = false, or name another --out"
             ) from error
 
     def write(self, metrics: StepMetrics) -> None:
@@ -78,11 +76,11 @@ class TensorBoardLog:
         except OSError as error:
             self._writer = None
             logger.warning(
-                "%s: cannot be written: %s; nothing more is written for TensorBoard until the run is started again, "
-                "metrics.jsonl has the same figures",
-                visible(str(self._folder)),
-                visible(error.strerror or str(error), 200),
+                "%s; nothing more is written for TensorBoard until the run is started again", self._not_written(error)
             )
+
+    def _not_written(self, error: OSError) -> str:
+        return f"{visible(str(self._folder))}: cannot be written: {visible(error.strerror or str(error), 200)}"
 
     def __enter__(self) -> TensorBoardLog:
         return self

@@ -152,13 +152,13 @@ def _preset(name: str, tokenizer: Tokenizer, seq_len: int) -> PreTrainedConfig:
     """The configuration of a Pythia model for this tokenizer and row length."""
     if name not in PRESETS:
         raise PilekitError(f'model.preset "{visible(name, 60)}" is none of {", ".join(PRESETS)}')
-    shape = PRESETS[name]
+    width, blocks, heads = PRESETS[name]
     made = GPTNeoXConfig(
         vocab_size=-(-tokenizer.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE,
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=4 * shape.hidden_size,
+        hidden_size=width,
+        num_hidden_layers=blocks,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
         max_position_embeddings=seq_len,
         hidden_act="gelu",
         layer_norm_eps=1e-5,

@@ -9,31 +9,16 @@ published with more rows: `pythia-6.9b` with 50,432 (6,857,302,016 parameters), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The numbers in which presets differ."""
-
-    hidden_size: int
-    """Width of the model; the feed-forward layer is four times as wide."""
-    layers: int
-    """Number of transformer blocks."""
-    heads: int
-    """Attention heads of each block."""
-
-
-PRESETS: dict[str, Shape] = {
-    "pythia-14m": Shape(hidden_size=128, layers=6, heads=4),
-    "pythia-31m": Shape(hidden_size=256, layers=6, heads=8),
-    "pythia-70m": Shape(hidden_size=512, layers=6, heads=8),
-    "pythia-160m": Shape(hidden_size=768, layers=12, heads=12),
-    "pythia-410m": Shape(hidden_size=1024, layers=24, heads=16),
-    "pythia-1b": Shape(hidden_size=2048, layers=16, heads=8),
-    "pythia-1.4b": Shape(hidden_size=2048, layers=24, heads=16),
-    "pythia-2.8b": Shape(hidden_size=2560, layers=32, heads=32),
-    "pythia-6.9b": Shape(hidden_size=4096, layers=32, heads=32),
-    "pythia-12b": Shape(hidden_size=5120, layers=36, heads=40),
+PRESETS: dict[str, tuple[int, int, int]] = {
+    "pythia-14m": (128, 6, 4),
+    "pythia-31m": (256, 6, 8),
+    "pythia-70m": (512, 6, 8),
+    "pythia-160m": (768, 12, 12),
+    "pythia-410m": (1024, 24, 16),
+    "pythia-1b": (2048, 16, 8),
+    "pythia-1.4b": (2048, 24, 16),
+    "pythia-2.8b": (2560, 32, 32),
+    "pythia-6.9b": (4096, 32, 32),
+    "pythia-12b": (5120, 36, 40),
 }
-"""Name to shape, smallest first."""
+"""Name to (width, number of transformer blocks, attention heads of each block), smallest first."""

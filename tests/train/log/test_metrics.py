@@ -91,16 +91,6 @@ def test_a_resumed_file_equals_that_of_a_run_that_never_stopped(tmp_path: Path) 
         assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "straight.jsonl"]
 
 
-def test_a_file_without_later_lines_is_not_rewritten(tmp_path: Path) -> None:
-    write(path := tmp_path / "metrics.jsonl", range(1, 4), 0)
-    before = path.stat().st_ino
-    MetricsLog(path, resume_step=3).close()
-    assert path.stat().st_ino == before
-    MetricsLog(path, resume_step=2).close()
-    assert path.stat().st_ino != before
-    assert [one.step for one in read_metrics(path)] == [1, 2]
-
-
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     write(path := tmp_path / "metrics.jsonl", range(1, 3), 0)
     whole = path.read_bytes()

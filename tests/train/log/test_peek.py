@@ -75,28 +75,6 @@ def test_it_shows_the_documents_of_a_step(made: Path) -> None:
             assert shown_by(command) == without_empty_rows(steps[step - 1]), command
 
 
-def test_the_first_world_size_does_not_matter(made: Path) -> None:
-    """A run that started on three ranks has other lanes than one process would choose."""
-    config = config_of(made)
-    streams = [
-        PileStream(
-            made / "a corpus",
-            tokenizer=made / "tokenizer",
-            seq_len=24,
-            batch_size=2,
-            rank=rank,
-            world_size=3,
-            lanes=(3, 2),
-        )
-        for rank in range(3)
-    ]
-    parts = [trained_on(stream, 4) for stream in streams]
-    for step in range(4):
-        rows = [row for part in parts for row in part[step]]
-        shown = shown_by(inspect_step_command(config, streams[0], step + 1))
-        assert shown == without_empty_rows(rows)
-
-
 def test_several_shards_without_an_index(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw shards without an index, read under the sequential plan, named one by one."""
     monkeypatch.chdir(tmp_path)

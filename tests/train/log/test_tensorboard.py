@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ def test_a_full_disk_ends_the_log_and_not_the_training(
         for step in range(1, 400):
             log.write(metrics(step))
         log.close()
+        for thread in threading.enumerate():
+            if "WriterThread" in type(thread).__name__:
+                thread.join()
     (warning,) = [message for message in caplog.messages if "log: cannot be written" in message]
     assert "File too large; nothing more is written for TensorBoard" in warning
     (tmp_path / "file").write_text("")

@@ -168,16 +168,3 @@ def test_other_ranks_build_the_same_model_without_its_numbers(
     assert first == second
     assert first["tied"] == (family in ("gpt2", "gemma2", "cohere"))
     assert first["head"][0] == LOGIT_TRANSFORMS.get(family, UNCHANGED)
-
-
-def error_on_rank(folder: str, tokenizer: str) -> str:
-    with pytest.raises(PilekitError) as error:
-        build_on(join(), ModelConfig(config=folder), load_tokenizer(tokenizer), seq_len=16, seed=0)
-    return str(error.value)
-
-
-def test_all_ranks_raise_the_same_error(tokenizer: Tokenizer, tmp_path: Path, process_group: ProcessGroups) -> None:
-    tiny_model(vocab_size=100).config.save_pretrained(tmp_path / "model")
-    first, second = process_group(2).run(error_on_rank, str(tmp_path / "model"), str(tokenizer.path))
-    assert first == second
-    assert "vocabulary larger than the embeddings" in first

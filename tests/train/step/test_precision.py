@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pilekit.engine.ranks import join
-from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
 from pilekit.train.model.blocks import blocks_of
@@ -135,18 +134,3 @@ def test_fp16_is_close_to_fp32(process_group: ProcessGroups) -> None:
     figures, _ = process_group(2).run(train, "llama", 2, config)[0]
     expected = plain_loop(model_of("llama").train(), batches(config), lr=LR, clip_norm=CLIP, eps=EPS)
     np.testing.assert_allclose(figures, expected, rtol=5e-3)
-
-
-def overflow_at_the_floor() -> str:
-    ranks = join()
-    engine = engine_of("gpt_neox", settings(0, "fp16", loss_scale=1.0, loss_scale_hysteresis=1), ranks)
-    engine.forward_backward(batches(settings())[0], scale=float("inf") if ranks.is_first else 1.0, last=True)
-    with pytest.raises(PilekitError) as error:
-        engine.update(LR)
-    return str(error.value)
-
-
-def test_all_ranks_raise_the_same_error_at_the_lowest_scale(process_group: ProcessGroups) -> None:
-    first, second = process_group(2).run(overflow_at_the_floor)
-    assert first == second
-    assert "even at the lowest loss scale (1)" in first

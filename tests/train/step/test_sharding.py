@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import weakref
 from collections import Counter
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.engine.ranks import join
@@ -25,6 +23,7 @@ from pilekit.train.step.engine import Engine
 from pilekit.train.step.recompute import recompute_activations
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
+from tests.train.living_bytes import LivingBytes
 from tests.train.plain_loop import cut, random_rows, targets
 
 LAYERS = 4
@@ -128,32 +127,6 @@ def test_collectives_per_step(process_group: ProcessGroups) -> None:
 # --- computed again, kept elsewhere, compiled ---
 
 
-class Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The most bytes of results that were alive at once inside."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.alive = self.peak = 0
-        self.known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self.known:
-                    self.known.add(storage._cdata)
-                    size = storage.nbytes()
-                    self.alive += size
-                    self.peak = max(self.peak, self.alive)
-                    weakref.finalize(storage, self._gone, storage._cdata, size)
-        return made
-
-    def _gone(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.alive -= size
-
-
 def steps_with(dtype: str, parallel: dict[str, Any], dropout: float = 0.0) -> tuple[list[tuple[float, float]], int]:
     """(loss and gradient norm of each of three steps, the most bytes alive in the second)."""
     ranks = join()
@@ -165,7 +138,7 @@ def steps_with(dtype: str, parallel: dict[str, Any], dropout: float = 0.0) -> tu
         scale = ranks.world_size / targets(batch)
         mine = cut(batch, ranks.world_size)[ranks.rank]
         if step == 1:
-            with Peak() as watched:
+            with LivingBytes() as watched:
                 nll = engine.forward_backward(mine, scale=scale, last=True)
             peak = watched.peak
         else:
