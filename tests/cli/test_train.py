@@ -110,7 +110,7 @@ def test_a_wrong_config_is_one_line_before_any_rank_starts(
         (["--set", "data.path=nowhere"], "nowhere: no such file or folder"),
         (["--set", "data.tokenizer=nowhere"], "no tokenizer 'nowhere'"),
         (["--set", 'data.subsets=["ArXif"]'], "ArXiv"),
-        (["--set", "train.stesp=1"], r'--set: unknown key train.stesp: did you mean "steps"\?'),
+        (["--set", "train.stesp=1"], r'--set: unknown key of train, "stesp": did you mean "steps"\?'),
     ):
         for mode in ([], ["--dry-run"]):
             result = train(made, *options, *mode)
