@@ -37,13 +37,11 @@ def small_disk(path: Path, size: int) -> Iterator[SmallDisk]:
         mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
     except FileNotFoundError:
         mounted = False
-    if not mounted:
-        yield SmallDisk(path, lambda: _limit_files(size // 4))
-        return
     try:
-        yield SmallDisk(path, None)
+        yield SmallDisk(path, None if mounted else lambda: _limit_files(size // 4))
     finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
+        if mounted:
+            subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def _limit_files(size: int) -> None:

@@ -44,12 +44,9 @@ def test_filters_keep_all_columns_and_edits_together(some: list[str], data: st.D
             assert line == lines[i]
 
 
-def test_columns_of_different_lengths_are_refused() -> None:
+def test_columns_of_different_lengths_are_refused_and_records_have_other_formats() -> None:
     with pytest.raises(PilekitError, match="different lengths"):
         DocumentBatch(["a"], [], "a.jsonl", np.arange(1))
-
-
-def test_records_of_other_formats() -> None:
     assert RecordFormat("content", ("source",)).record("a", "web") == {"content": "a", "source": "web"}
     assert RecordFormat().record("a", "(none)") == {"text": "a"}
 

@@ -21,23 +21,32 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("total", [None, 10_000_000])
-def test_progress_appears_late_and_never_after_the_end(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    found = Terminal()
+    monkeypatch.setattr(sys, "stderr", found)
     monkeypatch.setenv("TERM", "xterm")
+    return found
+
+
+def test_progress_appears_late_and_never_after_the_end(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
-    with progress.byte_progress("counting [red]", total) as advance:
-        advance(1000)
-        assert terminal.getvalue() == ""
-        now = 3.0
-        advance(4_000_000)
-        assert "counting [red]" in terminal.getvalue()
-    assert "4.0" in terminal.getvalue()
-    shown = len(terminal.getvalue())
-    advance(1)
-    assert len(terminal.getvalue()) == shown
+    for total in (None, 10_000_000):
+        terminal.truncate(terminal.seek(0))
+        now = 0.0
+        with progress.byte_progress("counting [red]", total) as advance:
+            now = 1.9
+            advance(1000)
+            assert terminal.getvalue() == ""
+            now = 3.0
+            advance(4_000_000)
+            assert "counting [red]" in terminal.getvalue()
+        assert "4.0" in terminal.getvalue()
+        assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the line is erased"
+        shown = len(terminal.getvalue())
+        advance(1)
+        assert len(terminal.getvalue()) == shown
 
 
 def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,31 +59,12 @@ def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert stderr.getvalue() == ""
 
 
-def terminal_with_haste(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Make standard error a terminal, and let three seconds pass between two looks at the clock."""
-    found = Terminal()
-    monkeypatch.setattr(sys, "stderr", found)
-    monkeypatch.setenv("TERM", "xterm")
+@pytest.fixture
+def hasty(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal; three seconds pass between two looks at the clock."""
     clock = iter(range(0, 10**9, 3))
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    return found
-
-
-def test_counted_progress_appears_late_and_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    now = 0.0
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
-    with progress.count_progress("looking [red]") as reached:
-        now = 1.9
-        reached(1, 1000)
-        assert terminal.getvalue() == ""
-        now = 2.5
-        reached(777, 1000)
-        assert "looking [red]" in terminal.getvalue()
-    assert "777/1000" in terminal.getvalue()
-    assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the line is erased"
+    return terminal
 
 
 @pytest.fixture
@@ -87,31 +77,40 @@ def shard(tmp_path: Path) -> Path:
 
 
 def test_indexes_that_a_stream_makes(
-    shard: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shard: Path, hasty: Terminal, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rank 0 shows a line on a terminal and logs the number; other ranks show nothing."""
-    tokenizer, terminal = tiny_tokenizer(tmp_path), terminal_with_haste(monkeypatch)
+    tokenizer = tiny_tokenizer(tmp_path)
     with caplog.at_level(logging.INFO):
         PileStream(shard, tokenizer=tokenizer, batch_size=1)
     assert "indexing 1 of 1 shards" in caplog.text
-    assert "indexing" in terminal.getvalue()
+    assert "indexing" in hasty.getvalue()
     for index in shard.parent.glob("*"):
         if index != shard:
             index.unlink()
-    terminal.truncate(0)
+    hasty.truncate(0)
     PileStream(shard, tokenizer=tokenizer, batch_size=1, rank=1, world_size=2)
-    assert terminal.getvalue() == ""
+    assert hasty.getvalue() == ""
     caplog.clear()
     PileStream(shard, tokenizer=tokenizer, batch_size=1)
     assert "indexing" not in caplog.text
 
 
 def test_a_step_far_ahead_shows_how_far_it_is(
-    shard: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shard: Path, hasty: Terminal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tokenizer, terminal = str(tiny_tokenizer(tmp_path)), terminal_with_haste(monkeypatch)
-    arguments = ["stream", str(shard), "--tokenizer", tokenizer, "--seq-len", "16", "--batch-size", "2", "--json"]
+    arguments = [
+        "stream",
+        str(shard),
+        "--tokenizer",
+        str(tiny_tokenizer(tmp_path)),
+        "--seq-len",
+        "16",
+        "--batch-size",
+        "2",
+        "--json",
+    ]
     pilekit.main([*arguments, "--peek", "4000"], standalone_mode=False)
-    assert "looking for step 4,000" in terminal.getvalue()
-    assert "/2000" in terminal.getvalue(), "of four columns, so a thousand visits of two rows"
+    assert "looking for step 4,000" in hasty.getvalue()
+    assert "/2000" in hasty.getvalue(), "of four columns, so a thousand visits of two rows"
     assert {document["row"] for document in json.loads(capsys.readouterr().out)} == {0, 1}

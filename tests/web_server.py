@@ -1,6 +1,6 @@
 """A local web server for tests: serves a folder, with byte ranges or without, and records its requests.
 
-It can fail on purpose: `server.failures` has the failure for each of the next range requests.
+It can fail on purpose: `server.failures` has the failure for each of the next requests.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Failure = Literal["500", "404", "cut", "short", "silent"]
 class WebServer:
     """url       of the folder, with a slash at its end
     requests  (path, bytes of content sent) of every answered GET, in order
-    failures  the failures of the next GETs for a range
-    always    the failure of all GETs for a range after these
-    asked     the number of GETs for a range, failed ones included
+    failures  the failures of the next GETs for a range, or for a file if the server does not know ranges
+    always    the failure of all such GETs after these
+    asked     the number of such GETs, failed ones included
     """
 
     url: str
@@ -60,54 +60,40 @@ class _Handler(SimpleHTTPRequestHandler):
         if not path.is_file():
             super().do_GET() if self.command == "GET" else super().do_HEAD()
             return
-        content, status = path.read_bytes(), HTTPStatus.OK
-        whole = len(content)
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if self.ranges and asked:
-            first, last = asked[1], asked[2]
-            begin = int(first) if first else max(0, whole - int(last))
-            end = min(whole, int(last) + 1) if first and last else whole
-            if begin >= whole:
-                self.send_response(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-                self.send_header("Content-Range", f"bytes */{whole}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            content, status = content[begin:end], HTTPStatus.PARTIAL_CONTENT
-            told = self.web_server
-            if self.command == "GET":
-                told.asked += 1
-                failure = told.failures.pop(0) if told.failures else told.always
-                if failure is not None:
-                    self._fail(failure, content, f"bytes {begin}-{end - 1}/{whole}")
-                    return
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
+        content, status, headers = path.read_bytes(), HTTPStatus.OK, {}
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")) if self.ranges else None
         if self.ranges:
-            self.send_header("Accept-Ranges", "bytes")
-        if status == HTTPStatus.PARTIAL_CONTENT:
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{whole}")
+            headers["Accept-Ranges"] = "bytes"
+        if asked:
+            first, last, whole = asked[1], asked[2], len(content)
+            begin = int(first) if first else max(0, whole - int(last))
+            content = content[begin : int(last) + 1 if first and last else whole]
+            status = HTTPStatus.PARTIAL_CONTENT if content else HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+            headers["Content-Range"] = f"bytes {f'{begin}-{begin + len(content) - 1}' if content else '*'}/{whole}"
+        failure, told, sent = None, self.web_server, content
+        if self.command == "GET" and (asked or not self.ranges):
+            told.asked += 1
+            failure = told.failures.pop(0) if told.failures else told.always
+        if failure == "silent":
+            told.stopped.wait(20)
+        if failure in ("500", "404", "silent"):
+            self.send_error(404 if failure == "404" else 500)
+            return
+        if failure is not None:
+            sent = content[: len(content) // 2]
+        headers["Content-Length"] = str(len(sent if failure == "short" else content))
+        self.send_response(status)
+        for header in headers.items():
+            self.send_header(*header)
         self.end_headers()
         if self.command == "GET":
-            self.web_server.requests.append((self.path.lstrip("/"), len(content)))
+            if failure is None:
+                told.requests.append((self.path.lstrip("/"), len(content)))
             with suppress(ConnectionError):  # A client may leave in the middle.
-                self.wfile.write(content)
-
-    def _fail(self, failure: Failure, content: bytes, content_range: str) -> None:
-        if failure == "silent":
-            self.web_server.stopped.wait(20)
-        if failure in ("cut", "short"):
-            half = content[: len(content) // 2]
-            self.send_response(HTTPStatus.PARTIAL_CONTENT)
-            self.send_header("Content-Length", str(len(content if failure == "cut" else half)))
-            self.send_header("Content-Range", content_range)
-            self.end_headers()
-            self.wfile.write(half)
-            self.close_connection = failure == "cut"
-            if failure == "cut":
-                self.connection.shutdown(socket.SHUT_RDWR)
-        else:
-            self.send_error(404 if failure == "404" else 500)
+                self.wfile.write(sent)
+        if failure == "cut":
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *arguments: object) -> None:
         pass

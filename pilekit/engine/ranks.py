@@ -29,8 +29,8 @@ from typing import TypeVar
 
 import torch
 from torch import distributed as dist
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 
@@ -101,7 +101,6 @@ class Ranks:
         if self.world_size == 1:
             return work()
         error: BaseException | None = None
-        value: T | None = None
         sent: list[bytes | str | None] = [None]  # the pickled result, or an error message
         if self.is_first:
             try:
@@ -240,41 +239,27 @@ def _place_in_world() -> Ranks:
 
 
 def _init_process_group() -> None:
-    rank, world_size, local_rank = 0, _integer("WORLD_SIZE") or 1, _integer("LOCAL_RANK") or 0
-    store: Store = HashStore()
-    if world_size > 1 or os.environ.get("MASTER_ADDR"):
-        rank, store = _rank_and_store(world_size)
+    world_size, local_rank = _integer("WORLD_SIZE") or 1, _integer("LOCAL_RANK") or 0
     backend = "gloo"
     if torch.cuda.is_available():
         gpus = torch.cuda.device_count()
         if local_rank >= gpus:
             raise PilekitError(
-                f"rank {rank} is number {local_rank} (from 0) of a machine with {gpus} GPU{'s' * (gpus > 1)}; start at "
+                f"this rank is number {local_rank} (from 0) of a machine with {gpus} GPU{'s' * (gpus > 1)}; start at "
                 f"most {gpus} there (--nproc-per-node {gpus}), or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
             )
         backend = "cpu:gloo,cuda:nccl"  # both, because offloaded parameters are reduced on the CPU
+    rank, store = 0, dist.HashStore()
+    if world_size > 1 or os.environ.get("MASTER_ADDR"):
+        try:
+            store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
+        except (ValueError, RuntimeError) as error:
+            raise PilekitError(
+                f"cannot join the other ranks ({_first_line(error)}); start the job with --nproc-per-node or torchrun, "
+                "with the address of rank 0's machine and a port that is free there"
+            ) from error
+        store = dist.PrefixStore(f"attempt{_integer('TORCHELASTIC_RESTART_COUNT') or 0}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
-
-
-def _rank_and_store(world_size: int) -> tuple[int, Store]:
-    """This process's rank, and the store in which ranks find each other's addresses, from torchrun's environment."""
-    missing = [f"${name}" for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if missing:
-        raise PilekitError(
-            f"$WORLD_SIZE is {world_size}, but {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not set; "
-            "start the job with --nproc-per-node or with torchrun"
-        )
-    rank, host, port = _integer("RANK") or 0, os.environ["MASTER_ADDR"], _integer("MASTER_PORT") or 0
-    torchrun_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_host = rank == 0 and not torchrun_hosts
-    try:
-        store = TCPStore(host, port, world_size, is_master=is_host, timeout=TIMEOUT, multi_tenant=True)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise PilekitError(
-            f"rank {rank}: cannot connect to $MASTER_ADDR:$MASTER_PORT, {visible(host, 100)}:{port} "
-            f"({_first_line(error)}); give the address of rank 0's machine and a port that is free there"
-        ) from error
-    return rank, PrefixStore(f"attempt{_integer('TORCHELASTIC_RESTART_COUNT') or 0}", store)
 
 
 def _integer(name: str) -> int | None:

@@ -29,16 +29,6 @@ def test_a_header_is_read_as_written_and_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [HEADER_FILE]
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PilekitError, match=r"file/pilekit\.json: cannot be written"):
-        write_header(tmp_path / "file", kind="a", parameters={}, inputs={})
-    (tmp_path / "folder" / HEADER_FILE).mkdir(parents=True)
-    with pytest.raises(PilekitError, match="is a folder"):
-        write_header(tmp_path / "folder", kind="a", parameters={}, inputs={})
-    assert [path.name for path in (tmp_path / "folder").iterdir()] == [HEADER_FILE]
-
-
 def test_a_missing_damaged_newer_or_other_header_is_refused(tmp_path: Path) -> None:
     for stored, message in [
         (None, r"was not written by pilekit \(it has no pilekit\.json\)"),

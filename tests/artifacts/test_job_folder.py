@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,24 +68,20 @@ def test_a_finished_folder_holds_the_files_and_a_header_with_the_results(
     assert tree(tmp_path / "whole") == whole
 
 
-def test_a_failed_job_resumes(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    for done in (1, 2):
-        folder = tmp_path / str(done)
-        interrupted(folder, done)
-        assert read_header(folder).finished is False
-        waiting, results = job(folder)
-        assert (waiting, list(results)) == (NAMES[done:], NAMES)
-        assert tree(folder) == whole
-
-
-def test_only_shards_whose_files_changed_or_are_gone_are_done_again(tmp_path: Path, whole: dict[str, bytes]) -> None:
-    for number, spoil in enumerate((Path.unlink, lambda path: path.write_bytes(b"shorter"))):
+def test_only_shards_that_are_not_done_or_whose_files_changed_or_are_gone_are_done(
+    tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    spoils: list[Callable[[Path], object]] = [lambda path: None, Path.unlink, lambda path: path.write_bytes(b"short")]
+    for number, spoil in enumerate(spoils):
         finished, unfinished = tmp_path / f"finished{number}", tmp_path / f"unfinished{number}"
         job(finished)
         interrupted(unfinished, 2)
-        for folder, again in ((finished, NAMES[:1]), (unfinished, [NAMES[0], NAMES[2]])):
+        assert read_header(unfinished).finished is False
+        spoiled = NAMES[:1] if number else []
+        for folder, again in ((finished, spoiled), (unfinished, [*spoiled, NAMES[2]])):
             spoil(folder / "train/00.jsonl.zst")
-            assert job(folder)[0] == again
+            waiting, results = job(folder)
+            assert (waiting, list(results)) == (again, NAMES)
             assert tree(folder) == whole
 
 
@@ -105,7 +102,6 @@ def test_a_job_that_finished_no_shard_leaves_nothing(tmp_path: Path) -> None:
             pytest.raises(ZeroDivisionError),
             output_folder(folder, kind="copies", parameters={}, inputs={}) as output,
         ):
-            assert read_header(folder, "copies").finished is False
             partial = output.path("train/00.jsonl", ".zst.12345678.partial")  # of a worker that was stopped
             partial.parent.mkdir()
             partial.write_bytes(b"half")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit import PileDocuments, PilekitError, PileStream
+from pilekit import PilekitError
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.job_folder import output_folder
 from pilekit.dedup.run import deduplicate
@@ -20,7 +20,6 @@ from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.verify.verify import verify_corpus
-from pilekit.shards.write.reframe import reframe_corpus
 from pilekit.tokenize.training import train_tokenizer
 from pilekit.train.log.metrics import MetricsLog
 from tests.cli.test_changed_shards import LINES
@@ -28,33 +27,12 @@ from tests.cli.test_changed_shards import LINES
 VICTIM = b"export PATH=$PATH:~/bin\n" * 20
 
 
-def symlink(place: Path, victim: Path) -> None:
-    place.symlink_to(victim)
-
-
-def dangling(place: Path, victim: Path) -> None:
-    """A dangling link: writing through it would make a file there."""
-    place.symlink_to(victim.with_name("made"))
-
-
-def hard_link(place: Path, victim: Path) -> None:
-    place.hardlink_to(victim)
-
-
-def pipe(place: Path, victim: Path) -> None:
-    """A pipe: opening it would wait for the other end."""
-    os.mkfifo(place)
-
-
-KINDS = [symlink, dangling, hard_link, pipe]
-
-
-@pytest.fixture(scope="module")
-def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    (folder / "00.jsonl").write_bytes(b"".join(LINES[:50]))
-    train_tokenizer(str(folder / "00.jsonl"), 300, folder / "tokenizer.json")
-    return folder / "tokenizer.json"
+KINDS: dict[str, Callable[[Path, Path], None]] = {
+    "link": lambda place, victim: place.symlink_to(victim),
+    "dangling link": lambda place, victim: place.symlink_to(victim.with_name("made")),  # writing would make a file
+    "hard link": lambda place, victim: place.hardlink_to(victim),
+    "pipe": lambda place, victim: os.mkfifo(place),  # opening it would wait for the other end
+}
 
 
 @pytest.fixture(autouse=True)
@@ -65,55 +43,39 @@ def no_waiting() -> Iterator[None]:
     signal.alarm(0)
 
 
-def select(data: Path, tokenizer: Path) -> None:
+def select(data: Path) -> None:
     select_corpus(str(data), data / "out", jobs=1, min_bytes=0)
 
 
-def select_parquet(data: Path, tokenizer: Path) -> None:
-    select_corpus(str(data), data / "out", format="parquet", jobs=1)
-
-
-def reframe(data: Path, tokenizer: Path) -> None:
-    reframe_corpus(str(data), data / "out", jobs=1)
-
-
-def dedup(data: Path, tokenizer: Path) -> None:
+def dedup(data: Path) -> None:
     deduplicate(str(data), out=data / "out", jobs=1)
 
 
-def index(data: Path, tokenizer: Path) -> None:
+def index(data: Path) -> None:
     index_corpus(str(data), jobs=1)
 
 
-def documents(data: Path, tokenizer: Path) -> None:
-    assert PileDocuments(str(data))[0].text
-
-
-def stream(data: Path, tokenizer: Path) -> None:
-    next(iter(PileStream(str(data), tokenizer=tokenizer, seq_len=64, batch_size=2)))
-
-
-def sums(data: Path, tokenizer: Path) -> None:
+def sums(data: Path) -> None:
     verify_corpus(str(data), write_sums=True, jobs=1)
 
 
-def records(data: Path, tokenizer: Path) -> None:
+def records(data: Path) -> None:
     with record_file(data / "records-0.jsonl") as append:
         append(ScoredDocument("00.jsonl", 0, 1, "ArXiv", 5, 2, 1.5))
 
 
-def metrics(data: Path, tokenizer: Path) -> None:
+def metrics(data: Path) -> None:
     MetricsLog(data / "metrics.jsonl", resume_step=0)._file.write(b"{}\n")
 
 
-def cache(data: Path, tokenizer: Path) -> None:
+def cache(data: Path) -> None:
     frames = FrameCache.at(data / "frames", 1000)
     for key in ("key", os.urandom(8).hex()):
         frames.get(key, 4)
         frames.used(key, b"text")
 
 
-def lock(data: Path, tokenizer: Path) -> None:
+def lock(data: Path) -> None:
     with locked(data / ".lock"):
         pass
 
@@ -127,35 +89,31 @@ MORE = {
 }
 
 
-REPLACED = {"00.jsonl.index.parquet", "SHA256SUMS", "out/00.jsonl.zst", "out/00.parquet", "out/clean/00.jsonl.zst"}
+REPLACED = {"00.jsonl.index.parquet", "SHA256SUMS", "out/00.jsonl.zst", "out/clean/00.jsonl.zst"}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [select, select_parquet, reframe, dedup, index, documents, stream, sums, records, metrics, cache, lock],
-)
+@pytest.mark.parametrize("command", [select, dedup, index, sums, records, metrics, cache, lock])
 def test_no_file_elsewhere_is_written_and_nothing_is_waited_for(
-    tmp_path: Path, tokenizer_file: Path, command: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
     home, clean, data = tmp_path / "home", tmp_path / "clean", tmp_path / "data"
     home.mkdir()
     victim = home / ".profile"
     victim.write_bytes(VICTIM)
-    clean.mkdir()
     data.mkdir()
     (data / "00.jsonl").write_bytes(b"".join(LINES[:30]))
-    command(data, tokenizer_file)
+    command(data)
     data.rename(clean)
     made = {path.relative_to(clean).as_posix() for path in clean.rglob("*") if path.is_file()} - {"00.jsonl"}
     for name in sorted(made.union(MORE.get(command, []))):
-        for kind in KINDS:
+        for kind, make in KINDS.items():
             shutil.rmtree(data, ignore_errors=True)
             shutil.copytree(clean, data)
             (data / name).unlink(missing_ok=True)
-            kind(data / name, victim)
+            make(data / name, victim)
             try:
-                command(data, tokenizer_file)
+                command(data)
             except PilekitError as error:
                 assert Path(name).name in str(error) or "frames" in str(error), (name, kind)
             else:

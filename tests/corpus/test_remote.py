@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import zipfile
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
@@ -14,6 +11,7 @@ import pytest
 
 from pilekit.corpus import Corpus, Shard, shard_of
 from pilekit.errors import PilekitError
+from tests.web_server import serving
 
 
 @pytest.fixture
@@ -39,38 +37,31 @@ def names(corpus: Corpus) -> list[str]:
     return [shard.name for shard in corpus]
 
 
-def test_a_folder(memory: str) -> None:
+def test_a_folder_a_file_and_globs(memory: str) -> None:
     corpus = Corpus(memory + "/")
     assert corpus.root == memory
-    assert corpus.shards == Corpus(memory).shards
     assert corpus.shards == (
         Shard("train/00.jsonl", f"{memory}/train/00.jsonl.zst", 18, "train"),
         Shard("train/01.jsonl", f"{memory}/train/01.jsonl.zst", 18, "train"),
         Shard("val.jsonl", f"{memory}/val.jsonl.zst", 13, "val"),
     )
-
-
-def test_a_file_and_globs(memory: str) -> None:
-    corpus = Corpus(f"{memory}/train/00.jsonl.zst")
-    assert (corpus.root, names(corpus), corpus.size) == (f"{memory}/train", ["00.jsonl"], 18)
+    one = Corpus(f"{memory}/train/00.jsonl.zst")
+    assert (one.root, names(one), one.size) == (f"{memory}/train", ["00.jsonl"], 18)
     assert shard_of(f"{memory}/train/00.jsonl.zst").name == "00.jsonl"
-    assert names(Corpus(f"{memory}/train/*.jsonl.zst")) == ["00.jsonl", "01.jsonl"]
-    assert names(Corpus(f"{memory}/*/00.*")) == ["train/00.jsonl"]
-    assert names(Corpus(f"{memory}/**/*.zst")) == ["train/00.jsonl", "train/01.jsonl", "val.jsonl"]
-
-
-def test_what_pilekit_wrote_is_read_only_when_given(memory: str) -> None:
-    assert names(Corpus(f"{memory}/clean")) == ["train/00.jsonl"]
-    fsspec.filesystem("memory").pipe("/pile/only/clean/pilekit.json", b"{}")
-    fsspec.filesystem("memory").pipe("/pile/only/clean/00.jsonl", b"{}")
-    with pytest.raises(PilekitError, match=r"pilekit wrote them: memory://pile/only/clean;"):
-        Corpus(f"{memory}/only")
+    for pattern, expected in [
+        ("train/*.jsonl.zst", ["00.jsonl", "01.jsonl"]),
+        ("*/00.*", ["train/00.jsonl"]),
+        ("**/*.zst", ["train/00.jsonl", "train/01.jsonl", "val.jsonl"]),
+        ("clean", ["train/00.jsonl"]),  # pilekit wrote it: it is searched only when it is given
+    ]:
+        assert names(Corpus(f"{memory}/{pattern}")) == expected
 
 
 def test_several_urls_are_named_from_their_common_parent(memory: str, tmp_path: Path) -> None:
     corpus = Corpus([f"{memory}/val.jsonl.zst", f"{memory}/train"])
     assert (corpus.root, names(corpus)) == (memory, ["train/00.jsonl", "train/01.jsonl", "val.jsonl"])
     (tmp_path / "x.jsonl").write_text("{}")
+    assert Corpus(f"file://{tmp_path}").shards[0].path == f"{tmp_path}/x.jsonl"
     with pytest.raises(PilekitError, match="have no common folder"):
         Corpus([memory, str(tmp_path)])
 
@@ -90,15 +81,13 @@ def test_an_archive_and_a_cache(memory: str, tmp_path: Path) -> None:
     assert fsspec.open(corpus.shards[0].path).open().read() == b"train/00.jsonl.zst"
 
 
-def test_a_file_url_is_a_local_path(tmp_path: Path) -> None:
-    (tmp_path / "00.jsonl").write_text("{}")
-    assert Corpus(f"file://{tmp_path}").shards[0].path == f"{tmp_path}/00.jsonl"
-
-
 def test_errors(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "evil.zip", "w") as file:
         file.writestr("../../evil.jsonl", "{}")
+    store = fsspec.filesystem("memory")
+    store.pipe({"/pile/only/clean/pilekit.json": b"{}", "/pile/only/clean/00.jsonl": b"{}"})
     for url, message in [
+        (f"{memory}/only", r"pilekit wrote them: memory://pile/only/clean;"),
         (f"zip://::{tmp_path}/evil.zip", r"cannot name a shard: names are relative and without '\.\.'"),
         ("memory://nowhere", "there is no such file or folder; check the URL"),
         ("memory://nowhere/00.jsonl.zst", "there is no such file or folder; check the URL"),
@@ -116,33 +105,20 @@ def test_errors(memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         Corpus("s3://bucket/pile")
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+def test_a_web_server(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
+    (tmp_path / "train").mkdir()
     for name in ("train/00.jsonl", "val.jsonl", "README.md"):
-        path = tmp_path / "served" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("{}\n")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "served")) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_web_server(server: str) -> None:
-    for query in ("", "?signature=a/b"):
-        url = f"{server}/train/00.jsonl{query}"
-        assert Corpus(url).shards == (Shard("00.jsonl", url, 3, "train"),)
-        assert shard_of(url).name == "00.jsonl"
-    assert names(Corpus(server)) == ["train/00.jsonl", "val.jsonl"]
-    assert names(Corpus(f"{server}/train/")) == ["00.jsonl"]
-    assert names(Corpus(f"{server}/*.jsonl")) == ["val.jsonl"]
-    with pytest.raises(PilekitError, match=r"01\.jsonl: there is no such file or folder .*404"):
-        Corpus(f"{server}/01.jsonl")
+        (tmp_path / name).write_text("{}\n")
+    with serving(tmp_path) as server:
+        for query in ("", "?signature=a/b"):
+            url = f"{server.url}train/00.jsonl{query}"
+            assert Corpus(url).shards == (Shard("00.jsonl", url, 3, "train"),)
+            assert shard_of(url).name == "00.jsonl"
+        assert names(Corpus(server.url)) == ["train/00.jsonl", "val.jsonl"]
+        assert names(Corpus(f"{server.url}train/")) == ["00.jsonl"]
+        assert names(Corpus(f"{server.url}*.jsonl")) == ["val.jsonl"]
+        with pytest.raises(PilekitError, match=r"01\.jsonl: there is no such file or folder .*404"):
+            Corpus(f"{server.url}01.jsonl")
     with pytest.raises(PilekitError, match="Cannot connect"):
         Corpus("http://127.0.0.1:9/00.jsonl")

@@ -27,15 +27,10 @@ def test_a_mask_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
     numbers = np.array([*range(len(kept)), len(kept), len(kept) + 1, 10**12])
     assert mask.keeps(numbers).tolist() == [*kept, False, False, False]
     assert mask.keeps(numbers[:0]).tolist() == []
+    assert [mask.fits(of) for of in (OF, Fingerprint(124, OF.sample), Fingerprint(123, "cd"))] == [True, False, False]
     # The documented layout, for readers without pilekit.
     header, _, bits = path.read_bytes().partition(b"\n")
-    said = json.loads(header)
-    assert {name: said[name] for name in ("format", "kind", "size", "sample")} == {
-        "format": 1,
-        "kind": "keep mask",
-        "size": 123,
-        "sample": "ab" * 16,
-    }
+    assert json.loads(header).items() >= {"format": 1, "kind": "keep mask", "size": 123, "sample": "ab" * 16}.items()
     assert [bits[i // 8] >> i % 8 & 1 for i in range(len(kept))] == kept
     assert len(bits) == -(-len(kept) // 8)
 
@@ -43,35 +38,25 @@ def test_a_mask_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFacto
 def test_damage_and_other_headers_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "mask"
     write_mask(path, "a", OF, np.arange(40) % 3 == 0)
-    mask = read_mask(path)
-    assert mask.fits(OF)
-    assert not mask.fits(Fingerprint(124, OF.sample))
-    assert not mask.fits(Fingerprint(123, "cd" * 16))
     whole = path.read_bytes()
     begin = whole.index(b"\n") + 1
-    for wrong in [
+    wrong = [
         *(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(begin, len(whole))),
-        whole[:-1],
-        whole + b"\0",
-        whole[:begin],
-        whole[: begin - 5],
-        whole[begin:],
-        b"",
-        b"\xff" * 100,
-    ]:
-        path.write_bytes(wrong)
-        with pytest.raises(PilekitError, match=r"mask: is (damaged|not a keep mask)"):
-            read_mask(path)
-    changes: list[tuple[dict[str, object], str]] = [
+        *(whole[:-1], whole + b"\0", whole[:begin], whole[: begin - 5], whole[begin:], b"", b"\xff" * 100),
+    ]
+    cases = [(content, "mask: is (damaged|not a keep mask)") for content in wrong]
+    for change, why in [
         ({"format": 2}, "of format 2, .* reads format 1"),
         ({"kind": "something else"}, "is not a keep mask"),
         ({"lines": -1}, "is not a keep mask"),
         ({"lines": 41}, "damaged"),
         ({"kept": 13}, "damaged"),
-    ]
-    for change, match in changes:
-        path.write_bytes(json.dumps({**json.loads(whole[:begin]), **change}).encode() + b"\n" + whole[begin:])
-        with pytest.raises(PilekitError, match=match):
+    ]:
+        header = {**json.loads(whole[:begin]), **change}  # type: ignore[dict-item]
+        cases.append((json.dumps(header).encode() + b"\n" + whole[begin:], why))
+    for content, why in cases:
+        path.write_bytes(content)
+        with pytest.raises(PilekitError, match=why):
             read_mask(path)
     for missing in (tmp_path, tmp_path / "none", tmp_path / "nu\0ll"):
         with pytest.raises(PilekitError, match="cannot be read"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,17 +15,24 @@ from tests.shards.making import LABELS, slow_documents
 from tests.shards.reading import documents, error, value_and_memory
 
 
+def write(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table({name.replace("__", "."): column for name, column in columns.items()}), path)
+    return path
+
+
+def strings(*values: bytes) -> pa.Array:
+    """Strings that need not be UTF-8."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
 def test_parquet(tmp_path: Path) -> None:
-    rows = [
-        {"text": f"row {i}", "meta": {"pile_set_name": LABELS[i % 3] if i % 7 else None}, "other": i}
-        for i in range(1000)
-    ]
-    nested, flat, bare = tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "c.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), nested)
-    labels = pa.array([row["meta"]["pile_set_name"] for row in rows])  # type: ignore[index]
-    pq.write_table(pa.table({"text": [row["text"] for row in rows], "meta.pile_set_name": labels}), flat)
-    pq.write_table(pa.table({"text": [row["text"] for row in rows]}), bare)
-    expected = slow_documents("\n".join(map(json.dumps, rows)).replace("null", '"(none)"').encode())
+    metas = [{"pile_set_name": LABELS[i % 3] if i % 7 else None} for i in range(1000)]
+    texts = [f"row {i}" for i in range(1000)]
+    nested = write(tmp_path / "a.parquet", text=texts, meta=metas, other=range(1000))
+    flat = write(tmp_path / "b.parquet", text=texts, meta__pile_set_name=[meta["pile_set_name"] for meta in metas])
+    bare = write(tmp_path / "c.parquet", text=texts)
+    lines = (json.dumps({"text": text, "meta": meta}) for text, meta in zip(texts, metas, strict=True))
+    expected = slow_documents("\n".join(lines).replace("null", '"(none)"').encode())
     told: list[int] = []
     assert documents(read(nested, advance=told.append)) == expected
     assert sum(told) == nested.stat().st_size
@@ -33,54 +41,45 @@ def test_parquet(tmp_path: Path) -> None:
     assert documents(read(nested, ["ArXiv"], start=500)) == [d for d in expected if d[2] == "ArXiv" and d[0] >= 500]
 
 
-def test_bad_parquet(tmp_path: Path) -> None:
-    whole, cut, other, null = (tmp_path / f"{name}.parquet" for name in ("whole", "cut", "other", "null"))
-    pq.write_table(pa.table({"text": ["a"] * 100}), whole)
-    cut.write_bytes(whole.read_bytes()[:-20])
-    pq.write_table(pa.table({"content": ["a"]}), other)
-    pq.write_table(pa.table({"text": ["a", None]}), null)
-    assert "not a whole Parquet file" in error(cut)
-    assert 'no column "text"' in error(other)
-    assert "line 2" in error(null)
-    for meta, why in (("{}", '"meta" is a string, not an object'), ({"pile_set_name": 3}, "is a number, not a string")):
-        pq.write_table(pa.table({"text": ["a"], "meta": [meta]}), other)
-        assert why in error(other)
-    pq.write_table(pa.table({"text": ["a"], "meta": [{"url": "x"}]}), other)
-    assert documents(read(other)) == [(0, "a", "(none)")]
-    reader = read(null, on_error="skip")
-    assert documents(reader) == [(0, "a", "(none)")]
-    assert reader.skipped.count == 1
+def test_bad_files_and_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", text=["a"] * 100)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "not a whole Parquet file" in error(path)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"content": ["a"]}, 'no column "text"'),
+        ({"text": ["a"], "meta": ["{}"]}, '"meta" is a string, not an object'),
+        ({"text": ["a"], "meta": [{"pile_set_name": 3}]}, "is a number, not a string"),
+        ({"text": [b"a"], "meta": [{"pile_set_name": 3}]}, 'field "text" is bytes, not a string'),
+        ({"text": ["a", None]}, 'line 2: field "text" is null'),
+        ({"text": strings(b"a", b"\xff\xfe")}, "line 2: is not valid UTF-8"),
+    ]
+    for columns, why in wrong:
+        assert why in error(write(path, **columns))
+    assert documents(read(write(path, text=["a"], meta=[{"url": "x"}]))) == [(0, "a", "(none)")]
 
 
-def test_parquet_text_that_is_not_utf8(tmp_path: Path) -> None:
-    def strings(*values: bytes) -> pa.Array:
-        return pa.array(values, pa.binary()).view(pa.string())
-
-    path, binary, flat = (tmp_path / f"{name}.parquet" for name in ("a", "b", "c"))
-    pq.write_table(pa.table({"text": strings(b"a", b"\xff\xfe", "é".encode())}), path)
-    assert "line 2: is not valid UTF-8" in error(path)
-    reader = read(path, on_error="skip")
+def test_skipped_rows_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
+    reader = read(write(tmp_path / "a.parquet", text=strings(b"a", b"\xff\xfe", "é".encode())), on_error="skip")
     assert documents(reader) == [(0, "a", "(none)"), (2, "é", "(none)")]
     assert [(bad.line, bad.reason) for bad in reader.skipped.examples] == [(2, "is not valid UTF-8")]
-    pq.write_table(pa.table({"text": strings(b"a", b"b"), "meta.pile_set_name": strings(b"\xff", b"ArXiv")}), flat)
+    flat = write(tmp_path / "b.parquet", text=["a", "b"], meta__pile_set_name=strings(b"\xff", b"ArXiv"))
     assert documents(read(flat, on_error="skip")) == [(1, "b", "ArXiv")]
-    pq.write_table(pa.table({"text": [b"a"], "meta": [{"pile_set_name": 3}]}), binary)
-    assert 'field "text" is bytes, not a string' in error(binary)
 
 
-@pytest.mark.parametrize("encoding", ["dictionary", "arrow dictionary", "plain"])
+@pytest.mark.parametrize("encoding", ["dictionary", pytest.param("plain", marks=pytest.mark.slow)])
 def test_a_parquet_bomb_is_read_in_little_memory(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "a.parquet"
-    long = pa.array(["0" * (2 << 20)])
-    if encoding == "arrow dictionary":
-        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), long)
+    texts: Any = pa.array(["0" * (2 << 20)])
+    if encoding == "plain":
+        texts = pa.chunked_array([texts] * 200)
     else:
-        texts = pa.chunked_array([long] * 200)
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), texts)
+    dictionary = encoding != "plain"
     pq.write_table(
         pa.table({"text": texts}),
         path,
         compression="zstd",
-        use_dictionary=encoding != "plain",
+        use_dictionary=dictionary,
         dictionary_pagesize_limit=4 << 20,
     )
     assert path.stat().st_size < 100_000

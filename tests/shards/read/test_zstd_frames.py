@@ -11,23 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.shards.read.damage import ShardDamage
-from pilekit.shards.read.zstd_frames import PIECE_BYTES, decompress_frame_at, decompress_frames, parse_frame_header
+from pilekit.shards.read.zstd_frames import (
+    MAX_WINDOW,
+    PIECE_BYTES,
+    decompress_frame_at,
+    decompress_frames,
+    parse_frame_header,
+)
 from pilekit.shards.write.seek_table import seek_table
 from tests.shards.making import some_lines, zstd_frame
 
-WINDOW = 128 << 20
 TEXT = b"\n".join(some_lines(9000)) + b"\n"  # about 3 MB: several reads, many blocks
 
 
-def decoded(data: bytes, max_window: int = WINDOW) -> bytes:
+def decoded(data: bytes, max_window: int = MAX_WINDOW) -> bytes:
     return b"".join(decompress_frames(io.BytesIO(data), max_window=max_window))
 
 
-def damage(data: bytes, max_window: int = WINDOW) -> tuple[bytes, ShardDamage]:
+def damage(data: bytes) -> tuple[bytes, ShardDamage]:
     """The text before the damage, and the damage."""
     pieces: list[bytes] = []
     with pytest.raises(ShardDamage) as raised:
-        pieces.extend(decompress_frames(io.BytesIO(data), max_window=max_window))
+        pieces.extend(decompress_frames(io.BytesIO(data)))
     return b"".join(pieces), raised.value
 
 
@@ -36,24 +41,22 @@ def damage(data: bytes, max_window: int = WINDOW) -> tuple[bytes, ShardDamage]:
         st.tuples(st.binary(max_size=400), st.integers(1, 3000), st.booleans(), st.booleans()), min_size=1, max_size=6
     )
 )
-def test_every_frame_of_any_kind_is_read(parts: list[tuple[bytes, int, bool, bool]]) -> None:
+def test_every_frame_of_any_kind_is_read_and_its_header_is_parsed_as_by_the_library(
+    parts: list[tuple[bytes, int, bool, bool]],
+) -> None:
     stored, expected = b"", b""
-    for unit, times, checksum, sized in parts:
+    for unit, times, checksum, sized in [*parts, (TEXT, 1, True, True)]:
         data = unit * times
-        if sized:
-            stored += zstandard.ZstdCompressor(write_checksum=checksum).compress(data)
-        else:
-            stored += zstd_frame(data, checksum)
-        stored += seek_table([(len(data), len(stored))])
+        frame = (
+            zstandard.ZstdCompressor(write_checksum=checksum).compress(data) if sized else zstd_frame(data, checksum)
+        )
+        header, parameters = parse_frame_header(frame), zstandard.get_frame_parameters(frame)
+        assert header is not None
+        assert header.length == zstandard.frame_header_size(frame)
+        assert (header.window, header.checksum) == (parameters.window_size, parameters.has_checksum)
+        stored += frame + seek_table([(len(data), len(frame))])
         expected += data
     assert decoded(stored) == expected
-
-
-def test_large_frames() -> None:
-    for level in (1, 3):
-        for checksum in (False, True):
-            frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum, threads=2).compress(TEXT)
-            assert decoded(frame + frame) == TEXT + TEXT
 
 
 @given(st.data())
@@ -100,21 +103,11 @@ def test_garbage() -> None:
     assert "empty" in damage(b"")[1].reason
 
 
-def test_a_window_larger_than_allowed_is_refused_before_it_is_allocated() -> None:
-    parameters = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
-    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    stored = frame.compress(b"text\n") + frame.flush()
-    _, error = damage(stored)
-    assert "window of 256 MiB" in error.reason
-    assert "--long=31" in error.reason
-    assert decoded(stored, max_window=1 << 28) == b"text\n"
-
-
 def test_pieces_stay_small_however_well_the_text_compresses() -> None:
     stored = zstd_frame(bytes(300 << 20))
     assert len(stored) < 50_000
     largest = total = 0
-    for piece in decompress_frames(io.BytesIO(stored), max_window=WINDOW):
+    for piece in decompress_frames(io.BytesIO(stored)):
         largest, total = max(largest, len(piece)), total + len(piece)
     assert total == 300 << 20
     assert largest <= PIECE_BYTES
@@ -127,17 +120,6 @@ def test_random_bytes_never_crash(data: bytes) -> None:
             decoded(stored)
         except ShardDamage as error:
             assert 0 <= error.byte <= len(stored)
-
-
-@given(st.integers(0, 1 << 20), st.booleans(), st.booleans())
-def test_headers_are_parsed_as_by_the_library(size: int, checksum: bool, sized: bool) -> None:
-    frame = zstandard.ZstdCompressor(write_checksum=checksum, write_content_size=sized).compress(bytes(size))
-    header = parse_frame_header(frame)
-    expected = zstandard.get_frame_parameters(frame)
-    assert header is not None
-    assert header.length == zstandard.frame_header_size(frame)
-    assert header.window == expected.window_size
-    assert header.checksum == expected.has_checksum
 
 
 @given(st.lists(st.tuples(st.binary(max_size=300), st.booleans()), min_size=1, max_size=8))
@@ -172,8 +154,13 @@ def test_damage_of_a_single_frame_names_frame_and_byte() -> None:
             list(decompress_frame_at(io.BytesIO(damaged), len(first), number=7))
         assert reason in raised.value.reason
         assert (raised.value.frame, raised.value.byte) == (7, byte)
-    wide = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
-    stream = zstandard.ZstdCompressor(compression_params=wide).compressobj()
-    frame = stream.compress(TEXT) + stream.flush()
-    with pytest.raises(ShardDamage, match="needs a window of 128 MiB"):
-        list(decompress_frame_at(io.BytesIO(frame), 0, number=0, max_window=1 << 26))
+
+
+def test_a_window_larger_than_allowed_is_refused_before_it_is_allocated() -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    stored = frame.compress(b"text\n") + frame.flush()
+    for pieces in (decompress_frames(io.BytesIO(stored)), decompress_frame_at(io.BytesIO(stored), 0, number=0)):
+        with pytest.raises(ShardDamage, match=r"window of 256 MiB.*--long=31"):
+            list(pieces)
+    assert decoded(stored, max_window=1 << 28) == b"text\n"
