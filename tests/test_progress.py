@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
-import logging
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
-from pilekit import PileStream, progress
-from pilekit.cli.main import pilekit
-from tests.tiny import tiny_tokenizer
+from pilekit import progress
 
 
 class Terminal(io.StringIO):
@@ -21,20 +17,22 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def terminal_at(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]) -> Terminal:
+    """A terminal as standard error, and this clock."""
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     found = Terminal()
     monkeypatch.setattr(sys, "stderr", found)
     monkeypatch.setenv("TERM", "xterm")
     return found
 
 
-def test_progress_appears_late_and_never_after_the_end(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+def test_progress_appears_late_and_never_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clock() -> float:
+        return now
+
     for total in (None, 10_000_000):
-        terminal.truncate(terminal.seek(0))
         now = 0.0
+        terminal = terminal_at(monkeypatch, clock)
         with progress.byte_progress("counting [red]", total) as advance:
             now = 1.9
             advance(1000)
@@ -49,6 +47,18 @@ def test_progress_appears_late_and_never_after_the_end(terminal: Terminal, monke
         assert len(terminal.getvalue()) == shown
 
 
+def test_a_count_appears_late_and_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    terminal = terminal_at(monkeypatch, lambda: now)
+    with progress.count_progress("looking") as reached:
+        now = 1.9
+        reached(1, 1000)
+        assert terminal.getvalue() == ""
+        now = 2.5
+        reached(777, 1000)
+    assert "777/1000" in terminal.getvalue()
+
+
 def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
@@ -57,60 +67,3 @@ def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> Non
         advance(5)
         reached(5, 10)
     assert stderr.getvalue() == ""
-
-
-@pytest.fixture
-def hasty(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """A terminal; three seconds pass between two looks at the clock."""
-    clock = iter(range(0, 10**9, 3))
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    return terminal
-
-
-@pytest.fixture
-def shard(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus" / "a.jsonl"
-    path.parent.mkdir()
-    lines = [json.dumps({"text": f"{number} words", "meta": {}}) for number in range(300)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def test_indexes_that_a_stream_makes(
-    shard: Path, hasty: Terminal, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Rank 0 shows a line on a terminal and logs the number; other ranks show nothing."""
-    tokenizer = tiny_tokenizer(tmp_path)
-    with caplog.at_level(logging.INFO):
-        PileStream(shard, tokenizer=tokenizer, batch_size=1)
-    assert "indexing 1 of 1 shards" in caplog.text
-    assert "indexing" in hasty.getvalue()
-    for index in shard.parent.glob("*"):
-        if index != shard:
-            index.unlink()
-    hasty.truncate(0)
-    PileStream(shard, tokenizer=tokenizer, batch_size=1, rank=1, world_size=2)
-    assert hasty.getvalue() == ""
-    caplog.clear()
-    PileStream(shard, tokenizer=tokenizer, batch_size=1)
-    assert "indexing" not in caplog.text
-
-
-def test_a_step_far_ahead_shows_how_far_it_is(
-    shard: Path, hasty: Terminal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [
-        "stream",
-        str(shard),
-        "--tokenizer",
-        str(tiny_tokenizer(tmp_path)),
-        "--seq-len",
-        "16",
-        "--batch-size",
-        "2",
-        "--json",
-    ]
-    pilekit.main([*arguments, "--peek", "4000"], standalone_mode=False)
-    assert "looking for step 4,000" in hasty.getvalue()
-    assert "/2000" in hasty.getvalue(), "of four columns, so a thousand visits of two rows"
-    assert {document["row"] for document in json.loads(capsys.readouterr().out)} == {0, 1}

@@ -50,10 +50,6 @@ R = TypeVar("R")
 
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 _STOP_SECONDS = 2.0
-_NOT_STARTED = (
-    "the worker processes did not start (see their messages above); in a script of your own, put the call under "
-    '`if __name__ == "__main__":`'
-)
 
 
 def usable_cpus() -> int:
@@ -129,7 +125,6 @@ def _inline(
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    ready: bool = False
     item: int | None = None
 
 
@@ -143,16 +138,12 @@ def _in_processes(
     workers: list[_Worker] = []
     try:
         _start(workers, jobs, _module_of(function), needs_main=any(b"__main__" in payload for payload in payloads))
-        while yielded < len(items):
+        while workers and yielded < len(items):
             for worker in workers:
-                if worker.ready and worker.item is None and given < min(len(items), yielded + 2 * jobs):
+                if worker.item is None and given < min(len(items), yielded + 2 * jobs):
                     worker.item, given = given, given + 1
                     with suppress(OSError):  # Reading from its pipe finds out whether the worker has died.
                         worker.pipe.send_bytes(payloads[worker.item])
-            if not workers:
-                if not errors:
-                    errors[given] = PilekitError(_NOT_STARTED)
-                break
             for pipe in connection.wait([worker.pipe for worker in workers]):
                 worker = next(worker for worker in workers if worker.pipe is pipe)
                 try:
@@ -165,7 +156,7 @@ def _in_processes(
                     continue
                 if worker.item is not None:
                     (errors if kind == "failed" else results)[worker.item] = value
-                worker.ready, worker.item = True, None
+                worker.item = None
             while yielded in results or yielded in errors:
                 result = results.pop(yielded, None)
                 yielded += 1
@@ -254,6 +245,8 @@ def _death(worker: _Worker) -> PilekitError:
         how = f"was killed (signal {-code}); if memory ran out, use fewer jobs"
     else:
         how = f"ended with exit code {code}; see its message above"
+        # Python's error if the main script starts processes whenever it is imported.
+        how += '; in a script of your own, put the call under `if __name__ == "__main__":`' if code == 1 else ""
     return PilekitError(f"the process that worked on it {how}")
 
 

@@ -29,6 +29,7 @@ from typing import TypeVar
 
 import torch
 from torch import distributed as dist
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
@@ -116,7 +117,7 @@ class Ranks:
                 raise error
         if isinstance(sent[0], str):
             raise ToldElsewhere(sent[0])
-        return value if self.is_first else pickle.loads(sent[0])  # type: ignore[arg-type, return-value]
+        return value if self.is_first else pickle.loads(sent[0])  # type: ignore[arg-type]
 
     def on_all_ranks(self, work: Callable[[], T]) -> T:
         """Call `work` on every rank and return this rank's result; `work` must not communicate.
@@ -249,7 +250,8 @@ def _init_process_group() -> None:
                 f"most {gpus} there (--nproc-per-node {gpus}), or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
             )
         backend = "cpu:gloo,cuda:nccl"  # both, because offloaded parameters are reduced on the CPU
-    rank, store = 0, dist.HashStore()
+    rank = 0
+    store: Store = HashStore()
     if world_size > 1 or os.environ.get("MASTER_ADDR"):
         try:
             store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
@@ -258,7 +260,7 @@ def _init_process_group() -> None:
                 f"cannot join the other ranks ({_first_line(error)}); start the job with --nproc-per-node or torchrun, "
                 "with the address of rank 0's machine and a port that is free there"
             ) from error
-        store = dist.PrefixStore(f"attempt{_integer('TORCHELASTIC_RESTART_COUNT') or 0}", store)
+        store = PrefixStore(f"attempt{_integer('TORCHELASTIC_RESTART_COUNT') or 0}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
 
 

@@ -6,8 +6,8 @@ example by the kernel's out-of-memory killer, leaves nobody waiting.
 The parent stops a worker with SIGTERM. It raises SystemExit in the worker's main thread, so that the work cleans up and
 leaves no half-written file. Then the worker dies of the signal.
 
-The parent sends (function, item), pickled. The worker sends pickled pairs: ("ready", None), ("progress", bytes done
-since the last one), ("done", result) and ("failed", exception).
+The parent sends (function, item), pickled. The worker sends pickled pairs: ("progress", bytes done since the last one),
+("done", result) and ("failed", exception).
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ def _serve(pipe: Connection) -> None:
     """Work on the items that come through the pipe."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     sender = _Sender(pipe)
-    sender.finish(pickle.dumps(("ready", None)))
     while True:
         try:
             payload = pipe.recv_bytes()

@@ -20,7 +20,6 @@ from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.verify.verify import verify_corpus
-from pilekit.tokenize.training import train_tokenizer
 from pilekit.train.log.metrics import MetricsLog
 from tests.cli.test_changed_shards import LINES
 
@@ -146,6 +145,3 @@ def test_the_folder_that_the_user_named_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "00.jsonl").write_bytes(b"".join(LINES[:30]))
     select_corpus(str(tmp_path / "00.jsonl"), tmp_path / "out", jobs=1)
     assert (tmp_path / "there/00.jsonl.zst").exists()
-    (tmp_path / "tokenizer.json").symlink_to("there/tokenizer.json")
-    train_tokenizer(str(tmp_path / "00.jsonl"), 300, tmp_path / "tokenizer.json")
-    assert (tmp_path / "there/tokenizer.json").exists()

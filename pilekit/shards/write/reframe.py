@@ -21,7 +21,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -224,11 +224,11 @@ def _copy(
 ) -> tuple[list[tuple[int, int]], str]:
     """Write the shard's text in frames; returns (stored bytes, decoded bytes) of each frame, and the text's hash."""
     text_hash = xxhash.xxh3_128()
-    text_bytes = 0
+    newlines = 0
 
     def checked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Hash and count the text; raise `LineTooLong` for a line that no reader would accept."""
-        nonlocal text_bytes
+        """Hash the text and count its lines; raise `LineTooLong` for a line that no reader would accept."""
+        nonlocal newlines
         begun = 0  # bytes of the unfinished line
         held: list[bytes] = []
         for piece in pieces:
@@ -237,7 +237,7 @@ def _copy(
             if begun + (len(piece) if first < 0 else first) > MAX_DOCUMENT_BYTES:
                 raise LineTooLong(0)
             begun = begun + len(piece) if first < 0 else len(piece) - 1 - piece.rfind(b"\n")
-            text_bytes += len(piece)
+            newlines += piece.count(b"\n")
             held.append(piece)
             if threads > 1 or len(held) == PIECES_AT_A_TIME:
                 yield from held
@@ -249,23 +249,13 @@ def _copy(
         if threads > 1:
             executor = ThreadPoolExecutor(threads)
             stack.callback(executor.shutdown, cancel_futures=True)
-        stack.enter_context(located_errors(shard.path, lambda: _newlines(shard.path, text_bytes)))
+        stack.enter_context(located_errors(shard.path, lambda: newlines))
         pieces = stack.enter_context(text_pieces(shard.path, advance=advance, ahead=threads > 1))
         writer = FrameWriter(file, level, executor, most=2 * threads)
         for text in cut_at_lines(checked(pieces), frame_bytes):
             writer.write(text)
         writer.finish()
     return writer.frames, text_hash.hexdigest()
-
-
-def _newlines(path: str, text_bytes: int) -> int:
-    """The number of lines in the first bytes of a shard's text. Only a message about damage needs it."""
-    newlines = 0
-    with suppress(ShardDamage, PilekitError), text_pieces(path) as pieces:
-        for piece in pieces:
-            newlines += piece.count(b"\n", 0, text_bytes)
-            text_bytes = max(0, text_bytes - len(piece))
-    return newlines
 
 
 def cut_at_lines(pieces: Iterator[bytes], size: int) -> Iterator[bytes | memoryview]:

@@ -1,8 +1,7 @@
-"""Written Parquet shards are read back by `read`, pyarrow, `datasets` and polars."""
+"""Written Parquet shards are read back by `read` and pyarrow."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from pilekit import DocumentBatch, Manifest, PilekitError, read
 from pilekit.documents import RecordFormat
 from pilekit.shards.write.parquet_writer import ROW_GROUP_BYTES, parquet_writer
-from tests.benchmarks.peers import peer_environment, run_peer
 from tests.shards import making
 
 PILE = RecordFormat()
@@ -90,37 +88,3 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path) -> None:
         writer.write(DocumentBatch(["text"], ["Github"], "00.jsonl", np.arange(1)))
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
-
-
-POLARS = """
-import json, sys, polars as pl
-table = pl.read_parquet(sys.argv[1])
-assert table.schema == {"text": pl.String, "meta": pl.Struct({"pile_set_name": pl.String})}, table.schema
-labels = table.select(pl.col("meta").struct.field("pile_set_name")).to_series().to_list()
-print(json.dumps(list(zip(table["text"].to_list(), labels))))
-"""
-DATASETS = """
-import json, sys, datasets
-datasets.disable_progress_bars()
-data = datasets.load_dataset("parquet", data_files=sys.argv[1], split="train", cache_dir=sys.argv[2])
-print(json.dumps([(row["text"], row["meta"]["pile_set_name"]) for row in data]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)  # it installs the tools
-@pytest.mark.parametrize(
-    ("name", "requirement", "script"),
-    [("polars", "polars==2.1.0", POLARS), ("datasets-alone", "datasets==5.2.0", DATASETS)],
-)
-def test_other_tools_load_the_file(tmp_path: Path, name: str, requirement: str, script: str) -> None:
-    pairs = [
-        (f"{number} naïve \0 “text” \n{'x' * (number % 7) * 100_000}", label)
-        for number in range(40)
-        for label in ["Github", "(none)", "Gutenberg (PG-19)"]
-    ]
-    path = write(tmp_path / "00.parquet", pairs)
-    assert pq.ParquetFile(path).num_row_groups > 3
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    found = run_peer(peer_environment(name, [requirement]), script, path, tmp_path / "cache", environment=environment)
-    assert found == json.loads(json.dumps([(text, None if label == "(none)" else label) for text, label in pairs]))
