@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import re
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -158,11 +157,6 @@ class Release(_Strict, frozen=True):
 
     def __post_init__(self) -> None:
         _unique("files", [file.name for file in self.files])
-        offsets = [file.first_document for file in self.files if file.first_document is not None]
-        if any(later <= earlier for earlier, later in pairwise(offsets)):
-            raise ValueError("`files` must have increasing `first_document`")
-        if offsets and self.train_documents is not None and offsets[-1] >= self.train_documents:
-            raise ValueError("`files` has a `first_document` not below `train_documents`")
 
 
 class Manifest(_Strict, frozen=True):

@@ -99,7 +99,7 @@ def test_a_job_that_finished_no_shard_leaves_nothing(tmp_path: Path) -> None:
     for folder, forget in ((tmp_path / "new", False), (tmp_path / "existed", False), (tmp_path / "forgets", True)):
         with (
             pytest.raises(ZeroDivisionError),
-            output_folder(folder, kind="copies", parameters={}, inputs={}) as output,
+            output_folder(folder, kind="copies", parameters={"level": 3}, inputs=INPUTS) as output,
         ):
             with pytest.raises(PilekitError, match="another process"):
                 job(folder)

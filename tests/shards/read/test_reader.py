@@ -144,17 +144,6 @@ def test_a_bomb_of_zeros_stops_at_the_limit(tmp_path: Path) -> None:
     assert 0 < memory < 60_000, "kilobytes of memory for a line of at most 8 MiB"
 
 
-def test_an_oversized_window_names_the_remedy(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    parameters = zstandard.ZstdCompressionParameters(window_log=29, enable_ldm=True)
-    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    path.write_bytes(stream.compress(record("a") + b"\n") + stream.flush())
-    message = error(path)
-    assert "needs a window of 512 MiB" in message
-    assert "--long=31" in message
-    assert len(documents(read(path, max_window=1 << 29))) == 1
-
-
 def times_open(path: Path) -> int:
     """The number of open descriptors of the file in this process."""
     count = 0
@@ -225,16 +214,16 @@ def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, monkeypatch: pytest.
         assert 5_000 < int(line.replace(",", "")) < 9_000, "the lines before the damage are read"
 
 
-@pytest.mark.parametrize(("name", "ranges"), [("a.jsonl.zst", True), ("a.jsonl", False), ("a.parquet", True)])
-def test_a_connection_that_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ranges: bool) -> None:
+def test_a_connection_that_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="HTTP needs the extra `cloud`")
     monkeypatch.setattr(stores, "RETRY_AFTER", (0.0, 0.0))
-    write_text(tmp_path / name)
-    with serving(tmp_path, ranges=ranges) as server:
-        server.always = "cut"
-        message = error(f"{server.url}{name}")
-    assert "cannot be read further (" in message
-    assert " of the file, line " in message
+    for name, ranges in (("a.jsonl.zst", True), ("a.jsonl", False), ("a.parquet", True)):
+        write_text(tmp_path / name)
+        with serving(tmp_path, ranges=ranges) as server:
+            server.always = "cut"
+            message = error(f"{server.url}{name}")
+        assert "cannot be read further (" in message
+        assert " of the file, line " in message
 
 
 def test_standard_input_and_other_stores() -> None:

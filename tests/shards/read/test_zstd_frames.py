@@ -113,15 +113,6 @@ def test_pieces_stay_small_however_well_the_text_compresses() -> None:
     assert largest <= PIECE_BYTES
 
 
-@given(st.binary(min_size=1, max_size=300))
-def test_random_bytes_never_crash(data: bytes) -> None:
-    for stored in (data, b"\x28\xb5\x2f\xfd" + data):
-        try:
-            decoded(stored)
-        except ShardDamage as error:
-            assert 0 <= error.byte <= len(stored)
-
-
 @given(st.lists(st.tuples(st.binary(max_size=300), st.booleans()), min_size=1, max_size=8))
 def test_every_frame_reports_its_first_byte_and_can_be_decoded_alone(parts: list[tuple[bytes, bool]]) -> None:
     stored, begins = b"", []
