@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit.engine import Advance, imap_shards, map_shards, usable_cpus
+from pilekit.engine import Advance, imap_shards, local, map_shards, usable_cpus
 from pilekit.engine.local import START_METHOD
 from pilekit.errors import PilekitError
 
@@ -72,6 +72,7 @@ def places_and_setting(item: int, advance: Advance) -> tuple[int, int, str | Non
 def test_one_server_forks_the_workers_of_all_calls_with_the_present_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(local, "_may_fork", lambda: False)
     servers = set()
     for setting in ("one", "other"):
         monkeypatch.setenv("PILEKIT_TEST", setting)
@@ -258,7 +259,7 @@ def test_stopping_the_parent_leaves_no_process(tmp_path: Path, sent: signal.Sign
 
 
 COMPUTING = """
-import os, time
+import os, threading, time
 from pilekit.engine import map_shards
 def compute(item, advance):
     while time.process_time() < item: pass
@@ -266,11 +267,26 @@ def compute(item, advance):
 """
 
 
+GUARDED = """
+if __name__ == "__main__":
+    assert map_shards(compute, [0, 0], jobs=2) == [os.getpid()] * 2  # without threads, it forks its workers itself
+    threading.Thread(target=time.sleep, args=(2,), daemon=True).start()
+    servers = map_shards(compute, [1, 1], jobs=2)
+    assert os.getpid() not in servers
+    print(*servers)
+"""
+BARE = """
+threading.Thread(target=time.sleep, args=(2,), daemon=True).start()
+map_shards(compute, [0, 0], jobs=2)
+"""
+
+
+@pytest.mark.skipif(START_METHOD != "forkserver", reason="workers are spawned")
 def test_functions_of_a_guarded_script_work_and_without_the_guard_an_error_names_it(tmp_path: Path) -> None:
     """The CPU time of the workers counts as that of children, and no server is left."""
     guarded, bare = tmp_path / "guarded.py", tmp_path / "bare.py"
-    guarded.write_text(COMPUTING + 'if __name__ == "__main__":\n    print(*map_shards(compute, [1, 1], jobs=2))\n')
-    bare.write_text(COMPUTING + "map_shards(compute, [0, 0], jobs=2)\n")
+    guarded.write_text(COMPUTING + GUARDED)
+    bare.write_text(COMPUTING + BARE)
     before = sum(os.times()[2:4])
     result = subprocess.run([sys.executable, str(guarded)], capture_output=True, text=True, timeout=120, env=ROOT)
     servers = result.stdout.split()
