@@ -10,15 +10,17 @@ recent runs. A forgotten run costs only time, because rows are made distinct.
 
 Two documents of earlier dedup runs (bit 63 of the rank clear) are no pair, because neither can be removed.
 
-Each thread has a band of its own, because reading, picking and sorting release the GIL. The result is a sorted set, so
+Each thread has bands of its own, because reading, picking and sorting release the GIL. A thread reads as many bands at
+a time as memory allows, because each pass computes the ranks of all documents again. The result is a sorted set, so
 neither memory nor threads change it. 20 million documents with 21 bands take about 30 s of CPU.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,8 @@ LONGEST_RUN = 1 << 18
 _OWN = np.uint64(1 << 63)
 _LEAST_MEMORY = 64 << 20
 """With less for each thread, more threads would only merge more."""
+_SORTED_PER_DOCUMENT = 8
+"""Bytes in which a band's keys are mostly sorted in memory; several bands are read at once if each can have so many."""
 
 
 class Candidates:
@@ -93,27 +97,35 @@ def find_candidates(
     seen: UInt64 = np.zeros(1 << (runs.bit_length() - 1), dtype=np.uint64)
     lock, stopped = threading.Lock(), threading.Event()
 
-    def find(band: int) -> None:
-        rows = _sorted_keys(chunks, key_column(band), population.documents, folder, half // threads)
-        for keys, ranks in _whole_runs(rows):
-            found = _candidates_in(keys, ranks, seen)
-            with lock:
-                candidates.add(*found)
+    share, documents = half // threads, population.documents
+    at_once = max(1, min(bands.bands, share // (repeated_bytes(documents) + _SORTED_PER_DOCUMENT * documents + 1)))
+    turns = -(-bands.bands // (at_once * threads))
+    groups = np.array_split(np.arange(bands.bands), min(bands.bands, turns * threads))
 
-    def chunks(column: str) -> Iterator[tuple[Ranks, UInt64]]:
+    def find(group: npt.NDArray[np.int64]) -> None:
+        columns = [key_column(band) for band in group.tolist()]
+        for rows in _sorted_keys(chunks, columns, documents, folder, share // len(columns)):
+            for keys, ranks in _whole_runs(rows):
+                found = _candidates_in(keys, ranks, seen)
+                with lock:
+                    candidates.add(*found)
+
+    def chunks(columns: Sequence[str]) -> Iterator[tuple[Ranks, dict[str, UInt64]]]:
         """Ranks and keys of all documents but exact copies."""
-        for ranks, values in population.chunks([column]):
+        for ranks, keys in population.chunks(columns):
             if stopped.is_set():
                 raise _Stopped
-            own = ~copies[ids_of(ranks)]
-            yield ranks[own], values[column][own]
             if advance is not None:
-                advance(len(own))
+                advance(len(ranks) * len(columns))
+            own = ~copies[ids_of(ranks)]
+            if not own.all():
+                ranks, keys = ranks[own], {column: values[own] for column, values in keys.items()}
+            yield ranks, keys
 
     try:
         with ThreadPoolExecutor(threads) as pool:
             try:
-                for done in as_completed([pool.submit(find, band) for band in range(bands.bands)]):
+                for done in as_completed([pool.submit(find, group) for group in groups]):
                     done.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -130,19 +142,28 @@ class _Stopped(Exception):
 
 
 def _sorted_keys(
-    chunks: Callable[[str], Iterator[tuple[Ranks, UInt64]]], column: str, documents: int, folder: Path, memory: int
-) -> Iterator[Table]:
-    """(key, rank) of all documents that may share their key with another one, ascending."""
+    chunks: Callable[[Sequence[str]], Iterator[tuple[Ranks, dict[str, UInt64]]]],
+    columns: Sequence[str],
+    documents: int,
+    folder: Path,
+    memory: int,
+) -> Iterator[Iterator[Table]]:
+    """For each column, in so much memory: (key, rank) of all documents that may share their key, ascending."""
     size = min(repeated_bytes(documents), memory // 3)
-    table = repeated_table(size)
-    for _, keys in chunks(column):
-        note_values(table, keys)
-    with RowSort(folder, 2, memory - size) as rows:
-        for ranks, keys in chunks(column):
-            some = may_be_repeated(table, keys)
-            rows.add(np.stack([keys[some], ranks[some]]))
-        del table
-        yield from rows.chunks()
+    tables = {column: repeated_table(size) for column in columns}
+    for _, keys in chunks(columns):
+        for column, table in tables.items():
+            note_values(table, keys[column])
+    with ExitStack() as stack:
+        sorts = {column: stack.enter_context(RowSort(folder, 2, memory - size)) for column in columns}
+        for ranks, keys in chunks(columns):
+            for column, table in tables.items():
+                some = may_be_repeated(table, keys[column])
+                sorts[column].add(np.stack([keys[column][some], ranks[some]]))
+        tables.clear()
+        for rows in sorts.values():
+            yield rows.chunks()
+            rows.close()
 
 
 def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
