@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from contextlib import closing
 from typing import Any
 
@@ -14,8 +13,6 @@ import click
 from pilekit.cli.options import manifest_option
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
-
-SLOW_SECONDS = 2.0
 
 
 @click.command()
@@ -41,23 +38,15 @@ def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | 
     from pilekit.corpus import load_manifest, shard_of
     from pilekit.shards.index.format import find_index
     from pilekit.shards.random_access.document_reader import DocumentReader
-    from pilekit.shards.read.open import is_parquet
 
     known = None if manifest is None else load_manifest(manifest)
     source = shard_of(shard)
     index = find_index(source, known)
-    started = time.monotonic()
     with (
         byte_progress(f"looking for document {number:,}", source.size) as advance,
         closing(DocumentReader(source, index, manifest=known, advance=advance)) as reader,
     ):
         document = reader.document(number)
-    if index is None and not is_parquet(shard) and shard != "-" and time.monotonic() - started > SLOW_SECONDS:
-        click.echo(
-            f"{visible(shard)}: was read from its beginning, because it has no index; `pilekit index` makes one, "
-            "`pilekit reframe` a copy in which any document is found at once",
-            err=True,
-        )
     fields = {"shard": document.shard, "number": document.number, "subset": document.subset, "meta": document.meta}
     if as_json:
         click.echo(_line({**fields, "text": document.text}))

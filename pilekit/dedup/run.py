@@ -49,7 +49,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.selecting import check_names, stem
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
-from pilekit.shards.processes import STORED_BYTES_PER_PROCESS
+from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
@@ -207,7 +207,7 @@ class _Run:
             on_error=self.on_error,
             folder=folder,
             inputs=self.inputs,
-            threads=self._threads(self.corpus.shards),
+            threads=threads_of(self._jobs(self.corpus.shards)),
         )
         progress = self._progress("sketching", sum(size for size, _ in self.inputs.fingerprints.values()))
         return map_shards(work, self.corpus.shards, jobs=self._jobs(self.corpus.shards), on_progress=progress)
@@ -289,7 +289,7 @@ class _Run:
             output=self.output,
             inputs=self.inputs,
             write=self.parameters["write"],
-            threads=self._threads(waiting),
+            threads=threads_of(self._jobs(waiting)),
             manifest=self.corpus.manifest,
         )
         if not self.parameters["write"]:
@@ -308,17 +308,9 @@ class _Run:
         self.output.note(DONE, {"against": against}, self.output.folder / SUMMARY)
 
     def _jobs(self, shards: Sequence[Shard]) -> int:
-        if any(shard.path.startswith("memory://") for shard in shards):
-            return 1  # Only this process has these files.
-        jobs = self.jobs
-        if jobs is None:
-            # The threads of a process keep two CPUs busy, and start at once.
-            worth = 1 + sum(shard.size or 0 for shard in shards) // STORED_BYTES_PER_PROCESS
-            jobs = min(usable_cpus() // 2, worth)
-        return max(1, min(jobs, len(shards)))
-
-    def _threads(self, shards: Sequence[Shard]) -> int:
-        return max(1, usable_cpus() // self._jobs(shards))
+        """The number of processes: half of the CPUs at most, because the threads of a process keep two busy."""
+        processes = processes_for(shards, self.jobs)
+        return processes if self.jobs else max(1, min(usable_cpus() // 2, processes))
 
     def _progress(self, step: str, total: int, unit: int = 1) -> Advance:
         advance = self.advance

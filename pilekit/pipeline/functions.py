@@ -25,7 +25,7 @@ import numpy as np
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import DocumentStage
-from pilekit.pipeline.stages import FilterStage, Kept
+from pilekit.pipeline.stages import filtered
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class _FunctionStage(DocumentStage):
 
 
 @dataclass(frozen=True)
-class DocumentFilter(_FunctionStage, FilterStage):
+class DocumentFilter(_FunctionStage):
     """Keep the documents for which `function` returns True."""
 
-    def keeps(self, batch: DocumentBatch) -> Kept:
-        """The function's result for each document."""
-        return self._results(batch, (bool, np.bool_))
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents that stay."""
+        return filtered(batches, lambda batch: self._results(batch, (bool, np.bool_)))
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """The stages of this package: `Select`, `Match`, `MinBytes` and `Sample` keep some documents, `Write` stores all.
 
-To add a stage that keeps some documents, derive it from `FilterStage`, as `MinBytes` does.
+To add a stage that keeps some documents, let its `__call__` return `filtered`, as `MinBytes` does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,23 +23,16 @@ from pilekit.shards.write.shard_writer import ShardWriter
 Kept = Sequence[bool] | npt.NDArray[np.bool_]
 
 
-class FilterStage(DocumentStage):
-    """A stage that keeps the documents for which `keeps` is true; batches without any are dropped."""
-
-    def keeps(self, batch: DocumentBatch) -> Kept:
-        """Which documents of the batch stay, [documents]."""
-        raise NotImplementedError
-
-    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The documents that stay."""
-        for batch in batches:
-            kept = batch.where(self.keeps(batch))
-            if len(kept):
-                yield kept
+def filtered(batches: Iterator[DocumentBatch], keeps: Callable[[DocumentBatch], Kept]) -> Iterator[DocumentBatch]:
+    """The documents for which `keeps`, [documents], is true; batches without any are dropped."""
+    for batch in batches:
+        kept = batch.where(keeps(batch))
+        if len(kept):
+            yield kept
 
 
 @dataclass(frozen=True, init=False)
-class Select(FilterStage):
+class Select(DocumentStage):
     """Keep the documents of the subsets `names`, in any spelling that the manifest's names and aliases allow.
 
     `names`, given one by one or as a list, become exact names on construction; an unknown name is a `PilekitError` with
@@ -54,14 +47,14 @@ class Select(FilterStage):
         if not self.names:
             raise PilekitError("Select() without a subset would keep nothing; name one, such as Select('ArXiv')")
 
-    def keeps(self, batch: DocumentBatch) -> Kept:
-        """Whether each document is of a chosen subset."""
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents of the chosen subsets."""
         names = frozenset(self.names)
-        return [subset in names for subset in batch.subsets]
+        return filtered(batches, lambda batch: [subset in names for subset in batch.subsets])
 
 
 @dataclass(frozen=True)
-class Match(FilterStage):
+class Match(DocumentStage):
     """Keep the documents whose text holds a match of `regex` (Python's `re`; flags are written inside it, as `(?i)`).
 
     A regular expression that backtracks badly can take very long on a hostile text: `re` has no time limit.
@@ -78,13 +71,13 @@ class Match(FilterStage):
                 f"Match: {visible(repr(self.regex), 200)} is no regular expression: {visible(str(error), 200)}"
             ) from error
 
-    def keeps(self, batch: DocumentBatch) -> Kept:
-        """Whether each text holds a match."""
-        return [self.pattern.search(text) is not None for text in batch.texts]
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents whose text holds a match."""
+        return filtered(batches, lambda batch: [self.pattern.search(text) is not None for text in batch.texts])
 
 
 @dataclass(frozen=True)
-class MinBytes(FilterStage):
+class MinBytes(DocumentStage):
     """Keep the documents whose text has at least `minimum` UTF-8 bytes."""
 
     minimum: int
@@ -93,13 +86,13 @@ class MinBytes(FilterStage):
         if not isinstance(self.minimum, int | float):
             raise PilekitError(f"MinBytes: the minimum is a number of bytes, not {visible(repr(self.minimum), 80)}")
 
-    def keeps(self, batch: DocumentBatch) -> Kept:
-        """Whether each text is long enough."""
-        return batch.text_bytes() >= self.minimum
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents whose text is long enough."""
+        return filtered(batches, lambda batch: batch.text_bytes() >= self.minimum)
 
 
 @dataclass(frozen=True)
-class Sample(FilterStage):
+class Sample(DocumentStage):
     """Keep about `fraction` (0 to 1) of the documents, chosen by hash of `seed` and document identity.
 
     A document is kept if its hash lies below `fraction` of the hash's range. So the choice does not depend on order,
@@ -114,11 +107,15 @@ class Sample(FilterStage):
         if not isinstance(self.fraction, int | float) or not 0 <= self.fraction <= 1:
             raise PilekitError(f"Sample: the fraction must lie between 0 and 1, not {visible(repr(self.fraction), 80)}")
 
-    def keeps(self, batch: DocumentBatch) -> Kept:
-        """Whether each document is in the sample."""
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents in the sample."""
         limit = int(self.fraction * 2**64)
-        # As Python integers: the limit of fraction 1 is 2^64, which uint64 cannot hold.
-        return [value < limit for value in document_hashes(batch.shard, batch.numbers, self.seed).tolist()]
+
+        def keeps(batch: DocumentBatch) -> Kept:
+            # As Python integers: the limit of fraction 1 is 2^64, which uint64 cannot hold.
+            return [value < limit for value in document_hashes(batch.shard, batch.numbers, self.seed).tolist()]
+
+        return filtered(batches, keeps)
 
 
 def document_hashes(shard: str, numbers: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:

@@ -20,9 +20,8 @@ over 0.5 to 0.99. `--shards` takes other input. `--growth` measures pilekit alon
 times as many: time per MB and peak memory should not grow. Files have been written just before, so they come from the
 page cache.
 
-`--recall` measures no speed. It plants `--pairs` pairs and uses thresholds of 0.5, 0.7, 0.8 and 0.9. By similarity and
-kind of edit, it counts the pairs that pilekit compares, the number expected by the theory of bands, and the pairs that
-lost a document.
+`--recall` measures no speed. It plants `--pairs` pairs and uses thresholds of 0.5, 0.7, 0.8 and 0.9. By similarity, it
+prints the share of the pairs that the theory of bands promises, that pilekit compares, and that lost a document.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ sys.path.insert(0, str(ROOT))
 from tests.benchmarks.dedup_input import similar_pairs, write_beginning, write_shard_with_copies  # noqa: E402
 from tests.benchmarks.dedup_peers import PEERS  # noqa: E402
 from tests.benchmarks.peers import BENCH, peer_environment, run_peer  # noqa: E402
-from tests.dedup.recall import outcomes  # noqa: E402
-from tests.dedup.recall import table as recall_table  # noqa: E402
+from tests.dedup.test_recall import BINS, outcomes  # noqa: E402
 
 DATA = BENCH / "data" / "dedup"
 THRESHOLD = 0.8
@@ -119,7 +117,7 @@ def main() -> None:
         return
     if chosen.growth:
         grown = growth([generated(factor * chosen.growth) for factor in (1, 4, 16)])
-        print(json.dumps(grown, indent=2) if chosen.json else growth_table(grown))
+        print(json.dumps(grown, indent=2))
         return
     source = tuple(path.resolve() for path in chosen.shards or [generated(chosen.megabytes)])
     names = [*PILEKIT, *PEERS]
@@ -219,11 +217,15 @@ def beginning(source: tuple[Path, ...], megabytes: int) -> tuple[Path, int]:
 
 
 def print_recall(pairs: int) -> None:
-    """A table for each of some thresholds."""
+    """For each of some thresholds, a line for each bin of similarities."""
     for threshold in (0.5, 0.7, 0.8, 0.9):
         with tempfile.TemporaryDirectory() as folder:
-            bands, found = outcomes(Path(folder), threshold, pairs)
-        print(recall_table(found, threshold, bands), end="\n\n")
+            found = outcomes(Path(folder), threshold, pairs)
+        print(f"threshold {threshold}: similarity, pairs, theory, compared, removed")
+        for least, below in BINS:
+            some = [one for one in found if least <= one.similarity < below]
+            sums = [sum(column) / len(some) for column in list(zip(*some, strict=True))[2:]]
+            print(f"{least:.2f}-{below:.2f} {len(some):6,}", *(f"{100 * one:6.1f} %" for one in sums))
 
 
 def growth(shards: Sequence[Path]) -> list[dict[str, float]]:
@@ -235,15 +237,6 @@ def growth(shards: Sequence[Path]) -> list[dict[str, float]]:
         size = run.text / 1e6
         grown.append({"MB": size, "seconds": run.seconds, "MB/s": size / run.seconds, "memory": run.memory})
     return grown
-
-
-def growth_table(grown: Sequence[dict[str, float]]) -> str:
-    """A line for each size."""
-    lines = [f"{'MB of text':>12} {'seconds':>9} {'MB/s':>7} {'peak memory, MB':>17}"]
-    lines += [
-        f"{one['MB']:12,.0f} {one['seconds']:9,.2f} {one['MB/s']:7,.0f} {one['memory'] / 1e6:17,.0f}" for one in grown
-    ]
-    return "\n".join(lines)
 
 
 def table(results: dict[str, Result]) -> str:

@@ -73,10 +73,6 @@ def test_twenty_million_documents(tmp_path: Path) -> None:
     assert np.array_equal(found, np.stack([removed, partner[removed], value[removed], reason[removed]]))
 
 
-def rank(documents: Ids) -> npt.NDArray[np.uint64]:
-    return ranks_of(documents, values("text_bytes", documents, DOCUMENTS), "longest", against=False)
-
-
 def documents_of(kinds: range, until: int = DOCUMENTS) -> Ids:
     documents: Ids = (np.arange(0, until, 1000)[:, None] + np.array(kinds)).ravel()
     return documents
@@ -96,14 +92,16 @@ def expected_edges() -> tuple[Ids, Ids, npt.NDArray[np.float64]]:
     for begin in range(0, DOCUMENTS // 4, 1_000_000):
         first = documents_of(GROUPS, 1_000_000) + begin
         group = np.stack([first + quarter * DOCUMENTS // 4 for quarter in range(4)])
-        group = np.take_along_axis(group, np.argsort(np.stack([rank(some) for some in group]), axis=0), axis=0)
-        sets, sizes = zip(*(shingles(documents, DOCUMENTS) for documents in group), strict=True)
+        sizes = values("text_bytes", group.ravel(), DOCUMENTS)
+        ranks = ranks_of(group.ravel(), sizes, "longest", against=False).reshape(group.shape)
+        group = np.take_along_axis(group, np.argsort(ranks, axis=0), axis=0)
+        sets, counts = zip(*(shingles(documents, DOCUMENTS) for documents in group), strict=True)
         removed = np.zeros(group.shape, dtype=np.bool_)
         for later in range(1, 4):
             best, partner = np.zeros(len(first)), np.zeros(len(first), dtype=np.int64)
             for earlier in range(later):
                 shared = ((sets[later] == sets[earlier]) & (sets[later] != 0)).sum(axis=1)
-                similarity = shared / (sizes[later] + sizes[earlier] - shared)
+                similarity = shared / (counts[later] + counts[earlier] - shared)
                 better = share_a_band(group[later], group[earlier]) & ~removed[earlier] & (similarity > best)
                 better &= similarity >= THRESHOLD
                 best[better], partner[better] = similarity[better], group[earlier, better]

@@ -70,10 +70,6 @@ class ShingleStore:
         for mapped in self._maps:
             mapped.madvise(mmap.MADV_DONTNEED)
 
-    def get(self, id: int) -> UInt64:
-        """The shingle set of a candidate, ascending."""
-        return _copied(self.mapped, id)
-
 
 def sets_file(folder: Path, place: int) -> Path:
     """The file with the sets of the shard at this place of the population."""
@@ -112,8 +108,3 @@ def find_set(mapped: MappedSets, id: int) -> UInt64:
             end_place = middle
     ends = _words_at(mapped.ends_at[place] + np.uint64(WORD) * np.uint64(id - mapped.base[place]), 2)
     return _words_at(mapped.sets_at[place] + np.uint64(WORD) * ends[0], int(ends[1] - ends[0]))
-
-
-@compiled()
-def _copied(mapped: MappedSets, id: int) -> UInt64:
-    return find_set(mapped, id).copy()

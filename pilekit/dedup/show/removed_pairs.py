@@ -1,8 +1,7 @@
 """Choose some removals, from the least similar to the most similar, for a person to judge the threshold by.
 
-The range of similarities among the near-duplicates is cut into as many equal steps as pairs are wanted. Each step gives
-its share, evenly spaced over the corpus: nothing is random. Exact copies come only when there are no more
-near-duplicates.
+The similarities of the chosen near-duplicates are spread evenly over the range: nothing is random. Exact copies come
+only when there are no more near-duplicates.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ import pyarrow.parquet as pq
 
 from pilekit.errors import PilekitError, visible
 
-_CELLS = 1000
-_EXACT = -2
-_NOT_WANTED = -1
+_EXACT, _NOT_WANTED = 2.0, 3.0
 
 Int64 = npt.NDArray[np.int64]
 
@@ -50,15 +47,19 @@ def spread_pairs(
     path      of `removed.parquet`; PilekitError if it cannot be read
     subset    of the removed documents; exact name
     """
-    cells = _cells(path, subset, min_similarity)
-    sizes = np.bincount(cells[cells >= 0], minlength=_CELLS + 1)
-    steps = _steps(sizes, count)
-    near, exact = np.flatnonzero(cells >= 0), np.flatnonzero(cells == _EXACT)
-    rows = [near[steps[cells[near]] == step] for step in range(count)]
-    shares = _shares(np.array([len(some) for some in rows]), count)
-    chosen = [some[_evenly(share, len(some))] for some, share in zip(rows, shares, strict=True)]
-    chosen.append(exact[_evenly(min(len(exact), max(0, count - len(near))), len(exact))])
-    found = _rows(path, np.sort(np.concatenate(chosen)))
+    similarity = _similarities(path, subset, min_similarity)
+    near, exact = np.flatnonzero(similarity <= 1), np.flatnonzero(similarity == _EXACT)
+    order = near[np.argsort(similarity[near], kind="stable")]
+    wanted = min(count, len(order))
+    # The last rows up to evenly spaced similarities; each row at most once, so later ones move on.
+    places, turns = np.arange(wanted), np.arange(wanted)
+    if wanted:
+        targets = np.linspace(similarity[order[0]], similarity[order[-1]], wanted)
+        places = np.maximum.accumulate(np.searchsorted(similarity[order], targets, "right") - 1 - turns) + turns
+    chosen = order[np.minimum(places, len(order) - wanted + turns)]
+    copies = min(len(exact), count - wanted)
+    chosen = np.append(chosen, exact[(2 * np.arange(copies) + 1) * len(exact) // (2 * max(1, copies))])
+    found = _rows(path, np.sort(chosen))
     found.sort(key=lambda pair: (pair.reason == "exact", pair.similarity, pair.shard, pair.number))
     return found, len(near) + len(exact)
 
@@ -71,17 +72,16 @@ def subsets_of(path: Path) -> list[str]:
     return sorted(found)
 
 
-def _cells(path: Path, subset: str | None, min_similarity: float) -> npt.NDArray[np.int16]:
-    """For each row its thousandth of similarity, or `_EXACT`, or `_NOT_WANTED`."""
-    found = [np.empty(0, dtype=np.int16)]
+def _similarities(path: Path, subset: str | None, least: float) -> npt.NDArray[np.float64]:
+    """The similarity in each row; `_EXACT` for an exact copy, `_NOT_WANTED` for a row of another choice."""
+    found = [np.empty(0)]
     for rows in _batches(path, ["subset", "similarity", "reason"]):
-        similarity = rows["similarity"].to_numpy()
-        cells = (similarity * _CELLS).astype(np.int16)
-        cells[_equal(rows["reason"], "exact")] = _EXACT
+        given = rows["similarity"].to_numpy()
+        similarity = np.where(_equal(rows["reason"], "exact"), _EXACT, given)
+        similarity[given < least] = _NOT_WANTED
         if subset is not None:
-            cells[~_equal(rows["subset"], subset)] = _NOT_WANTED
-        cells[similarity < min_similarity] = _NOT_WANTED
-        found.append(cells)
+            similarity[~_equal(rows["subset"], subset)] = _NOT_WANTED
+        found.append(similarity)
     return np.concatenate(found)
 
 
@@ -112,27 +112,3 @@ def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
 def _equal(column: Any, value: str) -> npt.NDArray[np.bool_]:
     equal: npt.NDArray[np.bool_] = pc.equal(column.cast(pa.string()), value).to_numpy(zero_copy_only=False)
     return equal
-
-
-def _steps(sizes: Int64, count: int) -> Int64:
-    """The step of each cell, 0 .. count - 1 from the first cell that is not empty to the last; int64 [cells]."""
-    filled = np.flatnonzero(sizes)
-    if not len(filled):
-        return np.zeros(len(sizes), dtype=np.int64)
-    low, high = int(filled[0]), int(filled[-1])
-    return np.clip((np.arange(len(sizes)) - low) * count // (high - low + 1), 0, count - 1)
-
-
-def _shares(sizes: Int64, count: int) -> list[int]:
-    """How many rows each step gives: one each in turn, until there are `count` or no more."""
-    shares = np.zeros(len(sizes), dtype=np.int64)
-    while (left := count - int(shares.sum())) > 0 and (shares < sizes).any():
-        givers = np.flatnonzero(shares < sizes)
-        # In the last turn the steps that give are evenly spaced.
-        shares[givers[_evenly(min(left, len(givers)), len(givers))]] += 1
-    return [int(share) for share in shares]
-
-
-def _evenly(share: int, size: int) -> Int64:
-    """This many of the places 0 .. size - 1, evenly spaced."""
-    return (2 * np.arange(share) + 1) * size // (2 * max(1, share))
