@@ -51,7 +51,7 @@ def save_figure(figure: Any, path: Path) -> None:
 def draw(stats: CorpusStats) -> Any:
     """The matplotlib `Figure`, 10 inches wide and as high as the subsets need."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    from matplotlib.ticker import EngFormatter, LogLocator
 
     subsets = stats.subsets[:MOST_ROWS]
     figure = Figure(figsize=(10, 1.7 + 0.36 * max(len(subsets), 2)), layout="constrained")
@@ -69,16 +69,12 @@ def draw(stats: CorpusStats) -> Any:
     )
     _draw_lengths(lengths, subsets)
     lengths.xaxis.set_major_locator(LogLocator(base=10))
-    lengths.xaxis.set_major_formatter(FuncFormatter(_bytes_label))
-    figure.suptitle(_title(stats), x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
-    return figure
-
-
-def _title(stats: CorpusStats) -> str:
+    lengths.xaxis.set_major_formatter(EngFormatter("B", places=0))
     title = f"{stats.total.documents:,} documents, {stats.total.bytes:,} bytes of text"
     if len(stats.subsets) > MOST_ROWS:
         title += f"; the {MOST_ROWS} largest of {len(stats.subsets):,} subsets"
-    return title
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)
+    return figure
 
 
 def _draw_shares(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
@@ -119,15 +115,6 @@ def _density(counts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], np
     step, spread = 1 / 8, 0.3
     position = np.log2(middle_of(filled))
     grid = np.arange(position[0] - 3 * spread, position[-1] + 3 * spread + step, step)
-    density = np.zeros(len(grid))
-    for at, weight in zip(position, counts[filled], strict=True):
-        density += weight * np.exp(-0.5 * ((grid - at) / spread) ** 2)
+    density = np.exp(-0.5 * ((grid[:, np.newaxis] - position) / spread) ** 2) @ counts[filled]
     keep = grid >= 0
     return 2.0 ** grid[keep], (density / density.max())[keep]
-
-
-def _bytes_label(value: float, position: int | None) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:.0f} {unit}"
-    return f"{value:.0f} B"

@@ -44,10 +44,10 @@ WRITTEN_BYTES = 64 << 20
 
 def index_of(
     shard: Shard,
+    advance: Advance | None = None,
     *,
     manifest: Manifest | None = None,
     on_error: OnError = "raise",
-    advance: Advance | None = None,
     ahead: bool = True,
     whole: bool = False,
 ) -> ShardIndex:
@@ -55,13 +55,12 @@ def index_of(
 
     whole   read all rows of an existing index, and build a new one if they are damaged
     """
-    index = find_index(shard, manifest, tell=False, whole=whole)
-    if index is not None:
+    find = functools.partial(find_index, shard, manifest, tell=False, whole=whole)
+    if index := find():
         return index
     with _locked_place(shard, index_places(shard)) as place:
         # Another process may have built it while this one waited.
-        index = find_index(shard, manifest, tell=False, whole=whole)
-        return index or _build(shard, place, manifest, on_error, advance, ahead)
+        return find() or _build(shard, place, manifest, on_error, advance, ahead)
 
 
 def build_index(
@@ -109,15 +108,11 @@ def index_corpus(
         advance(sum(index.header.size for index in found if index is not None))
     processes = processes_for(missing, jobs)
     build = functools.partial(
-        _index_shard, manifest=corpus.manifest, on_error=on_error, ahead=decompress_ahead(processes)
+        index_of, manifest=corpus.manifest, on_error=on_error, ahead=decompress_ahead(processes), whole=True
     )
     names = [shard.name for shard in missing]
     built = iter(map_shards(build, missing, jobs=processes, names=names, on_progress=advance))
     return [index or next(built) for index in found]
-
-
-def _index_shard(shard: Shard, advance: Advance, *, manifest: Manifest, on_error: OnError, ahead: bool) -> ShardIndex:
-    return index_of(shard, manifest=manifest, on_error=on_error, advance=advance, ahead=ahead, whole=True)
 
 
 @contextmanager

@@ -31,11 +31,14 @@ from pilekit import __version__
 from pilekit.artifacts.cache_folder import cache_folder
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
-from pilekit.corpus.sidecar_files import INDEX_SUFFIX, index_name
+from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
+from pilekit.corpus.sidecar_files import index_name
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
-from pilekit.shards.index.metadata import FORMAT, Frames, IndexHeader, LaterFormat, read_metadata
+from pilekit.shards.index.metadata import FORMAT, LaterFormat, read_metadata
+from pilekit.shards.index.metadata import Frames as Frames
+from pilekit.shards.index.metadata import IndexHeader as IndexHeader
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.open import exists, open_file
 from pilekit.shards.read.reader import record_format
@@ -43,21 +46,6 @@ from pilekit.shards.read.reader import record_format
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-__all__ = [
-    "INDEX_SUFFIX",
-    "Frames",
-    "IndexDamage",
-    "IndexHeader",
-    "ShardIndex",
-    "bad_lines",
-    "find_index",
-    "find_indexes",
-    "index_places",
-    "index_schema",
-    "load_index",
-    "misfit",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -104,10 +104,6 @@ class LaterFormat(Exception):
     """The metadata has a format that this pilekit does not read; the argument is its number."""
 
 
-class _Version(msgspec.Struct):
-    format: int
-
-
 def read_metadata(values: Mapping[bytes, bytes], groups: list[int]) -> tuple[IndexHeader, Frames]:
     """Header and frames of an index with this metadata; `groups` are the rows of each row group.
 
@@ -117,7 +113,7 @@ def read_metadata(values: Mapping[bytes, bytes], groups: list[int]) -> tuple[Ind
         if key not in values:
             raise ValueError(f'it has no "{key.decode()}" in its metadata')
     header_json, frames_text = values[HEADER_KEY], values[FRAMES_KEY]
-    version = msgspec.json.decode(header_json, type=_Version).format
+    version = msgspec.json.decode(header_json, type=dict[str, object]).get("format")
     if version != FORMAT:
         raise LaterFormat(version)
     if values[SUM_KEY] != _checksum(header_json, frames_text):

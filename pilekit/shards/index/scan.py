@@ -54,20 +54,15 @@ class ShardScan:
         *,
         manifest: Manifest | None = None,
         on_error: OnError = "raise",
-        skipped: SkippedLines | None = None,
         advance: Advance | None = None,
         ahead: bool = True,
         on_stored: Callable[[bytes], None] | None = None,
     ):
-        """Arguments as in `read`, and two more.
-
-        skipped     where bad lines are counted with `on_error="skip"`; None: a new list
-        on_stored   called with all stored bytes in order, from the decoding thread
-        """
+        """Arguments as in `read`, and `on_stored`: called with all stored bytes in order, from the decoding thread."""
         if shard.path == STANDARD_INPUT:
             raise PilekitError("standard input (-) has no index, as it cannot be read again; save it to a file first")
         self.lines = self.content_bytes = 0
-        self.skipped, self.format = SkippedLines() if skipped is None else skipped, record_format(manifest)
+        self.skipped, self.format = SkippedLines(), record_format(manifest)
         self.row_groups: list[RowGroup] = []
         self._shard, self._advance, self._ahead, self._on_stored = shard, advance, ahead, on_stored
         self._storage = storage_of(shard.path)

@@ -121,7 +121,7 @@ class DocumentReader:
         number = self._known(number)
         if isinstance(self._stored, LinesByNumber):
             return self._document(number, _record(self._stored.line(number)))
-        [document] = self._documents(np.array([number]))
+        [document] = self._documents([number])
         return document
 
     def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
@@ -132,16 +132,14 @@ class DocumentReader:
             return
         order = list(known)
         times = Counter(order)
-        following = self._documents(np.array(sorted(times), dtype=np.int64))
+        following = self._documents(sorted(times))
         waiting: dict[int, StoredDocument] = {}
         for number in order:
             while number not in waiting:
                 document = next(following)
                 waiting[document.number] = document
-            yield waiting[number]
             times[number] -= 1
-            if not times[number]:
-                del waiting[number]
+            yield waiting[number] if times[number] else waiting.pop(number)
 
     def batch(self, numbers: npt.NDArray[np.int64], labels: Collection[str] | None = None) -> DocumentBatch:
         """The documents of these numbers, int64 and increasing, of a shard with an index; each frame is decoded once.
@@ -169,14 +167,15 @@ class DocumentReader:
             raise PilekitError(f"{bad}; its index has a document there: make the index again with `pilekit index`")
         return batch if labels is None else batch.where([label in labels for label in batch.subsets])
 
-    def _documents(self, numbers: npt.NDArray[np.int64]) -> Iterator[StoredDocument]:
-        """The documents of these numbers, int64 and increasing."""
+    def _documents(self, numbers: list[int]) -> Iterator[StoredDocument]:
+        """The documents of these increasing numbers."""
+        places = np.array(numbers, dtype=np.int64)
         if isinstance(self._stored, LinesByNumber | LinesInOrder):
-            records: Iterator[object] = map(_record, self._stored.lines_of(numbers))
+            records: Iterator[object] = map(_record, self._stored.lines_of(places))
         else:
-            records = self._stored.records(numbers)
-        # Records first: so their iterator is run to its end.
-        return (self._document(number, record) for record, number in zip(records, numbers.tolist(), strict=True))
+            records = self._stored.records(places)
+        # Records first: so their iterator is run to its end, and what it decoded is held.
+        return (self._document(number, record) for record, number in zip(records, numbers, strict=True))
 
     def _document(self, number: int, record: object) -> StoredDocument:
         try:

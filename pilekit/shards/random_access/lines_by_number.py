@@ -71,21 +71,23 @@ class LinesByNumber:
         self._file = None
 
     def line(self, number: int) -> Line:
-        """This line, without its newline; 0 <= number < lines."""
+        """This line, without its newline; 0 <= number < lines. Its frame is held."""
         frame = int(self.index.frames.line.searchsorted(number, side="right")) - 1
         text = self.held.get((self.path, frame))
-        if text is not None:
-            place = number - int(self._first[frame])
-            begin, end = text.begins[place : place + 2].tolist()
-            if end <= len(text.data):
-                return text.data[begin : end - 1]
-        return next(self.lines_of(np.array([number]), hold=True))
+        if text is None:
+            with located_errors(self.path, lambda: number):
+                text = self._text(frame)
+        place = number - int(self._first[frame])
+        begin, end = text.begins[place : place + 2].tolist()
+        if end <= len(text.data):
+            return text.data[begin : end - 1]
+        with located_errors(self.path, lambda: number, MAX_DOCUMENT_BYTES):
+            return self._with_rest(text.data[begin:], frame)
 
-    def lines_of(self, numbers: Int64, *, hold: bool = False) -> Iterator[Line]:
-        """These lines, without their newlines; each frame is decoded once.
+    def lines_of(self, numbers: Int64) -> Iterator[Line]:
+        """These lines, without their newlines; each frame is decoded once, and small frames are not held.
 
         numbers   int64 [lines], increasing, 0 <= number < lines
-        hold      hold small frames too
         """
         # A frame in which no line begins has the number of the next line, so the search takes the last of equal
         # numbers.
@@ -98,7 +100,7 @@ class LinesByNumber:
             with located_errors(self.path, partial(int, numbers[begin]), MAX_DOCUMENT_BYTES):
                 if frame not in stored and self.held.get((self.path, frame)) is None:
                     stored = self._read(frames[place:])
-                text = self._text(frame, stored.pop(frame, None), hold=hold)
+                text = self._text(frame, stored.pop(frame, None), hold=False)
                 lines = self._lines(frame, text, numbers[begin:end] - self._first[frame])
             yield from lines
 

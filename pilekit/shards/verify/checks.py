@@ -30,7 +30,7 @@ class UnknownLabels:
     def __init__(self, manifest: Manifest):
         self.manifest, self.label_path = visible(manifest.name, 60), visible(manifest.label_path, 60)
         self.known = {subset.name for subset in manifest.subsets}
-        self.first: dict[str, int] = {}  # number of each label's first document, of a hundred labels
+        self.first: dict[str, int] = {}  # label -> number of its first document, of a hundred labels
         self.documents: Counter[str] = Counter()  # of the same labels
         self.others = 0
 
@@ -78,7 +78,7 @@ class IndexComparison:
         self.differs_at: int | None = None  # number of the first document that differs
         self.text_bytes = 0
         self._parts = index.rows()
-        self._rows: DocumentRows | None = None  # rows of the index that were read and not compared yet
+        self._rows: DocumentRows | None = None
 
     def see(self, rows: DocumentRows) -> None:
         """Compare the next documents of the shard; `PilekitError` if the rows of the index are damaged."""
@@ -86,14 +86,19 @@ class IndexComparison:
             return
         self.text_bytes += int(rows.text_bytes.sum())
         while len(rows.numbers) and self.differs_at is None:
-            if self._rows is None or not len(self._rows.numbers):
-                self._rows = next(self._parts, None)
-            if self._rows is None:
+            there = self._next_rows()
+            if there is None:
                 self.differs_at = int(rows.numbers[0])
                 return
-            count = min(len(rows.numbers), len(self._rows.numbers))
-            self.differs_at = _first_difference(_part(rows, 0, count), _part(self._rows, 0, count))
-            rows, self._rows = _part(rows, count, None), _part(self._rows, count, None)
+            count = min(len(rows.numbers), len(there.numbers))
+            self.differs_at = _first_difference(_part(rows, 0, count), _part(there, 0, count))
+            rows, self._rows = _part(rows, count, None), _part(there, count, None)
+
+    def _next_rows(self) -> DocumentRows | None:
+        """Rows of the index that were not compared yet; None after the last."""
+        if self._rows is None or not len(self._rows.numbers):
+            self._rows = next(self._parts, None)
+        return self._rows
 
     def conclude(self, scan: ShardScan, findings: FindingList, *, whole: bool, suspect_from: int | None) -> None:
         """Add a finding if the index is wrong, at most one.
@@ -103,11 +108,8 @@ class IndexComparison:
         """
         if suspect_from is not None and self.differs_at is not None and self.differs_at >= suspect_from:
             self.differs_at = None
-        if whole and self.differs_at is None:
-            if self._rows is None or not len(self._rows.numbers):
-                self._rows = next(self._parts, None)
-            if self._rows is not None:
-                self.differs_at = int(self._rows.numbers[0])
+        if whole and self.differs_at is None and (left := self._next_rows()) is not None:
+            self.differs_at = int(left.numbers[0])
         if whole and self.misfit is not None and self.index.header.lines > scan.lines:
             self.differs_at = scan.lines if self.differs_at is None else min(self.differs_at, scan.lines)
         place = f"its index {visible(self.index.path)}"
@@ -141,10 +143,8 @@ class IndexComparison:
 
 
 def _part(rows: DocumentRows, begin: int, end: int | None) -> DocumentRows:
-    here = slice(begin, end)
-    return DocumentRows(
-        rows.numbers[here], rows.codes[here], rows.labels, rows.text_bytes[here], rows.text_hashes[here]
-    )
+    numbers, codes, labels, sizes, hashes = rows
+    return DocumentRows(numbers[begin:end], codes[begin:end], labels, sizes[begin:end], hashes[begin:end])
 
 
 def _first_difference(here: DocumentRows, there: DocumentRows) -> int | None:

@@ -49,10 +49,8 @@ class FindingList:
         else:
             self.hidden += 1
 
-    def findings(self, below: int | None = None) -> list[Finding]:
-        """The list; with `below` only up to that line, as damage may have changed the text after it."""
-        if below is not None:
-            return [finding for finding in self.listed if (finding.line or 0) <= below]
+    def findings(self) -> list[Finding]:
+        """The list and, if there are more, a finding with their number."""
         more = Finding(self.shard, self.more.format(f"{self.hidden:,}"))
         return [*self.listed, more] if self.hidden else self.listed
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.frame_lines import MARK_BYTES
 from pilekit.shards.index.scan import ShardScan
-from pilekit.shards.read.damage import BadLine, ShardDamage, SkippedLines
+from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import exists, open_stored, storage_of
 from pilekit.shards.read.unchanged import check_version, version_of
@@ -30,16 +30,14 @@ from pilekit.shards.write.seek_table import read_seek_table
 READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """The SHA-256 that a shard should have, in hexadecimal, and the name of its source."""
 
     sha256: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result for one shard.
 
     now         its fingerprint; None if it could not be read at all
@@ -48,7 +46,7 @@ class Verdict:
                 sum), "unread" (lines after damage), "fields" (documents of an index with other fields)
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding]
     now: Fingerprint | None = None
     sha256: str | None = None
     unjudged: tuple[str, ...] = ()
@@ -86,18 +84,6 @@ def verify_shard(
     return verdict
 
 
-class _BadLines(SkippedLines):
-    """Skipped lines, each of which is also given to `on_bad`."""
-
-    def __init__(self, on_bad: Callable[[BadLine], None]):
-        super().__init__()
-        self.on_bad = on_bad
-
-    def add(self, bad: BadLine) -> None:
-        SkippedLines.add(self, bad)
-        self.on_bad(bad)
-
-
 class _ShardCheck:
     """One shard, its findings so far, and the index and seek table that it is compared with."""
 
@@ -108,7 +94,6 @@ class _ShardCheck:
         self.hashed_bytes = 0
         self.damage = FindingList(shard.name, "{} more frames are damaged")
         self.whole = FindingList(shard.name, "{} more findings")
-        self.lines = FindingList(shard.name, "{} more bad lines")
         self.labels = UnknownLabels(manifest)
         self.table_wrong_from: int | None = None  # the byte from which on the seek table is wrong
         self.index, self.table = self._load_index(), self._load_table()
@@ -120,13 +105,7 @@ class _ShardCheck:
             other_fields = fields != (self.manifest.text_field, self.manifest.label_path)
             comparison = None if other_fields else IndexComparison(self.index, self.now, self.manifest)
         self.scan = scan = ShardScan(
-            self.shard,
-            manifest=self.manifest,
-            on_error="skip",
-            skipped=_BadLines(self._bad_line),
-            advance=advance,
-            ahead=ahead,
-            on_stored=self._stored,
+            self.shard, manifest=self.manifest, on_error="skip", advance=advance, ahead=ahead, on_stored=self._stored
         )
         error: PilekitError | None = None
         try:
@@ -151,30 +130,24 @@ class _ShardCheck:
         if comparison is not None:
             comparison.conclude(scan, self.whole, whole=error is None, suspect_from=suspect)
         sha256 = self._sum()
-        findings = [
-            *self.damage.findings(),
-            *self.whole.findings(),
-            *self.lines.findings(suspect),
-            *self.labels.findings(self.shard.name, suspect),
-        ]
-        findings = [self._placed(finding, whole=error is None) for finding in findings]
+        bad_lines, labels = self._bad_lines(suspect), self.labels.findings(self.shard.name, suspect)
+        found = [*self.damage.findings(), *self.whole.findings(), *bad_lines, *labels]
         unjudged: tuple[str, ...] = ()
         if error is not None:
             unjudged = ("unread",)
         elif comparison is None and self.expected is None:
             unjudged = self._unguarded()
-        if other_fields:
-            unjudged += ("fields",)
+        unjudged += ("fields",) * other_fields
+        findings = [self._placed(finding, whole=error is None) for finding in found]
         return Verdict(findings, self.now, sha256, unjudged)
 
     def _load_index(self) -> ShardIndex | None:
         """The index, whether it fits or not."""
-        for place in index_places(self.shard):
-            if exists(place):
-                try:
-                    return load_index(place)
-                except PilekitError as error:
-                    self.whole.add(f"its index {error}")
+        for place in filter(exists, index_places(self.shard)):
+            try:
+                return load_index(place)
+            except PilekitError as error:
+                self.whole.add(f"its index {error}")
         return None
 
     def _load_table(self) -> SeekTable | None:
@@ -192,9 +165,17 @@ class _ShardCheck:
             return False
         return damage.byte >= self.table_wrong_from and damage.frame == len(self.scan.frames)
 
-    def _bad_line(self, bad: BadLine) -> None:
-        problem = f"{bad.reason}; mend the line, or read with --on-error skip"
-        self.lines.add(problem, line=bad.line)
+    def _bad_lines(self, below: int | None) -> list[Finding]:
+        """The bad lines; with `below` only up to that line, as damage may have changed the text after it."""
+        bad, name = self.scan.skipped, self.shard.name
+        listed = [
+            Finding(name, f"{line.reason}; mend the line, or read with --on-error skip", line=line.line)
+            for line in bad.examples
+            if below is None or line.line <= below
+        ]
+        if below is None and bad.count > len(listed):
+            listed.append(Finding(name, f"{bad.count - len(listed):,} more bad lines"))
+        return listed
 
     def _stored(self, data: bytes) -> None:
         if self.hash is not None:
@@ -250,21 +231,15 @@ class _ShardCheck:
         return replace(finding, frame=frame if self.storage in ("zstd", "parquet") else None, byte=byte)
 
     def _begin_of(self, number: int) -> int:
-        """Where this line of plain text begins or, if the file cannot be read again, the last mark before it."""
+        """Where this line of plain text begins, from the last mark before it."""
         mark = self.scan.frame_of(number)
-        begin, newlines = 0, number
-        if mark >= 0:
-            begin, newlines = int(self.scan.frames.offset[mark]), number - int(self.scan.frames.line[mark])
-        if not newlines:
-            return begin
-        try:
-            with open_stored(self.shard.path, scattered=True)[0] as file:
-                file.seek(begin)
-                text = np.frombuffer(file.read(MARK_BYTES), dtype=np.uint8)
-        except (ShardDamage, PilekitError):
-            return begin
-        ends = np.flatnonzero(text == ord("\n"))
-        return begin + int(ends[newlines - 1]) + 1 if newlines <= len(ends) else begin
+        frames = self.scan.frames
+        begin, newlines = (0, number) if mark < 0 else (int(frames.offset[mark]), number - int(frames.line[mark]))
+        with open_stored(self.shard.path, scattered=True)[0] as file:
+            file.seek(begin)
+            text = np.frombuffer(file.read(MARK_BYTES), dtype=np.uint8)
+        ends = np.flatnonzero(text == ord("\n"))[:newlines]
+        return begin + int(ends[-1]) + 1 if len(ends) else begin
 
     def _sum(self) -> str | None:
         """The SHA-256 of the whole file, with the bytes that were not read so far."""

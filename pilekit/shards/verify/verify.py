@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -193,13 +192,6 @@ def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Fin
 
 def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, listed: dict[str, str]) -> list[str]:
     """The checks that were not possible, a line for each kind."""
-    shards: dict[str, list[str]] = defaultdict(list)
-    for shard in corpus.shards:
-        verdict = verdicts[shard.name]
-        for what in verdict.unjudged:
-            shards[what].append(shard.name)
-        if listed_in is not None and stored_name(shard) not in listed:
-            shards["unlisted"].append(shard.name)
     told = {
         "unlisted": "{}: no sum in " + visible(listed_in or ""),
         "cut": "{}: no seek table, index or sum: a cut exactly at the end of a frame or line would not show",
@@ -208,6 +200,9 @@ def _notes(corpus: Corpus, verdicts: dict[str, Verdict], listed_in: str | None, 
         "fields": "{}: the index is of another text_field or label_path than the manifest's: its documents were not "
         "compared",
     }
+    shards = {what: [shard.name for shard in corpus.shards if what in verdicts[shard.name].unjudged] for what in told}
+    if listed_in is not None:
+        shards["unlisted"] = [shard.name for shard in corpus.shards if stored_name(shard) not in listed]
     notes = [text.format(some_names(shards[what])) for what, text in told.items() if shards[what]]
     if others := sum(not looks_like_shard(name) for name in listed):
         notes.append(f"{others:,} listed files are no shards and were not checked; sha256sum -c checks them")
