@@ -29,20 +29,12 @@ def tiny_tokenizer(folder: Path, vocab_size: int = 300) -> Path:
 
 def tiny_model(family: Family = "gpt_neox", *, vocab_size: int = 320, max_length: int = 32, seed: int = 0) -> Any:
     """A randomly initialised causal language model of some 40,000 parameters whose predictions are far from uniform."""
-    common: dict[str, Any] = {"vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0}
+    common: dict[str, Any] = {"vocab_size": vocab_size, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.2}
     config: Any
     if family == "gpt_neox":
-        config = GPTNeoXConfig(
-            **common,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=max_length,
-            initializer_range=0.2,
-        )
+        config = tiny_neox_config(**common, max_position_embeddings=max_length)
     elif family == "gpt2":
-        config = GPT2Config(**common, n_embd=32, n_layer=2, n_head=4, n_positions=max_length, initializer_range=0.2)
+        config = GPT2Config(**common, n_embd=32, n_layer=2, n_head=4, n_positions=max_length)
     else:
         config = LlamaConfig(
             **common,
@@ -52,7 +44,6 @@ def tiny_model(family: Family = "gpt_neox", *, vocab_size: int = 320, max_length
             num_key_value_heads=2,
             intermediate_size=64,
             max_position_embeddings=max_length,
-            initializer_range=0.2,
         )
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")

@@ -52,15 +52,12 @@ class Options:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 40)}")
-        given = {"context_len": self.context_len != 1, "prefix": self.prefix != "auto", "paper": bool(self.paper)}
-        if not masked:
-            given = {"mlm_sample": self.mlm_sample is not None}
+        usual = {"context_len": 1, "prefix": "auto", "paper": False} if masked else {"mlm_sample": None}
         kind, other = ("masked", "causal") if masked else ("causal", "masked")
-        if misplaced := [name for name, is_given in given.items() if is_given]:
-            raise PilekitError(
-                f"{misplaced[0]} is for {other} models, and this {visible(model_type, 60)} model is a {kind} one; "
-                "leave it out"
-            )
+        for name, value in usual.items():
+            if getattr(self, name) != value:
+                this = f"this {visible(model_type, 60)} model is a {kind} one"
+                raise PilekitError(f"{name} is for {other} models, and {this}; leave it out")
 
 
 @dataclass(frozen=True, slots=True)

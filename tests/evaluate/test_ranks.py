@@ -190,7 +190,6 @@ def test_rank_0_tells_the_error_of_all(
     (tmp_path / "records").write_text("")
     for options, words in (
         ({"data": tmp_path / "nowhere"}, "no such file or folder"),
-        ({"prefix": "first"}, "prefix is auto"),
         ({"device": "tpu"}, "device is auto, cpu, cuda or cuda:N, not 'tpu'"),
         ({"data": "-"}, "standard input (-) can be read by one process only"),
         ({"out": tmp_path}, "is a file, where a folder of records belongs"),
