@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import tomllib
 import unicodedata
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +79,9 @@ def test_wrong_files(tmp_path: Path) -> None:
         (GOOD.replace('tokenizer = "tokenizer.json"', ""), ": data.tokenizer is missing: "),
         (GOOD.replace("preset", 'path = "a"\npreset'), ": model has preset and path: give exactly one of the three"),
         ('[train]\nsteps = "50"', ': train.steps = "50": Expected `int'),
-        ("[train]\nsteps = 2024-01-01", ': train.steps = "2024-01-01": Expected `int'),
         ("[optimizer]\nlr = 0x1" + 9000 * "0", ": optimizer.lr = (too many digits): "),
         ("[optimizer]\nbetas = [0.9]", ": optimizer.betas = [0.9]: Expected `array` of length 2"),
         ('[data]\npacking = "first_fit"', ': data.packing = "first_fit": must be "best_fit" or "concat" or "none"'),
-        ("[parallel]\nzero = 4", ": parallel.zero = 4: must be 0 or 1 or 2 or 3"),
         ('[data.repeats]\n"\\u001b" = {}', r': data.repeats = {"\u001b": {}}: Expected `float`'),
         ("[train]\n\nsteps 50", ": is not TOML: Expected '=' after a key in a key/value pair (at line 3, "),
         ("a = " + 100_000 * "[", ": is not TOML: "),
@@ -168,13 +165,11 @@ def test_any_change_is_taken_or_refused_in_one_line(change: str, tmp_path_factor
 
 def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
     mlm = ("train.objective=mlm", "model.config=shape")
-    cases: Sequence[tuple[str | tuple[str, ...], str]] = (
+    cases: tuple[tuple[str | tuple[str, ...], str], ...] = (
         ("train.steps", "train.steps: must be section.field=value, such as train.steps=50"),
-        ("steps=5", "steps=5: must be section.field=value"),
         ("train.stesp=5", 'unknown key of train, "stesp": did you mean "steps"?'),
         ("data.subsets=ArXiv", 'data.subsets = "ArXiv": Expected `array'),
         ("train.steps=9007199254740993", "train.steps = 9007199254740993: Expected `int` <= 9007199254740992"),
-        ("data.seq_len=1", "data.seq_len = 1: Expected `int` >= 2"),
         ("train.clip_norm=nan", "train.clip_norm = NaN: Expected `float` > 0"),
         ("optimizer.lr=1e999", "optimizer.lr = Infinity: Expected `float` <= "),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas = [0.9, 1.0]: Expected `float` < 1.0"),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
-import math
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
@@ -23,7 +20,6 @@ from pilekit.train.log import alerts
 from pilekit.train.log.metrics import numbers_of, read_metrics
 from pilekit.train.trainer import Trainer
 from tests.tiny import tiny_corpus, tiny_neox_config, tiny_tokenizer
-from tests.train.log.test_peek import shown_by, without_empty_rows
 from tests.train.log.test_tensorboard import read as read_tensorboard
 
 CONFIG = """
@@ -82,25 +78,6 @@ def test_the_records_of_a_run_agree(made: Path, tmp_path: Path) -> None:
     bare = ["schedule.kind=constant", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=100"]
     Trainer(load_config(made / "run.toml", bare), tmp_path / "bare").fit()
     assert [step.loss for step in read_metrics(tmp_path / "bare" / "metrics.jsonl")] == [step.loss for step in steps]
-
-
-def test_the_command_of_a_failed_step_shows_its_documents(made: Path, tmp_path: Path) -> None:
-    changes = ["checkpoint.every=3", "checkpoint.asynchronous=false", "train.eval_every=0"]
-    trainer = Trainer(load_config(made / "run.toml", changes), tmp_path / "run")
-
-    def poison(metrics: Any) -> None:
-        if metrics.step == 4:
-            with torch.no_grad():
-                next(iter(trainer.engine.lm.model.parameters())).fill_(math.nan)
-
-    with pytest.raises(PilekitError, match="step 5: the loss is nan") as raised:
-        trainer.fit(poison)
-    command = str(raised.value).rpartition("are shown by: ")[2]
-    assert "--state" in command
-    report = json.loads((tmp_path / "run" / "failed-step-5.json").read_text())
-    assert report["peek"] == command
-    failed = [[(one["shard"], one["number"]) for one in row["documents"]] for row in report["rows"]]
-    assert shown_by(command) == without_empty_rows(failed)
 
 
 def test_a_missing_requirement_is_named_before_anything_is_written(

@@ -1,15 +1,16 @@
-"""Models to train: presets of published size, a config.json, a model_dir; and sizes that do not fit."""
+"""Models to train, and their blocks: presets, a config.json, a model_dir; and sizes that do not fit."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.models import WordLevel
+from torch import nn
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
@@ -17,6 +18,7 @@ from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import ModelConfig
+from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import build_model, build_on, model_shape
 from pilekit.train.model.presets import PRESETS
 from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
@@ -168,3 +170,27 @@ def test_other_ranks_build_the_same_model_without_its_numbers(
     assert first == second
     assert first["tied"] == (family in ("gpt2", "gemma2", "cohere"))
     assert first["head"][0] == LOGIT_TRANSFORMS.get(family, UNCHANGED)
+
+
+class Parts(nn.Module):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+def test_blocks_are_the_layers_also_of_odd_models() -> None:
+    for family in FAMILIES:
+        model = tiny_model(family)
+        assert blocks_of(model) == list(model.base_model.h if family == "gpt2" else model.base_model.layers)
+    small = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    large = nn.ModuleList([nn.Linear(4, 4), Parts(experts=nn.ModuleList([nn.Linear(9, 9), nn.Linear(9, 9)]))])
+    assert blocks_of(Parts(first=small, second=large)) == list(large)
+    assert blocks_of(nn.Linear(2, 2)) == []
+    shared = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+    head = nn.Linear(4, 4)
+    head.weight = cast("nn.Linear", shared[1]).weight
+    assert blocks_of(Parts(blocks=shared, head=head)) == [shared[0]]
+    twins = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)])
+    cast("nn.Linear", twins[2]).weight = cast("nn.Linear", twins[0]).weight
+    assert blocks_of(Parts(blocks=twins)) == [twins[1]]

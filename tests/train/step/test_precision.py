@@ -25,7 +25,6 @@ from tests.train.step.test_engine import (
     engine_of,
     model_of,
     settings,
-    step,
     train,
     weights,
 )
@@ -102,31 +101,6 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(process_group: ProcessGro
         assert seen["scales"] == ([64.0, 32.0, 32.0] if dtype == "fp16" else [None] * 3)
         assert seen["steps"] == {2.0}
     assert results[0]["moved"] == [True, False, True]
-
-
-def train_in_fp16(rounds: int) -> tuple[list[float], list[bool], list[float]]:
-    ranks = join()
-    config = settings(3, "fp16", loss_scale=2.0**30, loss_scale_hysteresis=1, loss_scale_window=6)
-    engine = engine_of("gpt_neox", config, ranks)
-    losses, skipped, scales = [], [], []
-    for _ in range(rounds):
-        for batch in batches(config):
-            loss, update = step(engine, ranks, batch, 2, lr=1e-2)
-            losses.append(loss)
-            skipped.append(update.skipped)
-            scales.append(scale_of(engine) or 0)
-    return losses, skipped, scales
-
-
-def test_fp16_finds_its_scale_and_learns(process_group: ProcessGroups) -> None:
-    results = process_group(2).run(train_in_fp16, 8)
-    assert results[0] == results[1]
-    losses, skipped, scales = results[0]
-    assert skipped[0]
-    assert not skipped[-1]
-    assert sum(skipped) < 20
-    assert min(scales) < 2.0**30
-    assert losses[-1] < 0.7 * losses[0]
 
 
 def test_fp16_is_close_to_fp32(process_group: ProcessGroups) -> None:
