@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,7 +114,11 @@ def command(
             console.print(stream_rows.step_table(documents, console.width))
     else:
         kept, result = _timed(stream, steps)
-        result["samples"] = [stream_rows.row_documents(stream, *row) for row in islice(_rows(kept), SHOWN_ROWS)]
+        # The first row of each batch first, because neighbours often share a long document.
+        rows = (
+            (batch, row) for row in range(stream.batch_size) for batch in kept if int(batch["doc_ids"][row, 0]) >= 0
+        )
+        result["samples"] = [stream_rows.row_documents(stream, *place) for place in islice(rows, SHOWN_ROWS)]
         if as_json:
             click.echo(json.dumps(result))
             return
@@ -141,14 +144,6 @@ def _timed(stream: PileStream, steps: int) -> tuple[list[Batch], dict[str, Any]]
     seconds = time.perf_counter() - started
     result = {"batches": batches, "tokens": tokens, "seconds": seconds, "tokens_per_second": tokens / seconds}
     return kept, result
-
-
-def _rows(batches: list[Batch]) -> Iterator[tuple[Batch, int]]:
-    """(batch, row) of rows with text: the first row of each batch first, as neighbours often share a long document."""
-    for row in range(max(len(batch["input_ids"]) for batch in batches)):
-        for batch in batches:
-            if row < len(batch["input_ids"]) and int(batch["doc_ids"][row, 0]) >= 0:
-                yield batch, row
 
 
 def _read_state(file: Path) -> Any:

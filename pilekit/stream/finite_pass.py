@@ -108,8 +108,8 @@ def pass_batches(
                     after = Place(*last.window.after[last.first_row + last.count - 1].tolist())
                 missing = share.batch_size - rows_in(given)
                 if missing and builder.writer is None:  # untokenized: the first documents of the pass again
-                    total = at if at > resumed_at else _rows_of_pass(builder, begin)
-                    given += _rows_again(builder, begin, (wanted + share.batch_size - missing) % total, missing)
+                    row = wanted + share.batch_size - missing
+                    given += _rows_again(builder, begin, row % at if at > resumed_at else row, missing)
                 yield builder.batch(share, number, given, np.zeros(1, np.int64), np.array([after], np.int64))
         return at >= (next_step + 1) * size if drop_last else at > next_step * size
     finally:
@@ -129,26 +129,18 @@ def _first_row(share: Share, number: int) -> int:
     return step * share.grid.global_batch_size + (share.rank * share.grad_accum + part) * share.batch_size
 
 
-def _rows_of_pass(builder: BatchBuilder, begin: Place) -> int:
-    lane = builder.lane(0, begin)
-    try:
-        return lane.skip(_ENDLESS)
-    finally:
-        lane.close()
-
-
 def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> list[RowRange]:
     """`count` rows of the pass from number `row` on; after the last row the first follows."""
     found: list[RowRange] = []
     while count:
         lane = builder.lane(0, begin)
         try:
-            lane.skip(row)
+            passed = lane.skip(row)
             given = lane.give(count)
         finally:
             lane.close()
-        if not given:
+        if not passed and not given:
             raise PilekitError("the documents of the pass cannot be read again; give drop_last=True, or save them")
         found += given
-        count, row = count - rows_in(given), 0
+        count, row = count - rows_in(given), row - passed
     return found

@@ -21,7 +21,6 @@ import xxhash
 from pilekit.errors import PilekitError, visible
 from pilekit.stream.order.lane_grid import MOST_SAMPLES, Grid, Plan, Share
 from pilekit.stream.order.shuffle import Int64
-from pilekit.stream.record import Record
 
 STATE_VERSION = 5
 
@@ -88,31 +87,6 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
         """A dict of JSON types with a checksum, because a changed place would be a valid number too."""
         fields: dict[str, Any] = orjson.loads(msgspec.json.encode(self))
         return {**fields, "xxh3": _checksum(fields)}
-
-
-def state_from(
-    record: Record,
-    share: Share,
-    names: Sequence[str],
-    *,
-    fingerprint: Mapping[str, Any],
-    plan: StatePlan,
-    changes: Sequence[Mapping[str, Any]],
-) -> StreamState:
-    """The state of a rank with this record; `names` are the names of the subsets."""
-    step, batch = divmod(record.batch, share.grad_accum)
-    return StreamState(
-        fingerprint=dict(fingerprint),
-        plan=plan,
-        step=step,
-        batch=batch,
-        rank=share.rank,
-        world_size=share.world_size,
-        grad_accum=share.grad_accum,
-        lanes=record.places.astype("<i8", copy=False).tobytes(),
-        counts=Counts(record.rows, record.skipped, record.by_subset(names)),
-        changes=[dict(change) for change in changes],
-    )
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from pilekit.pipeline import Document as Read
 from pilekit.pipeline import document_filter, document_map
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream import PileStream
-from pilekit.stream.batch.raw_documents import RawBatch
+from pilekit.stream.batch.build_batches import RawBatch
 from tests.stream.collecting import read_in_turn
 from tests.stream.conftest import Corpora
 from tests.stream.corpora import SUBSETS, Made, made, record, text, write_shard

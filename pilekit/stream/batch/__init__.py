@@ -1,5 +1,5 @@
 """From rows to batches: `build_batches.py` takes rows from the lanes in turn, and `batch.py` turns them into tensors.
 
 `write_columns.py` copies the tokens, `mlm.py` masks them, and `attention_mask.py` says which tokens of a batch attend
-to each other. `raw_documents.py` has the items of a stream without a tokenizer, and `peek.py` computes one step alone.
+to each other. `peek.py` computes one step alone.
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,6 @@ from pilekit.stream.batch.write_columns import write
 from pilekit.stream.pack.rows import Int64
 from pilekit.stream.pack.window import Pieces, RowRange
 
-T = TypeVar("T")
-
 _NARROWED = {(torch.device("cpu"), torch.int64), (torch.device("cpu"), torch.int32)}
 """Device and type of all tensors that a stream makes."""
 
@@ -36,28 +34,6 @@ OUTPUTS = (*COLUMNS, "cu_seqlens", "max_seqlen")
 """All names that `outputs` may contain; `stream_state` is always there."""
 
 DEFAULT_OUTPUTS = ("input_ids", "labels", "position_ids")
-
-
-@dataclass(frozen=True)
-class Identities:
-    """The documents of a batch, in the order of its rows and, inside a row, of doc_ids.
-
-    shard_names       names of the shards that occur
-    shards, numbers   int64 [n]: of each document
-    continued         bool [n]: whether the document began in another row
-    row_documents     int64 [rows]: the number of documents in each row
-    """
-
-    shard_names: Mapping[int, str]
-    shards: Int64
-    numbers: Int64
-    continued: npt.NDArray[np.bool_]
-    row_documents: Int64
-
-    def by_row(self, values: list[T]) -> list[list[T]]:
-        """One value for each document, [n], divided by row."""
-        ends = np.cumsum(self.row_documents)
-        return [values[end - count : end] for end, count in zip(ends, self.row_documents, strict=True)]
 
 
 class Batch(dict[str, torch.Tensor]):
@@ -83,18 +59,24 @@ class Batch(dict[str, torch.Tensor]):
     Frameworks that move a batch to a device make another batch from its tensors; that batch has no `documents`.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], identities: Identities | None = None) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        pieces: Pieces | None = None,
+        shard_names: Mapping[int, str] | None = None,
+    ) -> None:
         super().__init__(tensors)
-        self._identities = identities
+        self._pieces, self._shard_names = pieces, shard_names or {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle narrowed arrays, unless the user has put anything else than integers on the CPU into the batch."""
         if not all(isinstance(one, torch.Tensor) and (one.device, one.dtype) in _NARROWED for one in self.values()):
-            return Batch, (dict(self), self._identities)
-        return _unpickled, ({name: _narrowed(one.numpy()) for name, one in self.items()}, self._identities)
+            return Batch, (dict(self), self._pieces, self._shard_names)
+        columns = {name: _narrowed(one.numpy()) for name, one in self.items()}
+        return _unpickled, (columns, self._pieces, self._shard_names)
 
     def __copy__(self) -> Batch:
-        return Batch(self, self._identities)
+        return Batch(self, self._pieces, self._shard_names)
 
     def documents(self) -> list[list[tuple[str, int]]]:
         """The identities (shard name, document number) of each row's documents: entry [row][doc_id].
@@ -103,22 +85,20 @@ class Batch(dict[str, torch.Tensor]):
         another row is named in both. DataLoader workers and `pin_memory` keep the identities. PilekitError for a batch
         that was made from another batch's tensors.
         """
-        known = self._known()
-        shards = (known.shard_names[shard] for shard in known.shards.tolist())
-        return known.by_row(list(zip(shards, known.numbers.tolist(), strict=True)))
+        return self._known().documents(self._shard_names)
 
     def continued(self) -> list[list[bool]]:
         """Whether each document began in another row: entry [row][doc_id]. PilekitError as `documents()`."""
         known = self._known()
-        return known.by_row(known.continued.tolist())
+        return known.by_row((known.begin > 0).tolist())
 
-    def _known(self) -> Identities:
-        if self._identities is None:
+    def _known(self) -> Pieces:
+        if self._pieces is None:
             raise PilekitError(
                 "this batch was made from another one's tensors, as by moving it to a device, and does not know its "
                 "documents; call documents() on the batch as the stream's loader gave it"
             )
-        return self._identities
+        return self._pieces
 
 
 def _refuse_to_collate(batches: list[Batch], *, collate_fn_map: object = None) -> NoReturn:
@@ -173,9 +153,8 @@ class BatchWriter:
             borders = segment_borders(pieces, self.seq_len)
             tensors["cu_seqlens"] = torch.from_numpy(borders.astype(np.int32))
             tensors["max_seqlen"] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
-        names = {shard: shard_names[shard] for shard in set(pieces.shard.tolist())}
-        identities = Identities(names, pieces.shard, pieces.number, pieces.begin > 0, pieces.per_row)
-        return Batch({name: tensors[name] for name in self.outputs}, identities)
+        names = {shard: shard_names[shard] for shard in set(pieces.table["shard"].tolist())}
+        return Batch({name: tensors[name] for name in self.outputs}, pieces, names)
 
     def _write(self, parts: Sequence[RowRange], pieces: Pieces, columns: dict[str, Int64]) -> None:
         masked = self.masking is not None and not {"input_ids", "labels"}.isdisjoint(columns)
@@ -187,7 +166,7 @@ class BatchWriter:
         for part in parts:
             documents, rows = part.window.documents, part.window.rows
             write(
-                *(documents.ids, documents.offsets, documents.subset_ids),
+                *(documents.ids, documents.offsets, documents.table["subset"].copy()),
                 *(rows.document, rows.begin, rows.length, rows.start),
                 *(part.first_row, part.count, row, self.seq_len, self.eos_id, self.pad_id),
                 *given,
@@ -224,11 +203,11 @@ def _narrowed(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
     return values, 0
 
 
-def _unpickled(columns: Mapping[str, tuple[npt.NDArray[Any], int]], identities: Identities | None) -> Batch:
+def _unpickled(columns: Mapping[str, tuple[npt.NDArray[Any], int]], *identities: Any) -> Batch:
     tensors = {}
     for name, (values, least) in columns.items():
         if values.dtype in (np.uint16, np.uint32):
             values = values.astype(np.int64)
             values += least
         tensors[name] = torch.from_numpy(values)
-    return Batch(tensors, identities)
+    return Batch(tensors, *identities)

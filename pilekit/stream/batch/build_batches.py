@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream.batch.batch import BatchWriter
-from pilekit.stream.batch.raw_documents import RawBatch, RawDocument
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Lane, rows_in
@@ -22,6 +22,19 @@ from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import Place, RowRange, padding, pieces_of
 from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.record import batch_state
+
+
+class RawDocument(StoredDocument):
+    """An untokenized document with its `stream_state`, int64, for `PileStream.advance`."""
+
+    stream_state: Int64 | None = None
+
+
+class RawBatch(list[StoredDocument]):
+    """Several untokenized documents with their `stream_state`."""
+
+    stream_state: Int64 | None = None
+
 
 Item = Any
 """An item of a stream: a `Batch`, or without a tokenizer a `RawDocument` or a `RawBatch`."""
@@ -51,12 +64,12 @@ class BatchBuilder:
         rows = rows_in(given)
         parts = [*given, padding(share.batch_size - rows)] if rows < share.batch_size else given
         pieces = pieces_of(parts)
-        begun = pieces.begin == 0
-        tokens = np.bincount(pieces.subset, pieces.length * (self.writer is not None)).astype(np.int64)
-        documents = np.bincount(pieces.subset[begun], minlength=len(tokens))
+        begun = pieces.table[pieces.begin == 0]
+        tokens = np.bincount(pieces.table["subset"], pieces.length * (self.writer is not None)).astype(np.int64)
+        documents = np.bincount(begun["subset"], minlength=len(tokens))
         used = np.flatnonzero(documents + tokens)
         state = batch_state(
-            *(number, lanes, places, rows, int(pieces.skipped[begun].sum())), *(used, documents[used], tokens[used])
+            *(number, lanes, places, rows, int(begun["skipped"].sum())), *(used, documents[used], tokens[used])
         )
         if self.writer is None:
             return _raw_item(given, share.batch_size, state)
@@ -66,11 +79,7 @@ class BatchBuilder:
 
     def named(self, given: Sequence[RowRange]) -> list[list[tuple[str, int]]]:
         """For each row, the (shard name, document number) of its documents."""
-        pieces = pieces_of(given) if given else pieces_of([padding(0)])
-        shards = [self.encoding.shard_names[shard] for shard in pieces.shard.tolist()]
-        names = list(zip(shards, pieces.number.tolist(), strict=True))
-        ends = np.cumsum(pieces.per_row)
-        return [names[end - count : end] for end, count in zip(ends, pieces.per_row, strict=True)]
+        return pieces_of([padding(0), *given]).documents(self.encoding.shard_names)
 
 
 def _raw_item(given: Sequence[RowRange], batch_size: int, state: Int64) -> RawDocument | RawBatch:

@@ -1,6 +1,6 @@
 """`Selection`: the documents of a corpus that a stream uses, numbered 0 .. N - 1.
 
-    selection = Selection.of(corpus, indexes_of(corpus), subsets={"ArXiv"}, dedup="dedup/")
+    selection = Selection(corpus, indexes_of(corpus), subsets={"ArXiv"}, dedup=Path("dedup"))
     selection.locate(1000, 1256)        [(shard, line numbers), ...]
 
 The documents are numbered shard by shard, in the order of the shards' names, and in each shard by line. The subset and
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -59,63 +58,45 @@ def indexes_of(
     return indexes
 
 
-@dataclass(frozen=True, eq=False)
 class Selection:
     """The selected documents of a corpus; `len()` is their number.
 
     corpus    the shards
     indexes   of the shards, in their order
-    lines     the selected lines of each shard
     subsets   exact names of the selected subsets; None: all
     dropped   exact names of subsets that are left out
-    dedup     the folder of the dedup whose masks were applied
+    dedup     folder of a finished dedup
+
+    `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it is of other
+    shards, which shows in the first texts of each shard.
     """
 
-    corpus: Corpus
-    indexes: Sequence[ShardIndex]
-    lines: Sequence[SelectedLines]
-    subsets: frozenset[str] | None
-    dropped: frozenset[str]
-    dedup: Path | None
-    _ends: Int64 = field(repr=False)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         corpus: Corpus,
         indexes: Sequence[ShardIndex],
         subsets: Collection[str] | None = None,
         dropped: Collection[str] = (),
-        dedup: str | Path | None = None,
-    ) -> Selection:
-        """Select; arguments as in the class.
-
-        `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it is of
-        other shards, which shows in the first texts of each shard.
-        """
-        chosen, without = None if subsets is None else frozenset(subsets), frozenset(dropped)
-        folder = None if dedup is None else Path(dedup)
-        masks = None if folder is None else Deduplicated(folder)
-
-        def wanted(label: str) -> bool:
-            return (chosen is None or label in chosen) and label not in without
-
-        lines = []
+        dedup: Path | None = None,
+    ) -> None:
+        self.corpus, self.indexes, self._subsets, self._dropped = corpus, indexes, subsets, dropped
+        masks = None if dedup is None else Deduplicated(dedup)
+        wanted = None if subsets is None and not dropped else self.selects
+        self._lines: list[SelectedLines] = []
         for shard, index in zip(corpus.shards, indexes, strict=True):
-            some = lines_of_subsets(index, None if chosen is None and not without else wanted)
+            some = lines_of_subsets(index, wanted)
             if masks is not None:
                 mask = masks.mask(shard.name)
                 if mask.header.lines != some.lines:
                     raise PilekitError(
                         f"{visible(shard.path)}: has {some.lines:,} lines, but what was deduplicated in "
-                        f"{visible(str(folder))} under its name has {mask.header.lines:,}; run `pilekit dedup` on it"
+                        f"{visible(str(dedup))} under its name has {mask.header.lines:,}; run `pilekit dedup` on it"
                     )
                 some = some.and_bits(mask.bits)
-            lines.append(some)
-        ends = np.cumsum([len(some) for some in lines], dtype=np.int64)
-        selection = cls(corpus, indexes, lines, chosen, without, folder, ends)
-        if not len(selection):
-            asked = {"subsets": sorted(chosen or ()), "repeats of 0": sorted(without), "dedup": folder and str(folder)}
+            self._lines.append(some)
+        self._ends: Int64 = np.cumsum([len(some) for some in self._lines], dtype=np.int64)
+        if not len(self):
+            asked = {"subsets": sorted(subsets or ()), "repeats of 0": sorted(dropped), "dedup": dedup and str(dedup)}
             given = ", ".join(f"{name}={visible(repr(value), 200)}" for name, value in asked.items() if value)
             raise PilekitError(
                 f"{visible(repr(corpus))}: no document is selected{f' by {given}' if given else ''}; `pilekit stats` "
@@ -123,8 +104,7 @@ class Selection:
             )
         if masks is not None:
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
-            deque(masks(selection._some_of_each()), maxlen=0)
-        return selection
+            deque(masks(self._some_of_each()), maxlen=0)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -134,7 +114,7 @@ class Selection:
         found = []
         shard = int(np.searchsorted(self._ends, begin, side="right"))
         while begin < end:
-            last, lines = int(self._ends[shard]), self.lines[shard]
+            last, lines = int(self._ends[shard]), self._lines[shard]
             first, until = last - len(lines), min(end, last)
             if begin < until:
                 found.append((shard, lines.numbers(begin - first, until - first)))
@@ -143,7 +123,7 @@ class Selection:
 
     def selects(self, label: str) -> bool:
         """Whether the subset selection keeps documents with this label."""
-        return (self.subsets is None or label in self.subsets) and label not in self.dropped
+        return (self._subsets is None or label in self._subsets) and label not in self._dropped
 
     @property
     def skipped(self) -> int:
@@ -165,7 +145,7 @@ class Selection:
     def _some_of_each(self) -> Iterator[DocumentBatch]:
         """The first selected documents of each shard."""
         readers = OpenReaders(self.corpus, self.indexes)
-        for shard, lines in enumerate(self.lines):
+        for shard, lines in enumerate(self._lines):
             if len(lines):
                 yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
         readers.close()

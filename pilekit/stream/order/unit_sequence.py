@@ -10,8 +10,8 @@ The documents of a unit are permuted too, by (epoch, unit, copy). So the copies 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +41,7 @@ class Unit(NamedTuple):
 class Sequence:
     """The sequence over `documents` selected documents, in units of `unit`, `copies` times each per epoch.
 
-    With `shuffle=False` units and documents keep their order, copy after copy. The permutations of two epochs are in
-    memory, 8 bytes per unit and copy each, because near an epoch's end some lanes are in the next epoch already.
+    With `shuffle=False` units and documents keep their order, copy after copy.
     """
 
     documents: int
@@ -51,7 +50,6 @@ class Sequence:
     seed: int
     lanes: int
     shuffle: bool = True
-    _orders: OrderedDict[int, Int64] = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
 
     @property
     def units(self) -> int:
@@ -66,7 +64,7 @@ class Sequence:
     def at(self, position: int) -> Unit:
         """The unit at a position >= 0."""
         epoch, place = divmod(position, self.per_epoch)
-        slot = int(self._order(epoch)[place]) if self.shuffle else place
+        slot = int(_order_of_units(self.per_epoch, self.seed, epoch)[place]) if self.shuffle else place
         copy, unit = divmod(slot, self.units)
         return Unit(epoch, unit, copy, unit * self.unit, min(self.documents, (unit + 1) * self.unit))
 
@@ -77,12 +75,8 @@ class Sequence:
             return np.arange(length, dtype=np.int64)
         return permutation(length, self.seed, _DOCUMENTS, unit.epoch, unit.unit, unit.copy)
 
-    def _order(self, epoch: int) -> Int64:
-        order = self._orders.get(epoch)
-        if order is None:
-            order = self._orders[epoch] = permutation(self.per_epoch, self.seed, _UNITS, epoch)
-            if len(self._orders) > 2:
-                self._orders.popitem(last=False)
-        else:
-            self._orders.move_to_end(epoch)
-        return order
+
+@lru_cache(maxsize=4)
+def _order_of_units(n: int, seed: int, epoch: int) -> Int64:
+    """Kept for two epochs of two streams: near an epoch's end some lanes are in the next. 8 bytes per unit and copy."""
+    return permutation(n, seed, _UNITS, epoch)

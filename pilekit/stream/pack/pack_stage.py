@@ -18,6 +18,7 @@ from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, chec
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.lane import Lane
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, TokenizedDocuments, pieces_of
+from pilekit.stream.read.lane_documents import document_table
 from pilekit.tokenize import TokenBatch
 
 
@@ -88,13 +89,12 @@ def _documents(
         subsets = [subset_ids.setdefault(name, len(subset_ids)) for name in batch.subsets]
         if len(subset_ids) > most:
             raise too_many_subsets(MAX_SUBSETS)
-        yield TokenizedDocuments(
-            ids=batch.ids,
-            offsets=batch.offsets,
-            subset_ids=np.array(subsets, np.int64),
-            shards=np.full(count, shards.setdefault(batch.shard, len(shards))),
-            numbers=batch.numbers,
-            positions=np.full(count, position),
-            orders=np.arange(count),
-            skipped=np.zeros(count, np.int64),
+        table = document_table(
+            count,
+            position=position,
+            order=np.arange(count),
+            shard=shards.setdefault(batch.shard, len(shards)),
+            number=batch.numbers,
+            subset=subsets,
         )
+        yield TokenizedDocuments(batch.ids, batch.offsets, table)

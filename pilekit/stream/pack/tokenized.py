@@ -54,41 +54,29 @@ def _characters(piece: LaneDocuments) -> Int64:
 
 
 def _tokenized(parts: list[LaneDocuments], encoding: Encoding, tokenizer: Tokenizer) -> TokenizedDocuments:
-    shards, numbers, orders, skipped = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("shards", "numbers", "orders", "skipped")
-    )
+    table = np.concatenate([part.table for part in parts])
     try:
         ids, offsets = tokenizer.encode_batch([text for part in parts for text in part.texts])
     except UnencodableTextError as error:
+        document = table[error.index]
         raise PilekitError(
-            f"{visible(encoding.shard_names[shards[error.index]])}: document {numbers[error.index]} holds a lone "
+            f"{visible(encoding.shard_names[document['shard']])}: document {document['number']} holds a lone "
             "surrogate, which no UTF-8 can express; drop the document or repair its text in a filter"
         ) from error
-    subset_ids = encoding.ids_of(name for part in parts for name in part.subsets)
-    positions = np.repeat([part.position for part in parts], [len(part) for part in parts])
-    return TokenizedDocuments(ids, offsets, subset_ids, shards, numbers, positions, orders, skipped)
+    table["subset"] = encoding.ids_of(name for part in parts for name in part.subsets)
+    return TokenizedDocuments(ids, offsets, table)
 
 
 def _as_stored(piece: LaneDocuments, encoding: Encoding) -> TokenizedDocuments:
     """Documents without tokens. With an EOD, seq_len 1 and packing "concat", each becomes one row."""
+    table = piece.table.copy()
+    table["subset"] = encoding.ids_of(piece.subsets)
     stored = []
-    for text, subset, shard, number, line in zip(
-        piece.texts, piece.subsets, piece.shards.tolist(), piece.numbers.tolist(), piece.records, strict=True
-    ):
+    for text, subset, document, line in zip(piece.texts, piece.subsets, table, piece.records, strict=True):
         record = orjson.loads(line)
         meta = record.get("meta")
         if not isinstance(meta, dict):
             meta = {name: value for name, value in record.items() if name != encoding.text_field}
-        stored.append(StoredDocument(text, meta, subset, number, encoding.shard_names[shard]))
-    count = len(piece)
-    return TokenizedDocuments(
-        ids=np.zeros(0, np.uint32),
-        offsets=np.zeros(count + 1, np.int64),
-        subset_ids=encoding.ids_of(piece.subsets),
-        shards=piece.shards,
-        numbers=piece.numbers,
-        positions=np.full(count, piece.position),
-        orders=piece.orders,
-        skipped=piece.skipped,
-        stored=stored,
-    )
+        name = encoding.shard_names[document["shard"]]
+        stored.append(StoredDocument(text, meta, subset, int(document["number"]), name))
+    return TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(len(piece) + 1, np.int64), table, stored)

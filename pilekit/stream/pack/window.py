@@ -8,9 +8,9 @@ rows already given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from pilekit.stream.order.shuffle import mix
 from pilekit.stream.pack.best_fit import best_fit
 from pilekit.stream.pack.concat import concat, unused
 from pilekit.stream.pack.rows import Int64, Rows, UInt64, separate
+from pilekit.stream.read.lane_documents import Table, document_table
+
+T = TypeVar("T")
 
 Packing = Literal["best_fit", "concat", "none"]
 
@@ -56,41 +59,27 @@ class Layout:
 
 @dataclass(frozen=True)
 class TokenizedDocuments:
-    """Documents of one lane, as parallel columns.
+    """Documents of one lane.
 
     ids         uint32 [tokens], all documents one after another, without EODs
     offsets     int64 [documents + 1], from 0: document i is `ids[offsets[i]:offsets[i + 1]]`
-    subset_ids  int64 [documents]
-    shards      int64 [documents]: index of each document's shard
-    numbers     int64 [documents]: the document's number in its shard
-    positions, orders   int64 [documents]: each document's place in its lane, as in `LaneDocuments`
-    skipped     int64 [documents]: bad lines skipped before each document
+    table       [documents]
     stored      the documents themselves, if the stream gives untokenized documents; otherwise empty
     """
 
     ids: npt.NDArray[np.uint32]
     offsets: Int64
-    subset_ids: Int64
-    shards: Int64
-    numbers: Int64
-    positions: Int64
-    orders: Int64
-    skipped: Int64
+    table: Table
     stored: Sequence[StoredDocument] = ()
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.table)
 
     def part(self, begin: int, end: int) -> TokenizedDocuments:
-        """Documents `begin` .. `end`. Their columns are views."""
+        """Documents `begin` .. `end`, as views."""
         first, last = self.offsets[begin], self.offsets[end]
-        columns = {name: getattr(self, name)[begin:end] for name in _OF_EACH}
-        return TokenizedDocuments(
-            self.ids[first:last], self.offsets[begin : end + 1] - first, **columns, stored=self.stored[begin:end]
-        )
-
-
-_OF_EACH = [field.name for field in fields(TokenizedDocuments)][2:-1]
+        offsets = self.offsets[begin : end + 1] - first
+        return TokenizedDocuments(self.ids[first:last], offsets, self.table[begin:end], self.stored[begin:end])
 
 
 @dataclass(frozen=True)
@@ -121,42 +110,45 @@ class RowRange:
 
 
 class Pieces(NamedTuple):
-    """The pieces of some rows, row after row. All columns but the first are int64 [pieces].
+    """The pieces of some rows, row after row.
 
-    per_row  int64 [rows]: the number of pieces in each row
-    length, begin            of each piece, as in `Rows`
-    shard, number, subset    of the piece's document
-    skipped                  bad lines skipped before the piece's document
+    per_row        int64 [rows]: the number of pieces in each row
+    length, begin  int64 [pieces], as in `Rows`
+    table          [pieces]: the piece's document
     """
 
     per_row: Int64
     length: Int64
     begin: Int64
-    shard: Int64
-    number: Int64
-    subset: Int64
-    skipped: Int64
+    table: Table
+
+    def by_row(self, values: list[T]) -> list[list[T]]:
+        """One value for each piece, [pieces], divided by row."""
+        ends = np.cumsum(self.per_row)
+        return [values[end - count : end] for end, count in zip(ends, self.per_row, strict=True)]
+
+    def documents(self, shard_names: Sequence[str] | Mapping[int, str]) -> list[list[tuple[str, int]]]:
+        """For each row, (shard name, document number) of its pieces."""
+        names = (shard_names[shard] for shard in self.table["shard"].tolist())
+        return self.by_row(list(zip(names, self.table["number"].tolist(), strict=True)))
 
 
 def pieces_of(parts: Sequence[RowRange]) -> Pieces:
     """The pieces of the rows of `parts`, which has at least one entry."""
     found = []
     for part in parts:
-        rows, documents = part.window.rows, part.window.documents
+        rows = part.window.rows
         start = rows.start[part.first_row : part.first_row + part.count + 1]
         pieces = slice(start[0], start[-1])
-        document = rows.document[pieces]
-        columns = (documents.shards, documents.numbers, documents.subset_ids, documents.skipped)
-        found.append(
-            (start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], *(column[document] for column in columns))
-        )
+        table = part.window.documents.table[rows.document[pieces]]
+        found.append((np.diff(start), rows.length[pieces], rows.begin[pieces], table))
     return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
 
 def padding(count: int) -> RowRange:
     """`count` rows without documents."""
-    none: Any = np.zeros(0, np.int64)
-    documents = TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), **dict.fromkeys(_OF_EACH, none))
+    none = np.zeros(0, np.int64)
+    documents = TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), document_table(0))
     rows = Rows(none, none, none, np.zeros(count + 1, np.int64))
     return RowRange(Window(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64)), 0, count)
 
@@ -167,11 +159,9 @@ def joined(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
         return parts[0]
     before = np.cumsum([0, *(len(part.ids) for part in parts)])
     offsets = [[0], *(part.offsets[1:] + first for part, first in zip(parts, before, strict=False))]
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _OF_EACH}
+    ids, table = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "table"))
     stored = [document for part in parts for document in part.stored]
-    return TokenizedDocuments(
-        np.concatenate([part.ids for part in parts]), np.concatenate(offsets), **columns, stored=stored
-    )
+    return TokenizedDocuments(ids, np.concatenate(offsets), table, stored)
 
 
 class _Documents(Protocol):
@@ -224,7 +214,7 @@ def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, la
         after = np.empty((len(rows), 3), np.int64)
         after[:, :2] = begin[:2]
         after[:, 2] = np.arange(1, len(rows) + 1)
-        begin = Place(int(some.positions[-1]), int(some.orders[-1]) + 1)
+        begin = Place(int(some.table[-1]["position"]), int(some.table[-1]["order"]) + 1)
         after[-1:] = begin
         if given:
             if given >= len(rows):
@@ -244,7 +234,7 @@ def _running_windows(
     begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
     for some in documents:
-        if resumed and ((some.positions[0], some.orders[0]) != place[:2] or lengths(some)[0] <= begin):
+        if resumed and (some.table[0][["position", "order"]].item() != place[:2] or lengths(some)[0] <= begin):
             raise _changed(place)
         resumed = False
         whole = joined([*rest, some])
@@ -263,14 +253,15 @@ def _running_window(some: TokenizedDocuments, rows: Rows, lengths: Int64, lane: 
     last = rows.start[1:] - 1
     document, used = rows.document[last], rows.begin[last] + rows.length[last]
     whole = used == lengths[document]
-    after = np.stack((some.positions[document], some.orders[document] + whole, np.where(whole, 0, used)), axis=1)
+    table = some.table[document]
+    after = np.stack((table["position"], table["order"] + whole, np.where(whole, 0, used)), axis=1)
     return Window(some, rows, _row_keys(some, rows, lane, layout.seed), after)
 
 
 def _row_keys(documents: TokenizedDocuments, rows: Rows, lane: int, seed: int) -> UInt64:
     piece = rows.start[:-1]
-    first = rows.document[piece]
-    return mix(mix(seed, lane, documents.positions[first], documents.orders[first]), rows.begin[piece])
+    first = documents.table[rows.document[piece]]
+    return mix(mix(seed, lane, first["position"], first["order"]), rows.begin[piece])
 
 
 def _changed(place: Place) -> PilekitError:

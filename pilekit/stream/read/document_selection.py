@@ -19,7 +19,6 @@ import xxhash
 from pilekit.artifacts.header import read_header
 from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
-from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.previous_runs import KIND
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.errors import PilekitError, visible
@@ -55,9 +54,10 @@ class DocumentSelection:
     repeats    factors that are not 1, by exact name
     filters    document stages
     dedup      folder of a finished dedup
+    records    give the documents' records too
     cache      the cache of remote shards' frames
     selection  under random access: the selected documents
-    versions   under the sequential plan: the versions of the shards
+    versions   under the sequential plan: the versions of the shards when the stream was made
     """
 
     corpus: Corpus
@@ -69,6 +69,7 @@ class DocumentSelection:
     seed: int
     shuffle: bool
     on_error: OnError
+    records: bool
     cache: FrameCache | None = None
     selection: Selection | None = field(init=False, default=None)
     versions: tuple[str, ...] = field(init=False, default=())
@@ -78,9 +79,9 @@ class DocumentSelection:
             self._check_cached()
         if self.plan.name == "sequential":
             object.__setattr__(self, "versions", tuple(version_of(shard.path) for shard in self.corpus.shards))
-        if self.plan.name == "random":
+        else:
             dropped = [name for name, factor in self.repeats.items() if factor == 0]
-            selection = Selection.of(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
+            selection = Selection(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
             object.__setattr__(self, "selection", selection)
             for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
                 if index.header.skipped:
@@ -115,31 +116,23 @@ class DocumentSelection:
 
     def per_epoch(self, unit: int) -> int:
         """Positions in an epoch, of all lanes together. Under the sequential plan: per shard of a lane."""
-        many = copies(self.repeats, self.subsets)
-        return many if self.selection is None else many * -(-len(self.selection) // unit)
+        return self.copies * (1 if self.selection is None else -(-len(self.selection) // unit))
 
     def positions(self, unit: int) -> int:
         """Positions in an epoch of a stream with one lane."""
         return self.per_epoch(unit) * (len(self.corpus.shards) if self.selection is None else 1)
 
-    def source(self, lanes: int, unit: int, end: int | None = None, records: bool = False) -> LaneSource:
+    @property
+    def copies(self) -> int:
+        """Copies of each unit per epoch."""
+        return copies(self.repeats, self.subsets)
+
+    def source(self, lanes: int, unit: int, end: int | None = None) -> LaneSource:
         """The source of a grid's lanes; `end`: the position at which they end, for a finite pass."""
         if self.selection is None:
-            stages = (*((Deduplicated(self.dedup),) if self.dedup is not None else ()), *self.filters)
-            return sequential.Sequential(
-                *(self.corpus, lanes, self.seed, self.subsets, self.repeats, stages, self.shuffle, self.on_error, end),
-                records=records,
-                versions=self.versions,
-            )
-        units = UnitSequence(
-            documents=len(self.selection),
-            unit=unit,
-            copies=copies(self.repeats, self.subsets),
-            seed=self.seed,
-            lanes=lanes,
-            shuffle=self.shuffle,
-        )
-        return RandomAccess(self.selection, units, self.repeats, self.filters, end, records, self.cache)
+            return sequential.Sequential(self, lanes, end)
+        units = UnitSequence(len(self.selection), unit, self.copies, self.seed, lanes, self.shuffle)
+        return RandomAccess(self, self.selection, units, end)
 
     def first(self, lanes: int) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""

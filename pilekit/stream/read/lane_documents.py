@@ -8,37 +8,46 @@ does not depend on dropped documents, and reading can resume at every place.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+DOCUMENT = np.dtype([(name, np.int64) for name in ("position", "order", "shard", "number", "subset", "skipped")])
+"""A document of a lane: a row of a table.
+
+position, order   the unit, and the document's number in the unit's order. The place after it is (position, order + 1)
+shard, number     index into the corpus's shards, and line number from 0
+subset            the id of its subset; unset before it is encoded
+skipped           bad lines skipped before it
+"""
+
+Table = npt.NDArray[np.void]
+"""Documents, `DOCUMENT` [n]."""
+
+
+def document_table(count: int, **columns: Any) -> Table:
+    """A table of `count` documents. Columns that are not given are 0."""
+    table = np.zeros(count, DOCUMENT)
+    for name, values in columns.items():
+        table[name] = values
+    return table
 
 
 @dataclass(frozen=True)
 class LaneDocuments:
     """Some documents of one unit of a lane, in the unit's order. There may be none.
 
-    position   the unit
-    orders     int64 [n], increasing: each document's number in the unit's order. The place after document i is
-               (position, orders[i] + 1)
+    table      [n], with increasing `order`
     texts      list of str, [n]
     subsets    list of str, [n]; `(none)` for a document without a label
-    shards     int64 [n]; index into the corpus's shards
-    numbers    int64 [n]; line numbers from 0
-    skipped    int64 [n]: bad lines skipped before each document
-    records    the documents' lines as JSON, [n], if the source was asked for them; otherwise empty
+    records    the documents' lines as JSON, [n], if the stream gives untokenized documents; otherwise empty
     """
 
-    position: int
-    orders: Int64
+    table: Table
     texts: list[str]
     subsets: list[str]
-    shards: Int64
-    numbers: Int64
-    skipped: Int64
     records: Sequence[bytes | memoryview] = ()
 
     def __len__(self) -> int:
@@ -46,8 +55,8 @@ class LaneDocuments:
 
     def part(self, begin: int, end: int) -> LaneDocuments:
         """Documents `begin` .. `end`."""
-        names = ("orders", "texts", "subsets", "shards", "numbers", "skipped", "records")
-        return replace(self, **{name: getattr(self, name)[begin:end] for name in names})
+        some = slice(begin, end)
+        return LaneDocuments(self.table[some], self.texts[some], self.subsets[some], self.records[some])
 
 
 class LaneSource(Protocol):

@@ -10,21 +10,25 @@ its shards, even if a lane begins inside the unit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping
-from collections.abc import Sequence as Some
+from collections.abc import Collection, Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline import Pipeline, Stage
-from pilekit.shards.random_access.frame_cache import FrameCache
+from pilekit.pipeline import Pipeline
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.stream.order.repeats import stays
 from pilekit.stream.order.selection import Selection
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.unit_sequence import Sequence, Unit
-from pilekit.stream.read.lane_documents import LaneDocuments
+from pilekit.stream.read.lane_documents import LaneDocuments, document_table
+
+if TYPE_CHECKING:
+    from pilekit.stream.read.document_selection import DocumentSelection
+
+_LISTS = ("texts", "subsets", "records")
 
 _MOST_DROPPED = 1 << 20
 """If a lane drops this many documents in a row (or 100 epochs of them), and its share of an epoch, that is an error."""
@@ -33,32 +37,21 @@ _MOST_DROPPED = 1 << 20
 class RandomAccess:
     """A `LaneSource`.
 
-    selection   the documents
-    sequence    the documents' units; `sequence.documents` is `len(selection)`
-    repeats     factors by exact subset name; other subsets have 1
-    filters     document stages, none of them stateful
+    selected    the stream's documents
+    selection   their lines
+    sequence    their units; `sequence.documents` is `len(selection)`
     end         the position at which lanes end, for a finite pass; None: endless
-    records     give the documents' records too
-    cache       the cache of remote shards' frames
 
     It can be pickled if the filters can, and used after a fork. Threads must not share it. Reading raises
     `PilekitError` for damage, for a shard or index that has changed since, and if repeats and filters drop everything.
     """
 
     def __init__(
-        self,
-        selection: Selection,
-        sequence: Sequence,
-        repeats: Mapping[str, float] | None = None,
-        filters: Some[Stage] = (),
-        end: int | None = None,
-        records: bool = False,
-        cache: FrameCache | None = None,
-    ):
-        self.selection, self.sequence, self.repeats = selection, sequence, dict(repeats or {})
-        self.end, self.records = end, records
-        self.filters = Pipeline(filters)
-        self._readers = OpenReaders(selection.corpus, selection.indexes, cache)
+        self, selected: DocumentSelection, selection: Selection, sequence: Sequence, end: int | None = None
+    ) -> None:
+        self.selection, self.sequence, self.end = selection, sequence, end
+        self._repeats, self._filters, self._records = selected.repeats, Pipeline(selected.filters), selected.records
+        self._readers = OpenReaders(selection.corpus, selection.indexes, selected.cache)
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from this place on, a unit at a time."""
@@ -70,15 +63,11 @@ class RandomAccess:
             if self.end is None and dropped > most:
                 raise PilekitError(
                     f"no document stays in lane {lane}: repeats and filters "
-                    f"({visible(repr(list(self.filters.stages)), 200)}) drop all of {dropped:,} in a row; loosen them, "
-                    "or shuffle"
+                    f"({visible(repr(list(self._filters.stages)), 200)}) drop all of {dropped:,} in a row; loosen "
+                    "them, or shuffle"
                 )
             yield read.pop()  # pop, so that a waiting lane keeps no texts alive here
             position, document = position + self.sequence.lanes, 0
-
-    def close(self) -> None:
-        """Close all files. A later read opens them again."""
-        self._readers.close()
 
     def _unit(self, position: int, document: int) -> LaneDocuments:
         """The remaining documents of the unit at this position, from number `document` of its order on."""
@@ -86,54 +75,38 @@ class RandomAccess:
         order = self.sequence.order(unit)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        orders, texts, subsets, records, shards, numbers = (
-            [],
-            list[str](),
-            list[str](),
-            list[bytes | memoryview](),
-            [],
-            [],
-        )
+        parts = []
         begin = 0
         for shard, lines in self.selection.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):
                 at = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
                 if not np.array_equal(lines[at], kept.numbers):
                     raise self._made_up()
-                orders.append(rank[begin + at])
-                texts += kept.texts
-                subsets += kept.subsets
-                records += kept.raw_lines() if self.records else []
-                shards.append(np.full(len(kept), shard))
-                numbers.append(kept.numbers)
+                places: dict[str, Any] = {"position": position, "order": rank[begin + at]}
+                table = document_table(len(kept), **places, shard=shard, number=kept.numbers)
+                parts.append(LaneDocuments(table, kept.texts, kept.subsets, kept.raw_lines() if self._records else ()))
             begin += len(lines)
-        all_orders = _joined(orders)
-        chosen = np.argsort(all_orders)
-        if (np.diff(all_orders[chosen]) == 0).any():
+        table = np.concatenate([document_table(0), *(part.table for part in parts)])
+        in_order = np.argsort(table["order"])
+        if (np.diff(table["order"][in_order]) == 0).any():
             raise self._made_up()
-        chosen = chosen[np.searchsorted(all_orders[chosen], document) :]
-        places = chosen.tolist()
-        return LaneDocuments(
-            position,
-            all_orders[chosen],
-            [texts[i] for i in places],
-            [subsets[i] for i in places],
-            _joined(shards)[chosen],
-            _joined(numbers)[chosen],
-            np.zeros(len(chosen), np.int64),
-            [records[i] for i in places] if self.records else (),
+        chosen = in_order[np.searchsorted(table["order"][in_order], document) :]
+        texts, subsets, records = (
+            [every[i] for i in chosen.tolist()] if every else []
+            for every in ([one for part in parts for one in getattr(part, name)] for name in _LISTS)
         )
+        return LaneDocuments(table[chosen], texts, subsets, records)
 
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""
         # Only the first copy is of all subsets.
-        labels = {label for label, factor in self.repeats.items() if factor > unit.copy} if unit.copy else None
+        labels = {label for label, factor in self._repeats.items() if factor > unit.copy} if unit.copy else None
         batch = self._batch(shard, lines, labels)
-        if self.repeats and len(batch):
-            factors = np.array([self.repeats.get(label, 1.0) for label in batch.subsets])
+        if self._repeats and len(batch):
+            factors = np.array([self._repeats.get(label, 1.0) for label in batch.subsets])
             staying = stays(self.sequence.seed, unit.epoch, unit.copy, factors, np.array(shard), batch.numbers)
             batch = batch.where(staying)
-        return iter(self.filters([batch]) if len(batch) else ())
+        return iter(self._filters([batch]) if len(batch) else ())
 
     def _batch(self, shard: int, lines: Int64, labels: Collection[str] | None) -> DocumentBatch:
         batch = self._readers.of(shard).batch(lines, labels)
@@ -147,10 +120,6 @@ class RandomAccess:
 
     def _made_up(self) -> PilekitError:
         return PilekitError(
-            f"the filters ({visible(repr(list(self.filters.stages)), 200)}) give documents that they were not given, "
+            f"the filters ({visible(repr(list(self._filters.stages)), 200)}) give documents that they were not given, "
             "or one twice; a document stage drops documents or changes their texts"
         )
-
-
-def _joined(parts: list[Int64]) -> Int64:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)

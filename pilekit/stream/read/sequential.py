@@ -12,23 +12,26 @@ were made. Other shards can be rewritten with `pilekit reframe`, so that streams
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pilekit.corpus import Corpus
 from pilekit.corpus.shard import STANDARD_INPUT
+from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.pipeline import Pipeline, Stage
-from pilekit.shards.read.reader import OnError, ShardReader, read
+from pilekit.pipeline.pipeline import Pipeline
+from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
-from pilekit.stream.order.repeats import copies, stays
+from pilekit.stream.order.repeats import stays
 from pilekit.stream.order.shuffle import Int64, permutation
-from pilekit.stream.read.lane_documents import LaneDocuments
+from pilekit.stream.read.lane_documents import LaneDocuments, document_table
+
+if TYPE_CHECKING:
+    from pilekit.stream.read.document_selection import DocumentSelection
 
 _MOST_COLUMNS = 8
 """The most lanes per rank, if there are enough shards; so many workers can share the rank's work."""
@@ -51,91 +54,75 @@ def default_grid(shards: int, world_size: int) -> tuple[int, int]:
     return world_size, min(_MOST_COLUMNS, shards // world_size)
 
 
-@dataclass(frozen=True)
 class Sequential:
     """Lanes of whole shards; a `LaneSource`.
 
-    subsets    exact names; None: all
-    repeats    factor of each subset whose factor is not 1, by exact name
-    stages     filters and `Deduplicated`; they may drop documents, not reorder them
-    shuffle    False: shards in their order, copy after copy
-    on_error   "skip": bad lines are counted in `LaneDocuments.skipped`, with the document that follows them
+    selected   the stream's documents
     end        the position at which lanes end, for a finite pass; None: endless
-    records    give the documents' records too
-    versions   the shards' versions when the stream was made; if a version differs later: `ShardChanged`
 
     PilekitError for more lanes than shards. Reading raises PilekitError if a whole epoch of a lane has no document, for
-    damage and, unless bad lines are skipped, for bad lines.
+    damage and, unless bad lines are skipped, for bad lines. Skipped lines are counted with the document that follows
+    them. A shard that has changed since the stream was made is a `ShardChanged`.
     """
 
-    corpus: Corpus
-    lanes: int
-    seed: int
-    subsets: tuple[str, ...] | None = None
-    repeats: Mapping[str, float] = field(default_factory=dict)
-    stages: tuple[Stage, ...] = ()
-    shuffle: bool = True
-    on_error: OnError = "raise"
-    end: int | None = None
-    records: bool = False
-    versions: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        shards = len(self.corpus.shards)
-        if self.lanes > shards:
+    def __init__(self, selected: DocumentSelection, lanes: int, end: int | None = None) -> None:
+        shards = len(selected.corpus.shards)
+        if lanes > shards:
             raise PilekitError(
-                f"{self.lanes:,} lanes cannot share {shards:,} shard{'s' * (shards > 1)} that must be read from the "
+                f"{lanes:,} lanes cannot share {shards:,} shard{'s' * (shards > 1)} that must be read from the "
                 f"beginning: give lanes=(rows, columns) with rows x columns of at most {shards:,}, or rewrite the "
                 "shards with `pilekit reframe`"
             )
+        self._selected, self._lanes, self._end = selected, lanes, end
+        masks = () if selected.dedup is None else (Deduplicated(selected.dedup),)
+        self._stages = Pipeline((*masks, *selected.filters))
 
-    def shards_of(self, lane: int) -> range:
+    def _shards_of(self, lane: int) -> range:
         """The indexes of the lane's shards in the corpus."""
-        return range(lane, len(self.corpus.shards), self.lanes)
+        return range(lane, len(self._selected.corpus.shards), self._lanes)
 
-    def per_epoch(self, lane: int) -> int:
-        """Positions in an epoch of this lane."""
-        return len(self.shards_of(lane)) * copies(self.repeats, self.subsets)
-
-    def at(self, lane: int, position: int) -> tuple[int, int, int]:
+    def _at(self, lane: int, position: int) -> tuple[int, int, int]:
         """(epoch, index of the shard, copy) at a position of the lane."""
-        shards = self.shards_of(lane)
-        epoch, place = divmod(position, self.per_epoch(lane))
-        if self.shuffle:
-            place = int(_order(self.per_epoch(lane), self.seed, lane, epoch)[place])
+        shards = self._shards_of(lane)
+        per_epoch = len(shards) * self._selected.copies
+        epoch, place = divmod(position, per_epoch)
+        if self._selected.shuffle:
+            place = int(_order(per_epoch, self._selected.seed, lane, epoch)[place])
         copy, shard = divmod(place, len(shards))
         return epoch, shards[shard], copy
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from line `document` of the (shard, copy) at `position` on."""
         bad: deque[int] = deque()  # numbers of bad lines that no document has followed yet
-        fractions = any(factor % 1 for factor in self.repeats.values())
-        empty, most = 0, self.per_epoch(lane) * (_MOST_EMPTY if fractions else 1)
-        while self.end is None or position < self.end:
+        fractions = any(factor % 1 for factor in self._selected.repeats.values())
+        empty, most = 0, len(self._shards_of(lane)) * self._selected.copies * (_MOST_EMPTY if fractions else 1)
+        while self._end is None or position < self._end:
             empty += 1
             with closing(self._unit(lane, position, document, bad)) as pieces:
                 for piece in pieces:
                     empty = 0
                     yield piece
-            if self.end is None and empty > most:
+            if self._end is None and empty > most:
                 raise self._nothing(lane)
             position, document = position + 1, 0
             bad = deque([-1] * len(bad))  # count them with the first document of the next shard
 
     def _unit(self, lane: int, position: int, document: int, bad: deque[int]) -> Generator[LaneDocuments, None, None]:
         """The documents of one (shard, copy) from line `document` on."""
-        epoch, index, copy = self.at(lane, position)
+        epoch, index, copy = self._at(lane, position)
         wanted = self._wanted(copy)
         if wanted == ():
             return
-        shard = self.corpus.shards[index]
+        shard = self._selected.corpus.shards[index]
         if shard.path == STANDARD_INPUT and position > 0:
             raise PilekitError("standard input (-) can be read only once; give epochs=1, or save it to a file first")
-        version = self.versions[index] if self.versions else ""
+        version = self._selected.versions[index]
         check_version(shard.path, version)
-        with read(shard, wanted, self.on_error, manifest=self.corpus.manifest, start=document) as reader:
+        with read(
+            shard, wanted, self._selected.on_error, manifest=self._selected.corpus.manifest, start=document
+        ) as reader:
             batches = self._staying(_with_bad_lines(reader, bad), epoch, index, copy)
-            for batch in Pipeline(self.stages)(batches):
+            for batch in self._stages(batches):
                 if not len(batch):
                     continue
                 if batch.numbers[0] < document or bool(np.any(np.diff(batch.numbers) <= 0)):
@@ -144,40 +131,39 @@ class Sequential:
                         "stages may drop documents and change their text"
                     )
                 document = int(batch.numbers[-1]) + 1
-                skipped = np.zeros(len(batch), np.int64)
-                while bad and bad[0] < document:
-                    skipped[np.searchsorted(batch.numbers, bad.popleft())] += 1
-                records = batch.raw_lines() if self.records else ()
-                shards = np.full(len(batch), index)
-                yield LaneDocuments(
-                    position, batch.numbers, batch.texts, batch.subsets, shards, batch.numbers, skipped, records
+                table = document_table(
+                    len(batch), position=position, order=batch.numbers, shard=index, number=batch.numbers
                 )
+                while bad and bad[0] < document:
+                    table["skipped"][np.searchsorted(batch.numbers, bad.popleft())] += 1
+                records = batch.raw_lines() if self._selected.records else ()
+                yield LaneDocuments(table, batch.texts, batch.subsets, records)
         check_version(shard.path, version)
 
     def _wanted(self, copy: int) -> tuple[str, ...] | None:
         """The subsets that have documents in this copy; None: all subsets."""
-        if self.subsets is None and copy == 0:
+        if self._selected.subsets is None and copy == 0:
             return None
-        names = self.subsets if self.subsets is not None else tuple(self.repeats)
-        return tuple(name for name in names if self.repeats.get(name, 1.0) > copy)
+        names = self._selected.subsets if self._selected.subsets is not None else tuple(self._selected.repeats)
+        return tuple(name for name in names if self._selected.repeats.get(name, 1.0) > copy)
 
     def _staying(
         self, batches: Iterator[DocumentBatch], epoch: int, shard: int, copy: int
     ) -> Generator[DocumentBatch, None, None]:
         """The documents that this copy keeps, by their repeats."""
         for batch in batches:
-            if self.repeats:
-                factors = np.array([self.repeats.get(name, 1.0) for name in batch.subsets])
-                batch = batch.where(stays(self.seed, epoch, copy, factors, np.array(shard), batch.numbers))
+            if self._selected.repeats:
+                factors = np.array([self._selected.repeats.get(name, 1.0) for name in batch.subsets])
+                batch = batch.where(stays(self._selected.seed, epoch, copy, factors, np.array(shard), batch.numbers))
             if len(batch):
                 yield batch
 
     def _nothing(self, lane: int) -> PilekitError:
-        shards = [visible(self.corpus.shards[index].name, 80) for index in self.shards_of(lane)]
+        shards = [visible(self._selected.corpus.shards[index].name, 80) for index in self._shards_of(lane)]
         names = ", ".join(shards[:5]) + (f" and {len(shards) - 5:,} more" if len(shards) > 5 else "")
-        what = "of " + visible(", ".join(self.subsets), 200) if self.subsets else "at all"
+        what = "of " + visible(", ".join(self._selected.subsets), 200) if self._selected.subsets else "at all"
         return PilekitError(
-            f"no documents {what} are left in {names}, all that lane {lane} of {self.lanes} reads in an epoch; select "
+            f"no documents {what} are left in {names}, all that lane {lane} of {self._lanes} reads in an epoch; select "
             "more (`pilekit stats` shows what there is), give fewer lanes=, or rewrite the shards with `pilekit "
             "reframe`, so that lanes share all shards"
         )

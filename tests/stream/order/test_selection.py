@@ -22,7 +22,7 @@ from tests.stream.corpora import made, record, text, write_shard
 
 def select(folder: Path, **options: object) -> Selection:
     corpus = Corpus(folder)
-    return Selection.of(corpus, indexes_of(corpus, "skip"), **options)  # type: ignore[arg-type]
+    return Selection(corpus, indexes_of(corpus, "skip"), **options)  # type: ignore[arg-type]
 
 
 def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange, pieces_of
-from pilekit.stream.read.lane_documents import LaneDocuments
+from pilekit.stream.read.lane_documents import LaneDocuments, document_table
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.stream.collecting import rows_of
 from tests.stream.reference import Document, Line, Plan, Row, columns, lane_rows
@@ -49,9 +48,8 @@ class Memory:
                     part = list(enumerate(unit.documents))[begin : begin + self.size]
                     kept = [(order, *found) for order, found in part if found is not None]
                     orders, numbers, texts, subsets, bad = zip(*kept, strict=True) if kept else [()] * 5
-                    shards = np.zeros(len(kept), np.int64)
-                    places, lines, skipped = (np.array(column, np.int64) for column in (orders, numbers, bad))
-                    yield LaneDocuments(2 + 3 * turn, places, list(texts), list(subsets), shards, lines, skipped)
+                    values = {"position": 2 + 3 * turn, "order": orders, "number": numbers, "skipped": bad}
+                    yield LaneDocuments(document_table(len(kept), **values), list(texts), list(subsets))
                 turn, document = turn + 1, 0
         finally:
             self.closed += 1
@@ -174,4 +172,4 @@ def test_texts_without_tokens_and_unknown_labels(tokenizer: Tokenizer) -> None:
         lane_at(surrogate, Place(2, 0), encoding(tokenizer, "concat")).give(1)
     other = Memory([Unit([(1, "a", "unheard of", 0)])], 2)
     (part,) = lane_at(other, Place(2, 0), encoding(tokenizer, "best_fit")).give(1)
-    assert part.window.documents.subset_ids.tolist() == [2]
+    assert part.window.documents.table["subset"].tolist() == [2]
