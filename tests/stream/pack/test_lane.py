@@ -99,7 +99,7 @@ def rows(parts: list[RowRange], how: Encoding) -> list[Row]:
 
 def skipped_before(parts: list[RowRange]) -> int:
     pieces = pieces_of(parts)
-    return int(pieces.skipped[pieces.begin == 0].sum())
+    return int(pieces.table["skipped"][pieces.begin == 0].sum())
 
 
 documents = st.tuples(
