@@ -10,8 +10,6 @@ wrong copy is about 1 in 800.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
@@ -19,22 +17,12 @@ _PART = 1 << 20
 _TOP_BYTES = 256
 
 
-class _Part(NamedTuple):
-    """Some documents by the top byte of their hash; within a byte in the order given.
-
-    ends   where each byte's documents begin, and the last ones end, int64 [257]
-    """
-
-    hashes: npt.NDArray[np.uint64]
-    groups: npt.NDArray[np.int16]
-    ends: npt.NDArray[np.int64]
-
-
 class CopyCounter:
     """Counts, per group, the hashes that were given before; they must be given in the order of the corpus."""
 
     def __init__(self) -> None:
-        self._parts: list[_Part] = []
+        # Hashes by their top byte, within a byte in the order given; the groups; where each byte's hashes begin.
+        self._parts: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16], npt.NDArray[np.int64]]] = []
         self._waiting: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int16]]] = []
         self._waiting_count = 0
 
@@ -50,9 +38,8 @@ class CopyCounter:
         self._sort()
         counts = np.zeros(groups, dtype=np.int64)
         for byte in range(_TOP_BYTES if self._parts else 0):
-            here = [slice(*part.ends[byte : byte + 2].tolist()) for part in self._parts]
-            hashes = np.concatenate([part.hashes[some] for part, some in zip(self._parts, here, strict=True)])
-            of_group = np.concatenate([part.groups[some] for part, some in zip(self._parts, here, strict=True)])
+            hashes = np.concatenate([part[ends[byte] : ends[byte + 1]] for part, _, ends in self._parts])
+            of_group = np.concatenate([part[ends[byte] : ends[byte + 1]] for _, part, ends in self._parts])
             order = np.argsort(hashes)  # A stable sort takes five times as long, and only the first of a run matters.
             ordered = hashes[order]
             begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])
@@ -67,5 +54,5 @@ class CopyCounter:
             top = (hashes >> np.uint64(56)).astype(np.uint8)
             order = np.argsort(top, kind="stable")
             ends = np.searchsorted(top[order], np.arange(_TOP_BYTES + 1))
-            self._parts.append(_Part(hashes[order], groups[order], ends))
+            self._parts.append((hashes[order], groups[order], ends))
         self._waiting, self._waiting_count = [], 0

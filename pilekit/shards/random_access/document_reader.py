@@ -92,7 +92,7 @@ class DocumentReader:
         index: ShardIndex | None,
         *,
         manifest: Manifest | None = None,
-        held: FrameLRU[Any] | None = None,
+        held: FrameLRU | None = None,
         advance: Callable[[int], None] | None = None,
         cache: FrameCache | None = None,
     ):

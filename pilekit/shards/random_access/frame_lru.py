@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ WHOLE_BYTES = 128 << 20
 """Corpora up to this size, decoded, are held whole for repeated reads."""
 BYTES_PER_LINE = 8
 """A decoded frame also takes this much memory for the place of each line."""
-
-T = TypeVar("T")
 
 
 def frames_fit(index: ShardIndex) -> bool:
@@ -33,7 +31,7 @@ def frames_fit(index: ShardIndex) -> bool:
     )
 
 
-class FrameLRU(Generic[T]):
+class FrameLRU:
     """The frames used last, of one shard or of several, together at most `HELD_BYTES`.
 
     whole   the corpus has at most `WHOLE_BYTES` of text, so all of its frames are held
@@ -41,17 +39,17 @@ class FrameLRU(Generic[T]):
 
     def __init__(self, *, whole: bool = False) -> None:
         self.whole = whole
-        self._frames: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._frames: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
 
-    def get(self, key: Hashable) -> T | None:
-        """The frame of that key, if it is held."""
+    def get(self, key: Hashable) -> Any:
+        """The frame of that key; None if it is not held."""
         if key not in self._frames:
             return None
         self._frames.move_to_end(key)
         return self._frames[key][0]
 
-    def add(self, key: Hashable, frame: T, size: int) -> None:
+    def add(self, key: Hashable, frame: object, size: int) -> None:
         """Hold a frame of `size` bytes, and drop the least recently used frames if there are too many bytes."""
         self._frames[key] = (frame, size)
         self._bytes += size

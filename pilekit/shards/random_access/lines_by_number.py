@@ -54,7 +54,7 @@ class LinesByNumber:
     cache   keeps the stored bytes of a remote shard's frames
     """
 
-    def __init__(self, path: str, index: ShardIndex, held: FrameLRU[FrameText], cache: FrameCache | None = None):
+    def __init__(self, path: str, index: ShardIndex, held: FrameLRU, cache: FrameCache | None = None):
         self.path, self.index, self.held = path, index, held
         self.cache = cache if is_url(path) else None
         self.lines = index.header.lines
@@ -73,7 +73,7 @@ class LinesByNumber:
     def line(self, number: int) -> Line:
         """This line, without its newline; 0 <= number < lines. Its frame is held."""
         frame = int(self.index.frames.line.searchsorted(number, side="right")) - 1
-        text = self.held.get((self.path, frame))
+        text: FrameText | None = self.held.get((self.path, frame))
         if text is None:
             with located_errors(self.path, lambda: number):
                 text = self._text(frame)
@@ -130,7 +130,7 @@ class LinesByNumber:
 
     def _text(self, frame: int, stored: memoryview | None = None, *, hold: bool = True) -> FrameText:
         """The text of a frame: from memory, or decoded and compared with the index."""
-        text = self.held.get((self.path, frame))
+        text: FrameText | None = self.held.get((self.path, frame))
         if text is not None:
             return text
         stored = self._read([frame]).get(frame) if stored is None else stored

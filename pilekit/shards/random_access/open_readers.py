@@ -66,4 +66,4 @@ class OpenReaders:
         self._process = os.getpid()
         self._readers: OrderedDict[int, DocumentReader] = OrderedDict()
         size = sum(index.header.content_bytes for index in self.indexes)
-        self._held: FrameLRU[Any] = FrameLRU(whole=size <= WHOLE_BYTES)
+        self._held: FrameLRU = FrameLRU(whole=size <= WHOLE_BYTES)

@@ -29,7 +29,7 @@ class RowsByNumber:
     all_fit   whether all row groups can be held, by the sizes in the footer
     """
 
-    def __init__(self, path: str, wanted: RecordFormat, held: FrameLRU[pa.Table]):
+    def __init__(self, path: str, wanted: RecordFormat, held: FrameLRU):
         self.path, self.held = path, held
         self._file: BinaryIO = open_stored(path, scattered=True)[0]
         with located_rows(path, lambda: 0):

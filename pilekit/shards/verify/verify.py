@@ -54,15 +54,13 @@ class Verification:
     def _repr_html_(self) -> str:
         from pilekit.fitted_table import Column, FittedTable
 
-        columns: list[Column[Finding]] = [Column("Shard", lambda row: row.shard)]
-        columns += [Column(place.capitalize(), functools.partial(_place, place)) for place in ("frame", "line", "byte")]
-        columns.append(Column("Problem", lambda row: row.problem))
+        def cell(name: str, finding: Finding) -> str:
+            value = getattr(finding, name)
+            return f"{value:,}" if isinstance(value, int) else value or ""
+
+        names = ("shard", "frame", "line", "byte", "problem")
+        columns: list[Column[Finding]] = [Column(name.capitalize(), functools.partial(cell, name)) for name in names]
         return FittedTable(self.findings, columns)._repr_html_()
-
-
-def _place(name: str, finding: Finding) -> str:
-    place = getattr(finding, name)
-    return "" if place is None else f"{place:,}"
 
 
 def verify_corpus(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
@@ -134,17 +134,6 @@ def test_a_stock_data_loader(corpus: Path, start: str) -> None:
         for shard, number, text, subset in zip(batch.shard, batch.number, batch.text, batch.subset, strict=True)  # type: ignore[call-overload]
     ]
     assert found == every
-
-
-def test_a_distributed_sampler_with_three_replicas(corpus: Path) -> None:
-    documents, every = PileDocuments(corpus), [row[:2] for row in slow_corpus(corpus)]
-    of_replica = []
-    for rank in range(3):
-        sampler = DistributedSampler(documents, 3, rank, shuffle=False)  # type: ignore[var-annotated, arg-type]
-        loader = DataLoader(documents, batch_size=10, sampler=sampler, collate_fn=identities)
-        of_replica.append([identity for batch in loader for identity in batch])
-    in_order = [identity for three in zip(*of_replica, strict=True) for identity in three]
-    assert in_order == [*every, *every[:2]], "two documents pad the 301 to a multiple of three"
 
 
 def read_slowly(documents: PileDocuments, places: list[int], results: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
