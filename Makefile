@@ -12,8 +12,9 @@ export NO_MKDOCS_2_WARNING := 1
 demo: $(VENV)
 	$(BIN)/pilekit demo --out demo
 
-# Two processes, a file of tests in each: what one is waiting for, the other computes.
-PARALLEL := -n 2 --dist loadfile
+# Two processes with half of the tests each, in order, so that a file's fixtures are mostly made once. The process that is
+# done first takes tests from the other's end.
+PARALLEL := -n 2 --dist worksteal
 
 test: $(VENV)
 	$(BIN)/pytest $(PARALLEL)

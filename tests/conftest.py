@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from tests.process_groups import ProcessGroups
 
 # One thread for torch: on tiny models two threads only wait for each other, many times longer on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Write bytecode, even if the environment forbids it. Without it each start of the suite parses all tests again, and so
+# does each process that a test starts with the package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # No deadlines: machines are shared, and the first call of a kernel compiles it. CI uses the same examples in each run,
 # other machines use new ones.

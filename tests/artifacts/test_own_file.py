@@ -21,7 +21,7 @@ from pilekit.shards.index.build import index_corpus
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.train.log.metrics import MetricsLog
-from tests.cli.test_changed_shards import LINES
+from tests.artifacts.test_changed_shards import LINES
 
 VICTIM = b"export PATH=$PATH:~/bin\n" * 20
 
