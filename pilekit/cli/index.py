@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from pilekit.fitted_table import FittedTable
     from pilekit.shards.index.format import ShardIndex
     from pilekit.shards.read.reader import OnError
-
-LONG_FRAME_BYTES = 64 << 20
-"""Decoding a frame with more text than this takes a tenth of a second or more."""
 
 
 @click.command()
@@ -42,7 +38,7 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
       pilekit index data/ --on-error skip
     """
     from pilekit.shards.index.build import index_corpus
-    from pilekit.shards.index.format import bad_lines
+    from pilekit.shards.index.format import bad_lines, index_places
     from pilekit.shards.read.damage import SkippedLines
 
     corpus = open_corpus(paths, manifest)
@@ -59,8 +55,9 @@ def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, job
         click.echo(json.dumps({"shards": shards}, indent=2))
         return
     print_fitted(_table(rows))
-    for note in _notes(rows):
-        click.echo(note)
+    cached = [index.path for shard, index in rows if index.path == index_places(shard)[-1]]
+    if cached:
+        click.echo(f"In the cache, not beside the shard: {visible(cached[0])}{' and others' * (len(cached) > 1)}")
 
 
 def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, ShardIndex]]:
@@ -75,25 +72,3 @@ def _table(rows: list[tuple[Shard, ShardIndex]]) -> FittedTable[tuple[Shard, Sha
         Column("Index", lambda row: "built" if row[1].built else "kept", justify="left"),
     ]
     return FittedTable(rows, columns, priority=("Frames", "Text"))
-
-
-def _notes(rows: list[tuple[Shard, ShardIndex]]) -> Iterator[str]:
-    """Notes on indexes that are in the cache, and on frames that are too long for random access."""
-    from pilekit.shards.index.format import index_places
-    from pilekit.shards.verify.findings import some_names
-
-    cached = [index.path for shard, index in rows if index.path == index_places(shard)[-1]]
-    if cached:
-        yield f"In the cache, not beside the shard: {visible(cached[0])}{' and others' * (len(cached) > 1)}"
-    long = [shard.name for shard, index in rows if _longest_frame(index) > LONG_FRAME_BYTES]
-    if long:
-        yield f"Frames too long for random access: {some_names(long)}; `pilekit reframe` makes small ones."
-
-
-def _longest_frame(index: ShardIndex) -> int:
-    """The bytes of text in the longest frame of a compressed shard; 0 for other shards."""
-    import numpy as np
-
-    if index.header.storage not in ("zstd", "gzip"):
-        return 0
-    return int(np.diff(index.frames.text_offset, append=index.header.content_bytes).max())

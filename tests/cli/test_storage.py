@@ -16,7 +16,7 @@ import pytest
 import xxhash
 from rich.console import Console
 
-from pilekit.cli import index, reframe
+from pilekit.cli import reframe
 from pilekit.errors import PilekitError
 from pilekit.shards.index.format import load_index
 from pilekit.shards.write.reframe import Reframed
@@ -79,13 +79,7 @@ def test_bad_lines_stop_an_index_or_are_listed(tmp_path: Path) -> None:
     assert run("index", tmp_path, exit_code=0).stderr == "", "an index that is there needs no decision"
 
 
-def test_notes_on_long_frames_and_indexes_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "LONG_FRAME_BYTES", 1 << 20)
-    text = (record("x" * 1_000_000) + b"\n") * 2
-    (tmp_path / "a.jsonl.zst").write_bytes(zstd_frame(text))
-    (tmp_path / "b.jsonl").write_bytes(text)
-    shown = " ".join(run("index", tmp_path).stdout.split())
-    assert "Frames too long for random access: a.jsonl; `pilekit reframe` makes small ones." in shown
+def test_an_index_in_the_cache_is_named(tmp_path: Path) -> None:
     fsspec.filesystem("memory").pipe("/cached/a.jsonl", record("a"))
     result = run("index", "memory://cached/a.jsonl", "--jobs", 2, PILEKIT_CACHE=str(tmp_path / "cache"))
     (made,) = (tmp_path / "cache").rglob("*.index.parquet")
