@@ -20,7 +20,6 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output, output_folder
@@ -228,10 +227,7 @@ class _Run:
         keys = self._progress("matching", 2 * _KEY_BYTES * population.documents * self.bands.bands, _KEY_BYTES)
         candidates = find_candidates(population, self.bands, copies, scratch, memory, jobs=self.jobs, advance=keys)
         with candidates.rows:
-            text_bytes = sum(
-                int(rows["text_bytes"][flagged].sum(dtype=np.int64))
-                for rows, flagged in _parts(population.table, candidates.flagged)
-            )
+            text_bytes = int(np.sum(population.table["text_bytes"], where=candidates.flagged, dtype=np.int64))
             check_free_disk(scratch, set_bytes(text_bytes, population.documents), "comparing")
             stored = self._progress("reading candidates", sum(sketch.header.size for sketch in population.sketches))
             jobs = self._jobs(shards)
@@ -329,9 +325,3 @@ def _finish_shard(
 
 def _mask_file(output: Output, shard: Shard) -> Path:
     return output.path(f"{MASKS}/{shard.name}", MASK_SUFFIX)
-
-
-def _parts(*arrays: npt.NDArray[Any]) -> Iterator[tuple[npt.NDArray[Any], ...]]:
-    """Arrays of one length, a million entries at a time."""
-    for begin in range(0, len(arrays[0]), 1 << 20):
-        yield tuple(array[begin : begin + (1 << 20)] for array in arrays)
