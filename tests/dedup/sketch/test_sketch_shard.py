@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -75,6 +76,7 @@ def test_rows_and_counts_of_any_shard(
     assert load_sketch(made.path) == made
 
 
+@functools.cache
 def many_lines() -> list[bytes]:
     """Short lines for three row groups, with a few labels that do not all occur in each; long lines between."""
     documents = [record(f"t{i} " * (i % 4), f"label {i // 30_000}{'abc'[i % 3]}") for i in range(140_000)]
