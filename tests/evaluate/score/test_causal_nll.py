@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from itertools import islice
@@ -77,6 +78,8 @@ def test_scores_equal_the_reference(family: str) -> None:
             # Gemma 2 takes its softmax in float32 whatever its weights are.
             assert exact.nll == pytest.approx(expected, rel=1e-7 if family == "gemma2" else 1e-12, abs=1e-12)
             assert rounded.nll == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    whole = scored(dataclasses.replace(double, transform=None), given)  # the model makes its logits itself
+    assert [one.nll for one in whole] == pytest.approx([one.nll for one in scored(double, given)], rel=1e-12)
 
 
 @settings(max_examples=20)
