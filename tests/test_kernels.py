@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-import orjson
-import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,22 +50,3 @@ def test_cached_machine_code_loads_without_the_compiler(tmp_path: Path) -> None:
     # The compiler imports SciPy if it is installed. The first run compiles, the second only loads.
     assert run(str(script)).split()[:2] == ["10", "10"]
     assert run(str(script)).split() == ["10", "10", "False"]
-
-
-TEN_DOCUMENTS = """
-import sys
-from pilekit.dedup.run import deduplicate
-deduplicate(sys.argv[1], out=sys.argv[2], write=False)
-print(*(name for name in ("scipy.linalg", "pyarrow.compute", "torch", "transformers") if name in sys.modules))
-"""
-
-
-@pytest.mark.slow
-def test_ten_documents_are_deduplicated_without_the_compiler(tmp_path: Path) -> None:
-    shard = tmp_path / "ten.jsonl"
-    # Every second document is nearly equal to the one before it, so candidates are compared too.
-    texts = [" ".join(f"word{number // 2 * word}" for word in range(1, 60 + number)) for number in range(2, 12)]
-    shard.write_bytes(b"".join(orjson.dumps({"text": t, "meta": {"pile_set_name": "Pile-CC"}}) + b"\n" for t in texts))
-    run("-c", TEN_DOCUMENTS, str(shard), str(tmp_path / "first"))
-    shutil.rmtree(tmp_path / "first")
-    assert run("-c", TEN_DOCUMENTS, str(shard), str(tmp_path / "second")).split() == []

@@ -104,7 +104,7 @@ def make_shard(relative: str, path: str, size: int | None) -> Shard:
     try:
         relative.encode()
     except UnicodeEncodeError:
-        raise PilekitError(f"{visible(_printable(path))}: its name is not valid UTF-8; rename it") from None
+        raise PilekitError(f"{visible(path)}: its name is not valid UTF-8; rename it") from None
     for suffix in _COMPRESSION:
         if relative.endswith(suffix) and len(parts[-1]) > len(suffix):
             relative = relative.removesuffix(suffix)
@@ -141,7 +141,3 @@ def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
 def without_query(url: str) -> str:
     """A web URL without `?...` and `#...`; other URLs may have these characters in a file's name."""
     return re.split(r"[?#]", url, maxsplit=1)[0] if url.startswith(("http://", "https://")) else url
-
-
-def _printable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()

@@ -192,9 +192,8 @@ def _module_of(function: Callable[..., Any]) -> str:
 def _start(workers: list[_Worker], jobs: int, module: str, needs_main: bool) -> None:
     method = "fork" if START_METHOD == "forkserver" and _may_fork() else START_METHOD
     context: Any = get_context(method)
-    if method == "forkserver" and module.startswith(
-        "pilekit."
-    ):  # Imports of other modules may start threads. A running server stays as it is.
+    # Imports of other modules may start threads. A running server stays as it is.
+    if method == "forkserver" and module.startswith("pilekit."):
         context.set_forkserver_preload([module])
     atexit.unregister(_stop_server)  # registered once for all calls
     atexit.register(_stop_server, os.getpid())

@@ -206,6 +206,7 @@ def free_port() -> int:
             return port
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_is_named_by_the_others() -> None:
     job = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = [start(DIE, RANK=str(rank), **job) for rank in range(2)]

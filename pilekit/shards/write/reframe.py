@@ -208,15 +208,7 @@ def _flush_out_of_memory(file: BinaryIO) -> None:
 
 def _part(advance: Advance, part: float) -> Advance:
     """Report this part of each amount to `advance`."""
-    amounts = told = 0
-
-    def part_of(amount: int) -> None:
-        nonlocal amounts, told
-        amounts += amount
-        advance(int(amounts * part) - told)
-        told = int(amounts * part)
-
-    return part_of
+    return lambda amount: advance(int(amount * part))
 
 
 def _copy(

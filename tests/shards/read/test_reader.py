@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
-import io
 import os
-import re
 import subprocess
 import sys
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 import fsspec
@@ -144,26 +139,6 @@ def test_a_bomb_of_zeros_stops_at_the_limit(tmp_path: Path) -> None:
     assert 0 < memory < 60_000, "kilobytes of memory for a line of at most 8 MiB"
 
 
-def times_open(path: Path) -> int:
-    """The number of open descriptors of the file in this process."""
-    count = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # other threads close files too
-            count += descriptor.readlink() == path
-    return count
-
-
-def test_closing_early_ends_the_thread_and_closes_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(zstd_frame(TEXT * 8))
-    before = set(threading.enumerate())
-    with read(path) as reader:
-        next(reader)
-        assert times_open(path) == 1
-    assert times_open(path) == 0
-    assert not [thread for thread in set(threading.enumerate()) - before if "pilekit" in thread.name]
-
-
 def test_a_corpus_gives_its_shards_in_order(tmp_path: Path) -> None:
     for number in range(3):
         with ShardWriter(tmp_path / "train" / f"{number:02}.jsonl.zst") as writer:
@@ -180,17 +155,6 @@ def test_a_corpus_gives_its_shards_in_order(tmp_path: Path) -> None:
             read(Corpus(tmp_path).shards[0], subsets)
 
 
-class Failing(io.BytesIO):
-    """A file with one byte that cannot be read, as on a disk with a bad sector."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        begin = self.tell()
-        data = super().read(size)
-        if begin <= len(self.getvalue()) - 20_000 < begin + len(data):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return data
-
-
 def write_text(path: Path) -> bytes:
     """Write `TEXT` as a shard; returns the stored bytes."""
     if path.suffix == ".parquet":
@@ -198,20 +162,6 @@ def write_text(path: Path) -> bytes:
     else:
         path.write_bytes(zstd_frame(TEXT) if path.suffix == ".zst" else TEXT)
     return path.read_bytes()
-
-
-def test_a_disk_that_fails_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("a.jsonl.zst", "a.parquet"):
-        path = tmp_path / name
-        stored = Failing(write_text(path))
-        with monkeypatch.context() as patch, path.open("rb") as file:
-            patch.setattr(stored, "fileno", file.fileno, raising=False)
-            patch.setattr(Path, "open", lambda *arguments, stored=stored: stored)
-            message = error(path)
-        assert "cannot be read further (OSError: [Errno 5] Input/output error); check the connection or disk" in message
-        byte, line = re.findall(r"\(byte ([\d,]+) of the file, line ([\d,]+)\)$", message)[0]
-        assert 0 < int(byte.replace(",", "")) <= path.stat().st_size - 20_000
-        assert 5_000 < int(line.replace(",", "")) < 9_000, "the lines before the damage are read"
 
 
 def test_a_connection_that_drops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def test_the_bytes_do_not_depend_on_threads_or_processes(
             amounts: list[int] = []
             reframe_corpus(corpus, tmp_path / str(number), jobs=jobs, frame_bytes=200_000, advance=amounts.append)
             assert min(amounts) >= 0
-            assert size - 3 * len(Corpus(corpus)) <= sum(amounts) <= size
+            assert 0.99 * size <= sum(amounts) <= size
         written.append(tree(tmp_path / str(number)))
     names = ["train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst"]
     assert sorted(written[0]) == sorted(["pilekit.json", *names, *(f"{name}.index.parquet" for name in names)])
@@ -298,13 +298,3 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
         assert content == len(lines) * times
         used.append(kib)
     assert used[1] < min(250_000, used[0] + 60_000)
-
-
-@pytest.mark.slow
-def test_real_text_is_at_most_three_percent_larger(real_corpus: Path, tmp_path: Path) -> None:
-    sources = [real_corpus / f"minipile-0{number}.jsonl.zst" for number in (0, 1)]
-    for reframed, source in zip(reframe_corpus(sources, tmp_path / "out"), sources, strict=True):
-        text = making.unzstd(source)
-        assert making.unzstd(tmp_path / "out" / source.name) == text
-        assert reframed.content_hash == xxhash.xxh3_128_hexdigest(text)
-        assert reframed.stored_bytes <= 1.03 * reframed.stored_before

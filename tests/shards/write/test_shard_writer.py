@@ -6,9 +6,6 @@ import errno
 import gzip
 import io
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -94,25 +91,3 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
     for name, why in (("a.txt", "not named like a shard"), ("a.parquet", "shards are written as")):
         with pytest.raises(PilekitError, match=why):
             ShardWriter(tmp_path / name)
-
-
-ENDLESS = """
-import sys
-from pilekit.shards.write.shard_writer import ShardWriter
-with ShardWriter(sys.argv[1], frame_bytes=100) as writer:
-    while True:
-        writer.write_lines([b"{}"] * 1000)
-        print("written", flush=True)
-"""
-
-
-def test_killed_in_the_middle_leaves_no_shard(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.zst"
-    with subprocess.Popen([sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"written\n"
-        os.kill(process.pid, signal.SIGKILL)
-    assert not path.exists()
-    with ShardWriter(path) as writer:
-        writer.write_lines([b"{}"])
-    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl.zst"]
