@@ -240,7 +240,8 @@ def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 def _nothing_found(searched: list[str], ours: Sequence[str]) -> PilekitError:
     text = f"no shards ({' '.join('*' + suffix for suffix in SHARD_SUFFIXES)}) in {', '.join(map(visible, searched))}"
     if ours:
-        text += f"; not searched, because pilekit wrote them: {', '.join(map(visible, sorted(ours)[:5]))}"
-        text += f" and {len(ours) - 5} more" if len(ours) > 5 else ""
-        return PilekitError(f"{text}; name such a folder to read it")
+        folders = ", ".join(map(visible, sorted(ours)[:5]))
+        return PilekitError(
+            f"{text}; not searched, because pilekit wrote them: {folders}; name such a folder to read it"
+        )
     return PilekitError(f"{text}; give a file, folder, glob or URL, or make a small corpus with `pilekit demo`")

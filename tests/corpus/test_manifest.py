@@ -60,14 +60,9 @@ def test_published_results_are_columns_of_the_tables() -> None:
     assert (davinci.metric, davinci.overall, davinci.subsets["Enron Emails"]) == ("token_perplexity", 5.4508, 9.7655)
     assert results["1.3B trained on 40 GB of the Pile", "Table 4"].certainty == "secondary"
     assert all(result.measured_on and result.source for result in PILE.published)
-
-
-def test_the_release() -> None:
-    release = PILE.release
-    assert [file.name for file in release.files[:30]] == [f"train/{shard:02}.jsonl.zst" for shard in range(30)]
-    assert release.train_documents == PILE.totals.train_documents == 210_607_728
-    summed = {file.name for file in release.files if file.sha256}
-    assert summed == {*(f"train/{shard}.jsonl.zst" for shard in (12, 16, 20, 23, 26)), "val.jsonl.zst"}
+    files = PILE.release.files
+    assert [file.name for file in files[:30]] == [f"train/{shard:02}.jsonl.zst" for shard in range(30)]
+    assert sum(file.sha256 is not None for file in files) == 6
 
 
 def test_the_uncopyrighted_variant_has_17_subsets_of_the_pile_with_weights_of_their_own() -> None:
