@@ -23,6 +23,7 @@ from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.batch.write_columns import write
 from pilekit.stream.pack.rows import Int64
 from pilekit.stream.pack.window import Pieces, RowRange
+from pilekit.stream.read.lane_documents import SHARD, SUBSET
 
 _NARROWED = {(torch.device("cpu"), torch.int64), (torch.device("cpu"), torch.int32)}
 """Device and type of all tensors that a stream makes."""
@@ -153,7 +154,7 @@ class BatchWriter:
             borders = segment_borders(pieces, self.seq_len)
             tensors["cu_seqlens"] = torch.from_numpy(borders.astype(np.int32))
             tensors["max_seqlen"] = torch.tensor(int(np.diff(borders).max(initial=0)), dtype=torch.int32)
-        names = {shard: shard_names[shard] for shard in set(pieces.table["shard"].tolist())}
+        names = {shard: shard_names[shard] for shard in set(pieces.table[:, SHARD].tolist())}
         return Batch({name: tensors[name] for name in self.outputs}, pieces, names)
 
     def _write(self, parts: Sequence[RowRange], pieces: Pieces, columns: dict[str, Int64]) -> None:
@@ -166,7 +167,7 @@ class BatchWriter:
         for part in parts:
             documents, rows = part.window.documents, part.window.rows
             write(
-                *(documents.ids, documents.offsets, documents.table["subset"].copy()),
+                *(documents.ids, documents.offsets, documents.table[:, SUBSET].copy()),
                 *(rows.document, rows.begin, rows.length, rows.start),
                 *(part.first_row, part.count, row, self.seq_len, self.eos_id, self.pad_id),
                 *given,

@@ -20,7 +20,7 @@ from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import Place, RowRange, padding, pieces_of
-from pilekit.stream.read.lane_documents import LaneSource
+from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
 from pilekit.stream.record import batch_state
 
 
@@ -65,11 +65,11 @@ class BatchBuilder:
         parts = [*given, padding(share.batch_size - rows)] if rows < share.batch_size else given
         pieces = pieces_of(parts)
         begun = pieces.table[pieces.begin == 0]
-        tokens = np.bincount(pieces.table["subset"], pieces.length * (self.writer is not None)).astype(np.int64)
-        documents = np.bincount(begun["subset"], minlength=len(tokens))
+        tokens = np.bincount(pieces.table[:, SUBSET], pieces.length * (self.writer is not None)).astype(np.int64)
+        documents = np.bincount(begun[:, SUBSET], minlength=len(tokens))
         used = np.flatnonzero(documents + tokens)
         state = batch_state(
-            *(number, lanes, places, rows, int(begun["skipped"].sum())), *(used, documents[used], tokens[used])
+            *(number, lanes, places, rows, int(begun[:, SKIPPED].sum())), *(used, documents[used], tokens[used])
         )
         if self.writer is None:
             return _raw_item(given, share.batch_size, state)

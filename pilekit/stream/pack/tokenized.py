@@ -12,7 +12,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream.pack.rows import Int64
 from pilekit.stream.pack.window import Layout, TokenizedDocuments, gathered
-from pilekit.stream.read.lane_documents import LaneDocuments
+from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET, LaneDocuments
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.tokenizer import UnencodableTextError
 
@@ -58,25 +58,25 @@ def _tokenized(parts: list[LaneDocuments], encoding: Encoding, tokenizer: Tokeni
     try:
         ids, offsets = tokenizer.encode_batch([text for part in parts for text in part.texts])
     except UnencodableTextError as error:
-        document = table[error.index]
+        shard, number = table[error.index, [SHARD, NUMBER]].tolist()
         raise PilekitError(
-            f"{visible(encoding.shard_names[document['shard']])}: document {document['number']} holds a lone "
+            f"{visible(encoding.shard_names[shard])}: document {number} holds a lone "
             "surrogate, which no UTF-8 can express; drop the document or repair its text in a filter"
         ) from error
-    table["subset"] = encoding.ids_of(name for part in parts for name in part.subsets)
+    table[:, SUBSET] = encoding.ids_of(name for part in parts for name in part.subsets)
     return TokenizedDocuments(ids, offsets, table)
 
 
 def _as_stored(piece: LaneDocuments, encoding: Encoding) -> TokenizedDocuments:
     """Documents without tokens. With an EOD, seq_len 1 and packing "concat", each becomes one row."""
     table = piece.table.copy()
-    table["subset"] = encoding.ids_of(piece.subsets)
+    table[:, SUBSET] = encoding.ids_of(piece.subsets)
     stored = []
-    for text, subset, document, line in zip(piece.texts, piece.subsets, table, piece.records, strict=True):
+    for text, subset, document, line in zip(piece.texts, piece.subsets, table.tolist(), piece.records, strict=True):
         record = orjson.loads(line)
         meta = record.get("meta")
         if not isinstance(meta, dict):
             meta = {name: value for name, value in record.items() if name != encoding.text_field}
-        name = encoding.shard_names[document["shard"]]
-        stored.append(StoredDocument(text, meta, subset, int(document["number"]), name))
+        name = encoding.shard_names[document[SHARD]]
+        stored.append(StoredDocument(text, meta, subset, document[NUMBER], name))
     return TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(len(piece) + 1, np.int64), table, stored)

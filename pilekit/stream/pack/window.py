@@ -21,7 +21,7 @@ from pilekit.stream.order.shuffle import mix
 from pilekit.stream.pack.best_fit import best_fit
 from pilekit.stream.pack.concat import concat, unused
 from pilekit.stream.pack.rows import Int64, Rows, UInt64, separate
-from pilekit.stream.read.lane_documents import Table, document_table
+from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, Table, document_table
 
 T = TypeVar("T")
 
@@ -129,8 +129,8 @@ class Pieces(NamedTuple):
 
     def documents(self, shard_names: Sequence[str] | Mapping[int, str]) -> list[list[tuple[str, int]]]:
         """For each row, (shard name, document number) of its pieces."""
-        names = (shard_names[shard] for shard in self.table["shard"].tolist())
-        return self.by_row(list(zip(names, self.table["number"].tolist(), strict=True)))
+        names = (shard_names[shard] for shard in self.table[:, SHARD].tolist())
+        return self.by_row(list(zip(names, self.table[:, NUMBER].tolist(), strict=True)))
 
 
 def pieces_of(parts: Sequence[RowRange]) -> Pieces:
@@ -141,7 +141,7 @@ def pieces_of(parts: Sequence[RowRange]) -> Pieces:
         start = rows.start[part.first_row : part.first_row + part.count + 1]
         pieces = slice(start[0], start[-1])
         table = part.window.documents.table[rows.document[pieces]]
-        found.append((np.diff(start), rows.length[pieces], rows.begin[pieces], table))
+        found.append((start[1:] - start[:-1], rows.length[pieces], rows.begin[pieces], table))
     return Pieces(*map(np.concatenate, zip(*found, strict=True)))
 
 
@@ -214,7 +214,7 @@ def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, la
         after = np.empty((len(rows), 3), np.int64)
         after[:, :2] = begin[:2]
         after[:, 2] = np.arange(1, len(rows) + 1)
-        begin = Place(int(some.table[-1]["position"]), int(some.table[-1]["order"]) + 1)
+        begin = Place(int(some.table[-1, POSITION]), int(some.table[-1, ORDER]) + 1)
         after[-1:] = begin
         if given:
             if given >= len(rows):
@@ -234,7 +234,7 @@ def _running_windows(
     begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
     for some in documents:
-        if resumed and (some.table[0][["position", "order"]].item() != place[:2] or lengths(some)[0] <= begin):
+        if resumed and (tuple(some.table[0, :2].tolist()) != place[:2] or lengths(some)[0] <= begin):
             raise _changed(place)
         resumed = False
         whole = joined([*rest, some])
@@ -254,14 +254,14 @@ def _running_window(some: TokenizedDocuments, rows: Rows, lengths: Int64, lane: 
     document, used = rows.document[last], rows.begin[last] + rows.length[last]
     whole = used == lengths[document]
     table = some.table[document]
-    after = np.stack((table["position"], table["order"] + whole, np.where(whole, 0, used)), axis=1)
+    after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
     return Window(some, rows, _row_keys(some, rows, lane, layout.seed), after)
 
 
 def _row_keys(documents: TokenizedDocuments, rows: Rows, lane: int, seed: int) -> UInt64:
     piece = rows.start[:-1]
     first = documents.table[rows.document[piece]]
-    return mix(mix(seed, lane, first["position"], first["order"]), rows.begin[piece])
+    return mix(mix(seed, lane, first[:, POSITION], first[:, ORDER]), rows.begin[piece])
 
 
 def _changed(place: Place) -> PilekitError:

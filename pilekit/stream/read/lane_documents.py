@@ -14,24 +14,25 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-DOCUMENT = np.dtype([(name, np.int64) for name in ("position", "order", "shard", "number", "subset", "skipped")])
-"""A document of a lane: a row of a table.
+Table = npt.NDArray[np.int64]
+"""Documents of a lane, int64 [n, 6]. (Joining and indexing structured arrays takes several times as long.) Columns:
 
-position, order   the unit, and the document's number in the unit's order. The place after it is (position, order + 1)
-shard, number     index into the corpus's shards, and line number from 0
-subset            the id of its subset; unset before it is encoded
-skipped           bad lines skipped before it
+POSITION, ORDER  the unit, and the document's number in the unit's order. The place after it is (position, order + 1)
+SHARD, NUMBER    index into the corpus's shards, and line number from 0
+SUBSET           the id of its subset; unset before it is encoded
+SKIPPED          bad lines skipped before it
 """
 
-Table = npt.NDArray[np.void]
-"""Documents, `DOCUMENT` [n]."""
+POSITION, ORDER, SHARD, NUMBER, SUBSET, SKIPPED = range(6)
 
 
-def document_table(count: int, **columns: Any) -> Table:
-    """A table of `count` documents. Columns that are not given are 0."""
-    table = np.zeros(count, DOCUMENT)
-    for name, values in columns.items():
-        table[name] = values
+def document_table(
+    count: int, *, position: Any = 0, order: Any = 0, shard: Any = 0, number: Any = 0, subset: Any = 0, skipped: Any = 0
+) -> Table:
+    """A table of `count` documents, from columns or single values."""
+    table = np.empty((count, 6), np.int64)
+    for column, values in enumerate((position, order, shard, number, subset, skipped)):
+        table[:, column] = values
     return table
 
 
@@ -39,7 +40,7 @@ def document_table(count: int, **columns: Any) -> Table:
 class LaneDocuments:
     """Some documents of one unit of a lane, in the unit's order. There may be none.
 
-    table      [n], with increasing `order`
+    table      [n], with increasing orders
     texts      list of str, [n]
     subsets    list of str, [n]; `(none)` for a document without a label
     records    the documents' lines as JSON, [n], if the stream gives untokenized documents; otherwise empty

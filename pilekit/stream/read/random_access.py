@@ -23,7 +23,7 @@ from pilekit.stream.order.repeats import stays
 from pilekit.stream.order.selection import Selection
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.unit_sequence import Sequence, Unit
-from pilekit.stream.read.lane_documents import LaneDocuments, document_table
+from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 
 if TYPE_CHECKING:
     from pilekit.stream.read.document_selection import DocumentSelection
@@ -87,10 +87,10 @@ class RandomAccess:
                 parts.append(LaneDocuments(table, kept.texts, kept.subsets, kept.raw_lines() if self._records else ()))
             begin += len(lines)
         table = np.concatenate([document_table(0), *(part.table for part in parts)])
-        in_order = np.argsort(table["order"])
-        if (np.diff(table["order"][in_order]) == 0).any():
+        in_order = np.argsort(table[:, ORDER])
+        if (np.diff(table[:, ORDER][in_order]) == 0).any():
             raise self._made_up()
-        chosen = in_order[np.searchsorted(table["order"][in_order], document) :]
+        chosen = in_order[np.searchsorted(table[:, ORDER][in_order], document) :]
         texts, subsets, records = (
             [every[i] for i in chosen.tolist()] if every else []
             for every in ([one for part in parts for one in getattr(part, name)] for name in _LISTS)

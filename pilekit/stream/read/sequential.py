@@ -28,7 +28,7 @@ from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
 from pilekit.stream.order.repeats import stays
 from pilekit.stream.order.shuffle import Int64, permutation
-from pilekit.stream.read.lane_documents import LaneDocuments, document_table
+from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments, document_table
 
 if TYPE_CHECKING:
     from pilekit.stream.read.document_selection import DocumentSelection
@@ -135,7 +135,7 @@ class Sequential:
                     len(batch), position=position, order=batch.numbers, shard=index, number=batch.numbers
                 )
                 while bad and bad[0] < document:
-                    table["skipped"][np.searchsorted(batch.numbers, bad.popleft())] += 1
+                    table[np.searchsorted(batch.numbers, bad.popleft()), SKIPPED] += 1
                 records = batch.raw_lines() if self._selected.records else ()
                 yield LaneDocuments(table, batch.texts, batch.subsets, records)
         check_version(shard.path, version)

@@ -14,7 +14,7 @@ from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange, pieces_of
-from pilekit.stream.read.lane_documents import LaneDocuments, document_table
+from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneDocuments, document_table
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.stream.collecting import rows_of
 from tests.stream.reference import Document, Line, Plan, Row, columns, lane_rows
@@ -99,7 +99,7 @@ def rows(parts: list[RowRange], how: Encoding) -> list[Row]:
 
 def skipped_before(parts: list[RowRange]) -> int:
     pieces = pieces_of(parts)
-    return int(pieces.table["skipped"][pieces.begin == 0].sum())
+    return int(pieces.table[:, SKIPPED][pieces.begin == 0].sum())
 
 
 documents = st.tuples(
@@ -172,4 +172,4 @@ def test_texts_without_tokens_and_unknown_labels(tokenizer: Tokenizer) -> None:
         lane_at(surrogate, Place(2, 0), encoding(tokenizer, "concat")).give(1)
     other = Memory([Unit([(1, "a", "unheard of", 0)])], 2)
     (part,) = lane_at(other, Place(2, 0), encoding(tokenizer, "best_fit")).give(1)
-    assert part.window.documents.table["subset"].tolist() == [2]
+    assert part.window.documents.table[:, SUBSET].tolist() == [2]
