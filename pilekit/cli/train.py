@@ -221,7 +221,7 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     """(topic, text) lines for `--dry-run`. Raises PilekitError if the run would fail."""
     from rich.filesize import decimal
 
-    from pilekit.train.checkpoint import find_checkpoint
+    from pilekit.train.checkpoint.folders import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.engines import check_engine
     from pilekit.train.estimate import estimate

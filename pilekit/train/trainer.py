@@ -34,7 +34,8 @@ from pilekit.evaluate.masked.model import MaskedLM, keeps_documents_apart
 from pilekit.evaluate.model.causal import CausalLM, isolates_documents
 from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.stream import Batch, PileStream
-from pilekit.train.checkpoint import Checkpoints, Progress
+from pilekit.train.checkpoint.manifest import Progress
+from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config import TrainConfig, check, to_toml
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.device import check_device

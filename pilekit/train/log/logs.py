@@ -9,7 +9,7 @@ import msgspec
 
 from pilekit.engine.ranks import Ranks
 from pilekit.stream import PileStream
-from pilekit.train.checkpoint import Checkpoints
+from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config import TrainConfig
 from pilekit.train.log.alerts import Watch, against_waiting
 from pilekit.train.log.metrics import MetricsLog, StepMetrics, read_metrics
