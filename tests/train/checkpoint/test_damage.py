@@ -191,6 +191,7 @@ def test_a_changed_byte_anywhere_is_found(tmp_path_factory: pytest.TempPathFacto
         | st.floats(allow_nan=False, allow_infinity=False)
         | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
     )
 )
 def test_any_stream_state_comes_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:

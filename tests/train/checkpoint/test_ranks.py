@@ -274,7 +274,7 @@ def save_on_a_full_disk(run: Path, full: int, asynchronous: bool) -> tuple[str |
     logging.getLogger("pilekit").addHandler(warned)
     checkpoints = checkpoints_of(run, ranks, asynchronous=asynchronous)
     try:
-        with files_limited_to(500 if ranks.rank == full else resource.RLIM_INFINITY):
+        with files_limited_to(100 if ranks.rank == full else resource.RLIM_INFINITY):
             checkpoints.save(*small(ranks, 2), progress_of(2), CONFIG)
             error = error_of(checkpoints.finish)
         assert checkpoints.saved == []
