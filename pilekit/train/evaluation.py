@@ -12,9 +12,7 @@ rank without a batch in the last round repeats the last batch, and its result is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 import torch
 
@@ -22,24 +20,13 @@ from pilekit.corpus import Corpus, load_manifest
 from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError
 from pilekit.evaluate.bits_per_byte import score_corpus
-from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.batching import Forward, Share, Windows
 from pilekit.shards.read.reader import OnError
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import TrainConfig
-
-
-class Evaluated(Protocol):
-    """The part of an `Engine` that is used here."""
-
-    @property
-    def lm(self) -> CausalLM | MaskedLM:
-        """The engine's model."""
-
-    def evaluating(self) -> AbstractContextManager[None]:
-        """Within the block, the model predicts; all ranks make the same calls."""
+from pilekit.train.engines.protocol import TrainEngine
 
 
 def open_held_out(config: TrainConfig) -> Corpus | None:
@@ -66,7 +53,7 @@ def open_held_out(config: TrainConfig) -> Corpus | None:
 
 
 def evaluate(
-    engine: Evaluated,
+    engine: TrainEngine,
     tokenizer: Tokenizer,
     corpus: Corpus,
     ranks: Ranks,

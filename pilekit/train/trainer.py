@@ -38,7 +38,6 @@ from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config import TrainConfig, check, to_toml
 from pilekit.train.data import open_batches, open_stream
-from pilekit.train.device import check_device
 from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
 from pilekit.train.launch.interrupt import first_interrupt
@@ -93,7 +92,6 @@ class Trainer:
     def __init__(self, config: TrainConfig, out: str | Path = "runs/run") -> None:
         check(config)
         self.ranks = ranks = join()
-        ranks.on_all_ranks(lambda: check_device(config, ranks.device))
         ranks.on_all_ranks(lambda: check_engine(config, ranks.device))
         if config.log.tensorboard:
             ranks.on_rank0(check_tensorboard)

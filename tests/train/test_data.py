@@ -13,7 +13,6 @@ from pilekit.errors import PilekitError
 from pilekit.stream.order.lane_grid import divisors
 from pilekit.train.config import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.data import open_stream, open_tokenizer, restart_sizes
-from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_corpus, tiny_model_dir, tiny_tokenizer
 
 
@@ -63,18 +62,6 @@ def test_wrong_dedup_folders_and_repeats_are_named(made: TrainConfig, tmp_path: 
         open_stream(changed(made, "data", repeats={"ArXif": 2.0}))
 
 
-def first_batch(config: TrainConfig) -> list[list[int]]:
-    rows: list[list[int]] = next(iter(open_stream(config)))["input_ids"].tolist()
-    return rows
-
-
-def test_ranks_share_a_step(made: TrainConfig, process_group: ProcessGroups) -> None:
-    parts = process_group(2).run(first_batch, made)
-
-    assert [len(part) for part in parts] == [4, 4]
-    assert sorted(row for part in parts for row in part) == sorted(first_batch(made))
-
-
 def test_a_planned_run_is_seen_by_its_first_rank(made: TrainConfig) -> None:
     assert not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1
     stream = open_stream(made, world_size=4)
@@ -88,21 +75,16 @@ def test_a_planned_run_is_seen_by_its_first_rank(made: TrainConfig) -> None:
         assert str(raised.value).startswith(message)
 
 
-@pytest.mark.parametrize(("lane_rows", "expected"), [(8, [1, 2, 4]), (2, [1, 2]), (1, [1]), ("auto", [1, 2, 4])])
-def test_a_restart_may_use_any_ranks_that_divide_lanes_and_micro_batches(
-    made: TrainConfig, lane_rows: Any, expected: list[int]
-) -> None:
-    config = made if lane_rows == "auto" else changed(made, "data", lanes=(lane_rows, 2))
-
-    sizes = restart_sizes(config, open_stream(config))
-
-    assert sizes == expected
-    for ranks in divisors(8):
-        if ranks in sizes:
-            assert open_stream(config, world_size=ranks).batch_size == 8 // ranks
-        else:
-            with pytest.raises(PilekitError):
-                open_stream(config, world_size=ranks)
+def test_a_restart_may_use_any_ranks_that_divide_lanes_and_micro_batches(made: TrainConfig) -> None:
+    for lane_rows, expected in ((2, [1, 2]), (None, [1, 2, 4])):
+        config = made if lane_rows is None else changed(made, "data", lanes=(lane_rows, 2))
+        assert restart_sizes(config, open_stream(config)) == expected
+        for ranks in divisors(8):
+            if ranks in expected:
+                assert open_stream(config, world_size=ranks).batch_size == 8 // ranks
+            else:
+                with pytest.raises(PilekitError):
+                    open_stream(config, world_size=ranks)
 
 
 def test_a_model_brings_its_tokenizer(tmp_path: Path, made: TrainConfig) -> None:

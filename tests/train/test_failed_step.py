@@ -40,36 +40,31 @@ def message_of(folder: str, bad: list[tuple[int, int]], loss: float, step: int) 
 
 
 def test_all_ranks_say_the_same(process_group: ProcessGroups, tmp_path: Path) -> None:
-    first, second = process_group(2).run(message_of, str(tmp_path), [(1, 1)], math.nan, 7)
-    assert first == second
-    assert first.startswith(
-        f"step 7: the loss is nan, in rows with shard1 document 20 (all of them: {tmp_path}/failed-s"
-    )
-    assert "continues after step 6" in first
-    assert first.endswith("the step's documents are shown by: PEEK")
-    report = json.loads((tmp_path / "failed-step-7.json").read_text())
-    assert report["peek"] == "PEEK"
-    assert (report["step"], report["loss"], report["grad_norm"], report["lr"]) == (7, "nan", "inf", 0.1)
-    assert [(row["rank"], row["finite"]) for row in report["rows"]] == [
-        *((0, True), (0, True), (0, True)),
-        *((1, True), (1, False), (1, True)),
-    ]
-    assert report["rows"][3]["documents"] == [{"shard": "shard1", "number": 10}, {"shard": "a\x1bb", "number": 11}]
-
-
-def test_a_gradient_alone_names_the_rows_of_all_ranks(process_group: ProcessGroups, tmp_path: Path) -> None:
-    first, second = process_group(2).run(message_of, str(tmp_path), [], 2.5, 1)
-    assert first == second
-    shown = "shard0 document 10, a\\x1bb document 11, shard0 document 20, shard1 document 10, shard1 document 20 (all"
-    assert first.startswith(f"step 1: the gradient's norm is inf, in rows with {shown}")
-    assert "continues from the start" in first
-
-
-def test_a_file_that_cannot_be_written_does_not_hide_the_step(process_group: ProcessGroups, tmp_path: Path) -> None:
+    """The second step's file cannot be written, and in the third only the gradient is bad."""
     (tmp_path / "failed-step-3.json").mkdir()
-    first, second = process_group(2).run(message_of, str(tmp_path), [(0, 0)], math.inf, 3)
-    assert first == second
-    assert first.startswith("step 3: the loss is inf, in rows with shard0 document 10, a\\x1bb document 11; lower")
+    group, folder = process_group(2), str(tmp_path)
+    both = "shard0 document 10, a\\x1bb document 11, shard0 document 20, shard1 document 10, shard1 document 20 (all"
+    for bad, loss, step, begins, start in (
+        ([(1, 1)], math.nan, 7, "the loss is nan, in rows with shard1 document 20 (all of them: ", "after step 6"),
+        (
+            [(0, 0)],
+            math.inf,
+            3,
+            "the loss is inf, in rows with shard0 document 10, a\\x1bb document 11; lower",
+            "step 2",
+        ),
+        ([], 2.5, 1, f"the gradient's norm is inf, in rows with {both}", "from the start"),
+    ):
+        first, second = group.run(message_of, folder, bad, loss, step)
+        assert first == second
+        assert first.startswith(f"step {step}: {begins}")
+        assert start in first
+        assert first.endswith("the step's documents are shown by: PEEK")
+    report = json.loads((tmp_path / "failed-step-7.json").read_text())
+    assert (report["peek"], report["step"], report["loss"], report["lr"]) == ("PEEK", 7, "nan", 0.1)
+    rows = [(row["rank"], row["finite"]) for row in report["rows"]]
+    assert rows == [(0, True), (0, True), (0, True), (1, True), (1, False), (1, True)]
+    assert report["rows"][3]["documents"] == [{"shard": "shard1", "number": 10}, {"shard": "a\x1bb", "number": 11}]
 
 
 def test_blocks_that_cannot_be_compiled() -> None:

@@ -2,7 +2,8 @@
 
 `protocol.py` defines the calls. `adapter.py` has what both adapters share, for users who already work with one of the
 packages: the same config, stream, metrics and checkpoints. Neither package is imported before a run asks for it.
-`config.check` refuses settings that an adapter does not support, and `check_engine` a missing package or device.
+`config.check` refuses settings that an adapter does not support, and `check_engine` a missing package or an unfit
+device.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from importlib.util import find_spec
 import torch
 
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
@@ -20,8 +21,12 @@ from pilekit.train.engines.protocol import TrainEngine
 
 
 def check_engine(config: TrainConfig, device: torch.device | None = None) -> None:
-    """PilekitError if the package of `parallel.engine` is missing, or does not support `device` (if given)."""
+    """PilekitError if the package of `parallel.engine` is missing, or if `device`, if given, lacks what a run needs."""
     engine = config.parallel.engine
+    on_gpu = device is not None and device.type == "cuda"
+    if on_gpu and config.precision.dtype == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        name = visible(torch.cuda.get_device_name(device), 60)
+        raise PilekitError(f'precision.dtype = "bf16": {name} has no bfloat16; set "fp16" or "fp32"')
     if engine == "native":
         return
     if find_spec(engine) is None:

@@ -8,13 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from pilekit.cli.train import command
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.train import engines
@@ -51,37 +47,17 @@ def load(tmp_path: Path) -> Callable[..., TrainConfig]:
     return lambda *changes: load_config(file, changes)
 
 
-@given(
-    ranks=st.integers(1, 16),
-    micro_batches=st.integers(1, 8),
-    rows=st.integers(1, 8),
-    zero=st.sampled_from([1, 2, 3]),
-    dtype=st.sampled_from(["fp32", "bf16"]),
-    clip_norm=st.sampled_from([0.5, float("inf")]),
-    offload=st.booleans(),
-)
-def test_deepspeed_gets_batch_stage_precision_and_offload(
-    ranks: int, micro_batches: int, rows: int, zero: Any, dtype: Any, clip_norm: float, offload: bool
-) -> None:
-    config = TrainConfig(
-        train=TrainSection(
-            steps=1, global_batch_size=ranks * micro_batches * rows, micro_batch_size=rows, clip_norm=clip_norm
-        ),
-        parallel=ParallelConfig(engine="deepspeed", zero=zero, offload=offload),
-        precision=PrecisionConfig(dtype=dtype),
-    )
-    given = deepspeed_config(config, ranks)
-    sizes = given["train_micro_batch_size_per_gpu"], given["gradient_accumulation_steps"], given["train_batch_size"]
-    assert sizes == (rows, micro_batches, ranks * micro_batches * rows)
-    stage = given["zero_optimization"]
-    assert stage.pop("stage") == zero
-    moved = ["offload_optimizer", *["offload_param"] * (zero == 3)] if offload else []
-    assert stage == {name: {"device": "cpu"} for name in moved}
-    assert given["gradient_clipping"] == (0.0 if clip_norm == float("inf") else clip_norm)
-    assert ("bf16" in given) == (dtype == "bf16")
-    if dtype == "bf16":
-        assert given["bf16"] == {"enabled": True, "check_grad_overflow": True}
-        assert given["data_types"]["grad_accum_dtype"] == given["communication_data_type"] == "fp32"
+def test_deepspeed_gets_batch_stage_precision_and_offload() -> None:
+    train = TrainSection(steps=1, global_batch_size=24, micro_batch_size=2, clip_norm=float("inf"))
+    parallel = ParallelConfig(engine="deepspeed", zero=3, offload=True)
+    found = deepspeed_config(TrainConfig(train=train, parallel=parallel, precision=PrecisionConfig(dtype="bf16")), 4)
+    sizes = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"], found["train_batch_size"]
+    assert sizes == (2, 3, 24)
+    on_cpu = {"device": "cpu"}
+    assert found["zero_optimization"] == {"stage": 3, "offload_optimizer": on_cpu, "offload_param": on_cpu}
+    assert found["gradient_clipping"] == 0.0
+    assert found["bf16"] == {"enabled": True, "check_grad_overflow": True}
+    assert found["data_types"]["grad_accum_dtype"] == found["communication_data_type"] == "fp32"
 
 
 def test_settings_that_an_engine_lacks_are_refused_by_name(load: Callable[..., TrainConfig]) -> None:
@@ -118,14 +94,12 @@ def test_missing_packages_and_devices(load: Callable[..., TrainConfig], monkeypa
     check_engine(load("parallel.engine=accelerate"), CPU)
     check_engine(load("parallel.engine=deepspeed", "parallel.zero=3"), CPU)
 
-
-def test_the_command_line_names_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("run.toml").write_text(RUN)
-    refused = CliRunner().invoke(command, ["run.toml", "--engine", "accelerate", "--set", "parallel.zero=1"])
-    assert isinstance(refused.exception, PilekitError)
-    assert "parallel.zero = 1: with parallel.engine" in str(refused.exception)
-    assert CliRunner().invoke(command, ["run.toml", "--engine", "horovod"]).exit_code == 2
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla V100\x1b")
+    with pytest.raises(PilekitError, match=r'^precision.dtype = "bf16": Tesla V100\\x1b has no bfloat16; set "fp16"'):
+        check_engine(load("precision.dtype=bf16"), GPU)
+    check_engine(load("precision.dtype=fp16"), GPU)
+    check_engine(load("precision.dtype=bf16"), CPU)
 
 
 def test_a_module_of_parts_has_their_names() -> None:
