@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -13,7 +12,6 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,12 +21,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoXConfig
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
-from pilekit.train.checkpoint import saving
-from pilekit.train.checkpoint.tensors import write_tensors
 from pilekit.train.config import load_config
 from pilekit.train.log.metrics import StepMetrics
-from pilekit.train.trainer import Trainer
-from tests.tiny import tiny_corpus, tiny_model_dir, tiny_neox_config, tiny_tokenizer
+from pilekit.train.trainer import Finished, Trainer
+from tests.tiny import tiny_corpus, tiny_neox_config, tiny_tokenizer
 from tests.train.runs import TIMES, interrupt_at, lines
 
 OUTPUTS = ("input_ids", "labels", "position_ids", "doc_ids", "subset_ids")
@@ -73,13 +69,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """The run of run.toml, without a stop."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    return run, trainer(made, run).fit()
+
+
 def trainer(made: Path, out: Path, *changes: str) -> Trainer:
     return Trainer(load_config(made / "run.toml", changes), out)
 
 
-def test_the_files_of_a_run(made: Path, tmp_path: Path) -> None:
-    finished = trainer(made, tmp_path / "run").fit()
-    run = tmp_path / "run"
+def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
+    run, finished = whole
     assert (finished.step, finished.interrupted, finished.model) == (8, False, run / "model")
     assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
         "metrics.jsonl",
@@ -101,7 +103,9 @@ def test_the_files_of_a_run(made: Path, tmp_path: Path) -> None:
     assert (run / "model" / "config.toml").read_bytes() == (run / "config.toml").read_bytes()
 
 
-@pytest.mark.parametrize(("attention", "micro_batch_size"), [("document", 1), ("causal", 6)])
+@pytest.mark.parametrize(
+    ("attention", "micro_batch_size"), [("document", 1), pytest.param("causal", 6, marks=pytest.mark.slow)]
+)
 def test_it_equals_a_plain_loop(made: Path, tmp_path: Path, attention: str, micro_batch_size: int) -> None:
     """The loop shares only the stream with the trainer: whole batches, losses token by token."""
     changes = (f"data.attention={attention}", f"train.micro_batch_size={micro_batch_size}")
@@ -162,7 +166,7 @@ def test_it_equals_a_plain_loop(made: Path, tmp_path: Path, attention: str, micr
 
 
 @pytest.mark.parametrize(
-    ("dtype", "stops"), [pytest.param("fp32", [1, 2, 3, 4, 5, 6, 7], marks=pytest.mark.slow), ("bf16", [2, 5])]
+    ("dtype", "stops"), [pytest.param("bf16", [1, 2, 3, 4, 5, 6, 7], marks=pytest.mark.slow), ("fp32", [2, 5])]
 )
 def test_an_interrupted_run_equals_one_that_never_stopped(
     made: Path, tmp_path: Path, dtype: str, stops: list[int]
@@ -180,13 +184,13 @@ def test_an_interrupted_run_equals_one_that_never_stopped(
     parts = load_file(tmp_path / "parts" / "model" / "model.safetensors")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    assert (tmp_path / "parts/checkpoints/step-8/__0_0.distcp").read_bytes() == (
-        tmp_path / "whole/checkpoints/step-8/__0_0.distcp"
-    ).read_bytes()
+    last = [tmp_path / run / "checkpoints/step-8/rank-0.safetensors" for run in ("parts", "whole")]
+    assert last[0].read_bytes() == last[1].read_bytes()
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint(made: Path, tmp_path: Path) -> None:
-    trainer(made, tmp_path / "whole").fit()
+def test_a_killed_run_resumes_from_its_last_checkpoint(
+    made: Path, whole: tuple[Path, Finished], tmp_path: Path
+) -> None:
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom pilekit.train.config import load_config\n"
         "from pilekit.train.trainer import Trainer\n"
@@ -205,7 +209,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(made: Path, tmp_path: Pat
     steps: list[int] = []
     trainer(made, tmp_path / "killed").fit(lambda metrics: steps.append(metrics.step))
     assert steps == [4, 5, 6, 7, 8]
-    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+    assert lines(tmp_path / "killed") == lines(whole[0])
 
 
 def test_a_second_interrupt_stops_at_once(made: Path, tmp_path: Path) -> None:
@@ -231,20 +235,19 @@ def test_a_run_may_get_more_or_fewer_steps(made: Path, tmp_path: Path) -> None:
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
     before = (tmp_path / "parts" / "metrics.jsonl").read_bytes()
     shutil.rmtree(tmp_path / "parts" / "model")
-    for steps in (8, 4):
-        finished = trainer(made, tmp_path / "parts", *changes, f"train.steps={steps}").fit()
-        assert (finished.step, finished.interrupted, finished.last) == (8, False, None)
-        assert finished.model == tmp_path / "parts" / "model"
-        assert finished.model.exists()
-        assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == before
+    finished = trainer(made, tmp_path / "parts", *changes, "train.steps=4").fit()
+    assert (finished.step, finished.interrupted, finished.last) == (8, False, None)
+    assert finished.model == tmp_path / "parts" / "model"
+    assert finished.model.exists()
+    assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == before
 
 
 def test_loss_falls_and_transformers_loads_the_model(made: Path, tmp_path: Path) -> None:
-    ours = trainer(made, tmp_path / "run", "train.steps=60", "log.every=20", "checkpoint.every=1000")
+    ours = trainer(made, tmp_path / "run", "train.steps=40", "log.every=20", "checkpoint.every=1000")
     losses: list[float] = []
     finished = ours.fit(lambda metrics: losses.append(metrics.loss))
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
-    assert [record["step"] for record in lines(tmp_path / "run")] == [20, 40, 60]
+    assert [record["step"] for record in lines(tmp_path / "run")] == [20, 40]
     assert finished.model is not None
     theirs = AutoModelForCausalLM.from_pretrained(finished.model)
     ids = torch.randint(0, 300, (2, 20))
@@ -253,18 +256,6 @@ def test_loss_falls_and_transformers_loads_the_model(made: Path, tmp_path: Path)
     assert AutoTokenizer.from_pretrained(finished.model)(text)["input_ids"] == (
         ours.tokenizer.encode_batch([text])[0].tolist()
     )
-
-
-def test_a_trained_model_is_trained_further_by_its_path_alone(made: Path, tmp_path: Path) -> None:
-    model = tiny_model_dir(tmp_path / "model", "gpt2")
-    config = tmp_path / "more.toml"
-    config.write_text(
-        f'[data]\npath = "{made / "corpus"}"\nseq_len = 16\nsubsets = ["github"]\n[model]\npath = "{model}"\n'
-        "[train]\nsteps = 2\nglobal_batch_size = 2\nmicro_batch_size = 2\n"
-    )
-    finished = Trainer(load_config(config), tmp_path / "run").fit()
-    assert finished.last is not None
-    assert set(finished.last.loss_by_subset) == {"Github"}
 
 
 def test_a_nan_loss_names_its_step_and_documents(made: Path, tmp_path: Path) -> None:
@@ -305,18 +296,11 @@ def test_a_wrong_config_is_refused_before_anything_is_written(made: Path, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_selection_without_documents_is_an_error(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(PilekitError, match=r"no document is selected by subsets=.*EuroParl"):
-        trainer(made, tmp_path / "run", "data.subsets=['EuroParl']").fit()
-
-
 def test_a_run_of_another_model_or_other_data_is_refused(made: Path, tmp_path: Path) -> None:
     trainer(made, tmp_path / "run", "train.steps=4").fit()
-    for change in ("data.seq_len=16", "data.attention=causal", "train.seed=1", "data.subsets=['Github']"):
+    for change in ("train.seed=1", "data.subsets=['Github']"):
         with pytest.raises(PilekitError, match=change.split("=")[0].removeprefix("data.")):
             trainer(made, tmp_path / "run", change).fit()
-    with pytest.raises(PilekitError, match="resume"):
-        trainer(made, tmp_path / "run", "checkpoint.resume=never").fit()
     assert len(lines(tmp_path / "run")) == 4
     assert load_config(tmp_path / "run" / "config.toml").data.subsets is None
 
@@ -359,19 +343,3 @@ def test_only_empty_documents_are_an_error(made: Path, tmp_path: Path) -> None:
         changes = (f"data.path={shard}", f"data.window={window}", f"train.steps={steps}", "schedule.warmup=0")
         with pytest.raises(PilekitError, match=f"^no row of {where} has a token to predict; are there only empty doc"):
             trainer(made, tmp_path / "run", *changes).fit()
-
-
-def test_a_checkpoint_on_a_full_disk_does_not_end_the_run(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(folder: Path, *others: Any) -> None:
-        if folder.name.startswith("step-3"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write_tensors(folder, *others)
-
-    monkeypatch.setattr(saving, "write_tensors", full)
-    finished = trainer(made, tmp_path / "run").fit()
-    assert (finished.step, finished.model) == (8, tmp_path / "run" / "model")
-    assert sorted(folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-6", "step-8"]
-    [warning] = [record.getMessage() for record in caplog.records if "cannot be written" in record.getMessage()]
-    assert "step-3: the checkpoint cannot be written: No space left on device; training continues" in warning
