@@ -8,6 +8,7 @@ the remedy.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -45,7 +46,7 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
         raise PilekitError(f"nproc is a whole number from 1 on, not {visible(repr(nproc), 80)}")
     check_gpus(nproc, "nproc =")
     _check_forkable()
-    environments, _store = rank_environments(nproc)
+    environments, store = rank_environments(nproc)
     context = multiprocessing.get_context("fork")
     ranks: list[tuple[BaseProcess, Connection[Any, Any]]] = []
 
@@ -59,10 +60,13 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
 
     for stream in (sys.stdout, sys.stderr):  # or each fork would write the buffered text again
         stream.flush()
-    thread = threading.Thread(target=start)
-    thread.start()
-    thread.join()
-    value: T = _result(ranks)
+    try:
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        value: T = _result(ranks)
+    finally:
+        del store  # an error's traceback would keep it alive until the next call's forks
     return value
 
 
@@ -84,6 +88,7 @@ def _run(
     fn: Callable[..., Any], args: Sequence[Any], environment: dict[str, str], answers: Connection[Any, Any]
 ) -> None:
     """In a fork: call the function, and send rank 0's result or the error."""
+    gc.freeze()  # this process must not free the parent's stores: it would wait for their threads, which it lacks
     os.setsid()
     import torch
 

@@ -81,6 +81,15 @@ def started(program: str, folder: Path, **environment: str) -> subprocess.Popen[
     )
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What the script printed; it is killed if it hangs."""
+    try:
+        return process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
 CALLS = """
 tell(total, 2, 3.0)
 for kind in ("told", "bug", "killed"): tell(fail, 2, kind)
@@ -94,7 +103,7 @@ def test_results_and_failures_of_forks(tmp_path: Path) -> None:
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     for given in (None, "2"):
         with started(CALLS, tmp_path, **({} if given is None else {"OMP_NUM_THREADS": given})) as process:
-            stdout, stderr = process.communicate(timeout=SECONDS)
+            stdout, stderr = ended(process)
         assert (process.returncode, stderr) == (0, "")
         value, told, bug, killed, unpicklable, joined = stdout.splitlines()
         assert value == str((3.0 * 2 * sum(range(1_000_000)), 2, int(given or threads)))
@@ -123,7 +132,7 @@ def test_an_interrupt_is_passed_on_and_the_result_comes(tmp_path: Path) -> None:
     with started("tell(loop, 2)", tmp_path) as process:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=SECONDS)
+        stdout, stderr = ended(process)
     assert (process.returncode, stderr) == (0, "")
     assert int(stdout) > 0
 
@@ -135,7 +144,7 @@ def test_a_second_interrupt_ends_all(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         wait_for(lambda: all(file.read_text().endswith("asked") for file in tmp_path.iterdir()))
         process.send_signal(signal.SIGINT)
-        stdout, _ = process.communicate(timeout=SECONDS)
+        stdout, _ = ended(process)
     assert stdout == "interrupted\n"
     assert not any(is_there(int(file.read_text().split()[0])) for file in tmp_path.iterdir())
 
