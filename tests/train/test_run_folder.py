@@ -281,7 +281,7 @@ def test_a_path_that_is_not_a_good_checkpoint_is_named(tmp_path: Path) -> None:
     first = begun(tmp_path / "first")
     for given, message in (
         (first.checkpoints, r'^checkpoint.resume = ".*": is not a checkpoint; give the path of a step-N folder, '),
-        (tmp_path / "a\x1bb", r'^checkpoint.resume = ".*x1bb": is not a checkpoint; '),
+        (tmp_path / "a\x1bb", r"^checkpoint.resume = .*: is not a checkpoint; "),
     ):
         config = replaced("checkpoint.resume", str(given))
         refused(run_of(tmp_path / "b", config), config, message)

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pilekit
 from pilekit.errors import PilekitError
@@ -51,28 +50,34 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        for rank in ranks:
-            rank.send_signal(number)
+        for started in ranks:
+            started.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, pass_on)
     check_gpus(nproc, "--nproc-per-node")
-    environments, _store = rank_environments(nproc)
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # In a store of this process, no other program can take the port between its choice and its use.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    job = rank_environment(nproc) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    job |= {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    job |= {LAUNCHER: str(os.getpid()), "TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
     # A file of the current folder must not shadow a module of Python or pilekit.
     safe_path = [] if Path.cwd() == Path(pilekit.__file__).parents[1] else ["-P"]
     command = [sys.executable, *safe_path, "-m", MODULE, *arguments]
     codes: dict[int, int] = {}
     for attempt in range(max_restarts + 1):
         ranks.clear()
-        job = {LAUNCHER: str(os.getpid()), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
-        job |= {"TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
-        for environment in environments:
+        job["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+        for rank in range(nproc):
             if received:
                 break
-            ranks.append(subprocess.Popen(command, env=os.environ | environment | job, start_new_session=True))
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            ranks.append(subprocess.Popen(command, env=os.environ | job | own, start_new_session=True))
         if received:  # the newest rank may have missed the signal
-            for rank in ranks:
-                rank.terminate()
+            for started in ranks:
+                started.terminate()
         codes = _first_failures(ranks)
         if not codes or received:
             break
@@ -138,19 +143,10 @@ def check_gpus(nproc: int, option: str) -> None:
         )
 
 
-def rank_environments(nproc: int) -> tuple[list[dict[str, str]], Any]:
-    """Environment variables for each of `nproc` ranks on this machine, and the store that the caller must keep.
-
-    The ranks meet in this store of the calling process, so no other program can take the port between its choice and
-    its use.
-    """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def rank_environment(nproc: int) -> dict[str, str]:
+    """Environment variables for `nproc` ranks on this machine: threads, and the network interface between them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    shared = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // nproc))}
-    if sys.platform == "linux":  # whatever the machine's name resolves to
-        shared["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME") or "lo"
-    shared |= {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(nproc)], store
+    settings = {"OMP_NUM_THREADS": str(max(1, cores // nproc))}
+    if sys.platform == "linux":
+        settings["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine's name resolves to
+    return {name: os.environ.get(name) or value for name, value in settings.items()}

@@ -1,4 +1,4 @@
-"""`notebook_launch` in scripts, whose processes have computed with several threads before, as a notebook's has."""
+"""`notebook_launch`: functions of modules in fresh processes, functions of a script or a notebook in forks."""
 
 from __future__ import annotations
 
@@ -14,66 +14,29 @@ import pytest
 import pilekit
 from pilekit import PilekitError, notebook_launch
 from tests.process_groups import ROOT
+from tests.train.launch import notebook_functions
 from tests.train.launch.test_launch import is_there, wait_for
 
 SECONDS = 240.0
 
-FUNCTIONS = """
-import os, signal, sys, time, torch
-from pathlib import Path
-from pilekit import PilekitError, notebook_launch
-from pilekit.engine.ranks import join
-from pilekit.train.launch.interrupt import first_interrupt
 
-def total(factor):
-    ranks = join()
-    weights = torch.ones(300, 300, requires_grad=True)
-    (weights @ weights).sum().backward()
-    assert weights.grad.sum() == 2 * 300**3
-    return factor * ranks.sum(secret.sum().reshape(1)).item(), ranks.world_size, torch.get_num_threads()
-
-def fail(kind):
-    ranks = join()
-    ranks.gather(None)
-    if ranks.rank == 1:
-        if kind == "told": raise PilekitError("train.steps = 0: it must be at least 1")
-        if kind == "killed": os.kill(os.getpid(), signal.SIGKILL)
-        raise ValueError(f"{kind}\\nmore")
-    ranks.gather(None)
-
-def loop():  # until interrupted
-    ranks, step = join(), 0
-    with first_interrupt() as asked:
-        while not ranks.any(asked()):
-            step += 1
-            time.sleep(0.02)
-            Path(str(ranks.rank)).touch()
-    return step
-
-def stay():  # whatever signal comes
-    file = Path(str(join().rank))
-    signal.signal(signal.SIGINT, lambda *_: file.write_text(f"{os.getpid()} asked"))
-    file.write_text(str(os.getpid()))
-    time.sleep(600)
-
-def tell(*call):
-    try: print(notebook_launch(*call))
-    except KeyboardInterrupt: print("interrupted")
-    except PilekitError as error:
-        print("error:", error, *[note.splitlines()[-2:] for note in vars(error).get("__notes__", [])])
-
-secret = torch.arange(1_000_000, dtype=torch.float64)
-torch.ones(3, requires_grad=True).sum().backward()
-torch.ones(2000, 2000).sum(), secret.sqrt().sum(), torch.ones(500, 500) @ torch.ones(500, 500)
-"""
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def started(program: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+def script(program: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a script, which has a file."""
+    with started(program, *arguments, **environment) as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        return process.returncode, stdout, stderr
+
+
+def started(program: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     return subprocess.Popen(
-        [sys.executable, "-c", FUNCTIONS + program],
-        cwd=folder,
-        env=own | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""} | environment,
+        [sys.executable, "-c", dedent(program), *arguments],
+        env=own | {"PYTHONPATH": str(ROOT)} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -81,70 +44,116 @@ def started(program: str, folder: Path, **environment: str) -> subprocess.Popen[
     )
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What the script printed; it is killed if it hangs."""
-    try:
-        return process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
+def test_a_function_of_a_module_runs_in_fresh_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert pilekit.notebook_launch is notebook_launch
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    found = notebook_launch(notebook_functions.about, 2, "ü", Path("here"))
+    assert found == [(rank, 2, rank, threads, True, ("ü", Path("here"))) for rank in range(2)]
 
 
-CALLS = """
-tell(total, 2, 3.0)
-for kind in ("told", "bug", "killed"): tell(fail, 2, kind)
-tell(lambda: join() and (lambda: 0), 1)
-join()
-tell(total, 2, 3.0)
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("told", "train.steps = 0: it must be at least 1"),
+        ("bug", "rank 1 failed with ValueError: bug"),
+        ("killed", "rank 1 died without a message; see its output and the system's log (memory?)"),
+    ],
+)
+def test_a_failure_is_one_line(kind: str, line: str) -> None:
+    with pytest.raises(PilekitError) as error:
+        notebook_launch(notebook_functions.fail, 2, kind)
+    assert str(error.value) == line
+    notes = "".join(getattr(error.value, "__notes__", []))
+    assert ('raise ValueError(f"{kind}' in notes) == (kind == "bug")
+
+
+def test_a_result_that_cannot_be_sent_is_an_error() -> None:
+    with pytest.raises(PilekitError, match=r"^rank 0 failed with "):
+        notebook_launch(notebook_functions.unpicklable, 1)
+
+
+def test_a_wrong_number_of_ranks_is_refused() -> None:
+    for nproc in (0, 1.5, True, "2"):
+        with pytest.raises(PilekitError, match=r"^nproc is a whole number from 1 on, not "):
+            notebook_launch(notebook_functions.about, nproc)  # type: ignore[arg-type]
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(PilekitError, match=r"^nproc = 2: this machine has 1 GPU, and each rank needs one"):
+        notebook_launch(notebook_functions.about, 2)
+
+
+# A script's own functions; its process has computed with several threads before, as a notebook's has.
+
+FORKS = """
+    import sys, torch
+    from pilekit import PilekitError, notebook_launch
+    from pilekit.engine.ranks import join
+    secret = torch.arange(1_000_000, dtype=torch.float64)
+    def total(factor):
+        ranks = join()
+        weights = torch.ones(300, 300, requires_grad=True)
+        (weights @ weights).sum().backward()
+        assert weights.grad.sum() == 2 * 300**3
+        return factor * ranks.sum(secret.sum().reshape(1)).item(), torch.get_num_threads()
+    torch.ones(3, requires_grad=True).sum().backward()
+    torch.ones(2000, 2000).sum(), secret.sqrt().sum(), torch.ones(500, 500) @ torch.ones(500, 500)
+    what = sys.argv[1]
+    if what == "joined": join()
+    try: print(notebook_launch(total, 2, 3.0))
+    except PilekitError as error: print(f"error: {error}")
 """
 
 
-def test_results_and_failures_of_forks(tmp_path: Path) -> None:
-    threads = max(1, len(os.sched_getaffinity(0)) // 2)
-    for given in (None, "2"):
-        with started(CALLS, tmp_path, **({} if given is None else {"OMP_NUM_THREADS": given})) as process:
-            stdout, stderr = ended(process)
-        assert (process.returncode, stderr) == (0, "")
-        value, told, bug, killed, unpicklable, joined = stdout.splitlines()
-        assert value == str((3.0 * 2 * sum(range(1_000_000)), 2, int(given or threads)))
-        assert told == "error: train.steps = 0: it must be at least 1"
-        assert bug == "error: rank 1 failed with ValueError: bug ['ValueError: bug', 'more']"
-        assert killed == "error: rank 1 died without a message; see its output and the system's log"
-        assert unpicklable.startswith("error: rank 0 failed with ")
-        assert joined == (
-            "error: this process has joined a process group (a Trainer does), so ranks cannot be forked from it; "
-            "restart the kernel and call notebook_launch first"
-        )
-
-
-def test_wrong_numbers_of_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pilekit.notebook_launch is notebook_launch
-    for nproc in (0, 1.5, True, "2"):
-        with pytest.raises(PilekitError, match=r"^nproc is a whole number from 1 on, not "):
-            notebook_launch(print, nproc)  # type: ignore[arg-type]
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    with pytest.raises(PilekitError, match=r"^nproc = 2: this machine has 1 GPU, and each rank needs one"):
-        notebook_launch(print, 2)
+def test_a_function_of_a_script_runs_in_forks() -> None:
+    total = 3.0 * 2 * sum(range(1_000_000))
+    for threads in ("1", "2"):
+        assert script(FORKS, "plain", OMP_NUM_THREADS=threads) == (0, f"{(total, int(threads))}\n", "")
 
 
 @pytest.mark.slow
-def test_an_interrupt_is_passed_on_and_the_result_comes(tmp_path: Path) -> None:
-    with started("tell(loop, 2)", tmp_path) as process:
+def test_what_cannot_be_forked_says_so() -> None:
+    code, stdout, _ = script(FORKS, "joined")
+    assert (code, stdout) == (
+        0,
+        "error: this process has joined a process group (a Trainer does), so ranks cannot be forked from it; put the "
+        "function into a module and import it from there, or restart the kernel and call notebook_launch first\n",
+    )
+
+
+LOOPS = """
+    import sys
+    from pathlib import Path
+    from pilekit import notebook_launch
+    from tests.train.launch.notebook_functions import loop, stay
+    def own(folder): return loop(folder)
+    function = {"fresh": loop, "fork": own, "stay": stay}[sys.argv[1]]
+    try: print(notebook_launch(function, 2, Path(sys.argv[2])))
+    except KeyboardInterrupt: print("interrupted")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fresh", "fork"])
+def test_an_interrupt_is_passed_on_and_the_result_comes(tmp_path: Path, way: str) -> None:
+    with started(LOOPS, way, str(tmp_path)) as process:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = ended(process)
+        stdout, stderr = process.communicate(timeout=SECONDS)
     assert (process.returncode, stderr) == (0, "")
     assert int(stdout) > 0
 
 
 @pytest.mark.slow
 def test_a_second_interrupt_ends_all(tmp_path: Path) -> None:
-    with started("tell(stay, 2)", tmp_path) as process:
+    with started(LOOPS, "stay", str(tmp_path)) as process:
         wait_for(lambda: len([file for file in tmp_path.iterdir() if file.read_text()]) == 2)
         process.send_signal(signal.SIGINT)
         wait_for(lambda: all(file.read_text().endswith("asked") for file in tmp_path.iterdir()))
         process.send_signal(signal.SIGINT)
-        stdout, _ = ended(process)
+        stdout, _ = process.communicate(timeout=SECONDS)
     assert stdout == "interrupted\n"
     assert not any(is_there(int(file.read_text().split()[0])) for file in tmp_path.iterdir())
 
@@ -161,6 +170,8 @@ def test_in_a_notebook() -> None:
             print("rank", ranks.rank)
             return [add + rank for rank in ranks.gather(ranks.rank)]
         assert notebook_launch(rank_of, 2, 10) == [10, 11]
+        from tests.train.launch.notebook_functions import about
+        assert [one[:2] for one in notebook_launch(about, 2)] == [(0, 2), (1, 2)]
     """)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
     nbclient.NotebookClient(

@@ -1,0 +1,58 @@
+"""Functions for the ranks of `notebook_launch` in its tests; a fresh process can import them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pilekit.engine.ranks import join
+from pilekit.errors import PilekitError
+from pilekit.train.launch.interrupt import first_interrupt
+
+
+def about(*args: Any) -> list[tuple[Any, ...]]:
+    ranks = join()
+    mine = (ranks.rank, ranks.world_size, ranks.local_rank, torch.get_num_threads(), "__main__" in sys.modules, args)
+    return ranks.gather(mine)
+
+
+def fail(kind: str) -> None:
+    ranks = join()
+    ranks.gather(None)
+    if ranks.rank == 1:
+        if kind == "told":
+            raise PilekitError("train.steps = 0: it must be at least 1")
+        if kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError(f"{kind}\nmore")
+    ranks.gather(None)
+
+
+def unpicklable() -> object:
+    return lambda: 0
+
+
+def loop(folder: Path) -> int:
+    """Run until interrupted; returns the step after which all stopped."""
+    ranks = join()
+    step = 0
+    with first_interrupt() as asked:
+        while not ranks.any(asked()):
+            step += 1
+            time.sleep(0.02)
+            (folder / str(ranks.rank)).touch()
+    return step if ranks.is_first else -1
+
+
+def stay(folder: Path) -> None:
+    """Never end, whatever signal comes."""
+    file = folder / f"{join().rank}"
+    signal.signal(signal.SIGINT, lambda *_: file.write_text(f"{os.getpid()} asked"))
+    file.write_text(str(os.getpid()))
+    time.sleep(600)
