@@ -307,3 +307,17 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [document.text for document in read_documents(flat, [3, 0])] == ["é", "a"]
     with pytest.raises(PilekitError, match=r'b\.parquet, line 3: field "text" is null, not a string; its index has'):
         batch_of(flat, [0, 2, 3])
+
+
+def test_a_parquet_file_that_unpacks_enormously_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = pa.chunked_array([pa.array(["0" * (2 << 20)])] * 200)
+    pq.write_table(pa.table({"text": texts}), path, compression="zstd", dictionary_pagesize_limit=4 << 20)
+    assert path.stat().st_size < 100_000
+    script = """
+from pilekit.shards.random_access.document_reader import read_documents
+value = sum(len(document.text) for document in read_documents(sys.argv[1], [199, 0, 100]))
+"""
+    value, memory = value_and_memory(script, path)
+    assert value == 3 * (2 << 20)
+    assert 0 < memory < 150_000, "KiB of 400 MiB"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
@@ -186,3 +186,14 @@ def test_real_text(real_corpus: Path) -> None:
         assert fast_corpus([documents[place] for place in places]) == [every[place] for place in places]
         assert len(documents) == len(every)
     assert len(PileDocuments(paths, subsets=["arxiv"])) == sum(row[3] == "ArXiv" for row in every)
+
+
+def test_the_replicas_of_a_distributed_sampler_get_every_document(corpus: Path) -> None:
+    documents, every = PileDocuments(corpus), [row[:2] for row in slow_corpus(corpus)]
+    assert len(every) % 3 == 1, "so that the replicas are padded"
+    of_replica = []
+    for rank in range(3):
+        sampler = DistributedSampler(documents, 3, rank, shuffle=False)  # type: ignore[var-annotated, arg-type]
+        loader = DataLoader(documents, batch_size=10, sampler=sampler, collate_fn=identities)
+        of_replica.append([identity for batch in loader for identity in batch])
+    assert [of_replica[i % 3][i // 3] for i in range(303)] == [*every, *every[:2]]
