@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit import PilekitError
+from pilekit import PileDocuments, PilekitError, PileStream
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.job_folder import output_folder
 from pilekit.dedup.run import deduplicate
@@ -20,6 +20,7 @@ from pilekit.pipeline.selecting import select_corpus
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.verify.verify import verify_corpus
+from pilekit.shards.write.reframe import reframe_corpus
 from pilekit.train.log.metrics import MetricsLog
 from tests.artifacts.test_changed_shards import LINES
 
@@ -44,6 +45,22 @@ def no_waiting() -> Iterator[None]:
 
 def select(data: Path) -> None:
     select_corpus(str(data), data / "out", jobs=1, min_bytes=0)
+
+
+def select_parquet(data: Path) -> None:
+    select_corpus(str(data), data / "out", format="parquet", jobs=1)
+
+
+def reframe(data: Path) -> None:
+    reframe_corpus(str(data), data / "out", jobs=1)
+
+
+def documents(data: Path) -> None:
+    assert PileDocuments(str(data))[0].text
+
+
+def stream(data: Path) -> None:
+    next(iter(PileStream(str(data), tokenizer=None, batch_size=2)))
 
 
 def dedup(data: Path) -> None:
@@ -88,10 +105,13 @@ MORE = {
 }
 
 
-REPLACED = {"00.jsonl.index.parquet", "SHA256SUMS", "out/00.jsonl.zst", "out/clean/00.jsonl.zst"}
+REPLACED = {"00.jsonl.index.parquet", "SHA256SUMS", "out/00.jsonl.zst", "out/00.parquet", "out/clean/00.jsonl.zst"}
 
 
-@pytest.mark.parametrize("command", [select, dedup, index, sums, records, metrics, cache, lock])
+@pytest.mark.parametrize(
+    "command",
+    [select, select_parquet, reframe, dedup, index, documents, stream, sums, records, metrics, cache, lock],
+)
 def test_no_file_elsewhere_is_written_and_nothing_is_waited_for(
     tmp_path: Path, command: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
