@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,14 +35,13 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint.folders import steps_in
-from pilekit.train.checkpoint.manifest import STATE_FILE, Damaged, read_state
 from pilekit.train.config import TrainConfig, differences, load_config, shown, to_toml
 
 logger = logging.getLogger(__name__)
 
 KIND = "run"
 LOCK_FILE = ".lock"
+_STEP = r"step-\d{1,18}"
 
 FIXED = (
     "data.seq_len",
@@ -99,12 +99,20 @@ class RunFolder:
 
     def newest_step(self) -> int | None:
         """The step of the newest checkpoint by name, complete or not."""
-        return max(steps_in(self.checkpoints), default=None)
+        return _newest_step(self.checkpoints)
 
 
 def run_of(path: str | Path, config: TrainConfig) -> RunFolder:
     """The paths of a run with this config in the folder `path`; makes nothing."""
     return RunFolder(Path(path), None if config.checkpoint.dir is None else Path(config.checkpoint.dir))
+
+
+def _newest_step(checkpoints: Path) -> int | None:
+    try:
+        names = os.listdir(checkpoints)  # noqa: PTH208 (names are all that is needed)
+    except (OSError, ValueError):
+        return None
+    return max((int(name[5:]) for name in names if re.fullmatch(_STEP, name)), default=None)
 
 
 @contextmanager
@@ -153,17 +161,13 @@ def check_start(run: RunFolder, config: TrainConfig) -> None:
             'to "auto" to resume'
         )
     old = load_config(run.config_file) if run.config_file.exists() else None
-    newest = run.newest_step()
-    if old is not None and newest is None and (before := run_of(run.path, old)).newest_step() is not None:
-        raise PilekitError(
-            f"checkpoint.dir = {shown(config.checkpoint.dir)}: the run's checkpoints are in "
-            f"{visible(str(before.checkpoints))}; move them, or set that"
-        )
-    if old is not None and newest is not None:
+    if old is not None:
+        _check_dir(run, old, config)
+    if run.newest_step() is not None and old is not None:
         check_resumable(old, config)
     if resume not in ("auto", "never"):
         field = "checkpoint.resume"
-        if newest is None:
+        if run.newest_step() is None:
             _check_origin(Path(resume), config)
         elif old is None or _meaning(field, old.checkpoint.resume) != _meaning(field, resume):
             raise PilekitError(
@@ -172,11 +176,29 @@ def check_start(run: RunFolder, config: TrainConfig) -> None:
             )
 
 
+def _check_dir(run: RunFolder, old: TrainConfig, config: TrainConfig) -> None:
+    """Raise PilekitError if the run has checkpoints in the folder of its old config, and `config` names another."""
+    before = run.path / "checkpoints" if old.checkpoint.dir is None else Path(old.checkpoint.dir)
+    if (
+        run.newest_step() is None
+        and before.absolute() != run.checkpoints.absolute()
+        and _newest_step(before) is not None
+    ):
+        raise PilekitError(
+            f"checkpoint.dir = {shown(config.checkpoint.dir)}: the run's checkpoints are in {visible(str(before))}; "
+            "move them, or set that"
+        )
+
+
 def _check_origin(folder: Path, config: TrainConfig) -> None:
     """Raise PilekitError if `folder` is not a checkpoint from which a run with `config` can start."""
     name = f"checkpoint.resume = {shown(str(folder))}"
-    if not (folder / STATE_FILE).is_file() or not folder.resolve().name.startswith("step-"):
-        raise PilekitError(f'{name}: is not a checkpoint; give the path of a step-N folder, "auto" or "never"')
+    if not (folder / "state.json").is_file() or not re.fullmatch(_STEP, folder.resolve().name):
+        newest = next(filter(None, map(_newest_step, (folder, folder / "checkpoints"))), None)
+        near = "" if newest is None else f" there, such as step-{newest}"
+        raise PilekitError(f'{name}: is not a checkpoint; give the path of a step-N folder{near}, "auto" or "never"')
+    from pilekit.train.checkpoint.manifest import Damaged, read_state  # imports torch, which takes seconds
+
     try:
         old = msgspec.convert(read_state(folder).config, TrainConfig, strict=False)  # "inf" becomes a number
     except (Damaged, msgspec.ValidationError) as error:

@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_is_passed_over(python: Path, native: Path, place: 
     more = ["--engine", "deepspeed", "--set", "parallel.zero=2", "--set", "checkpoint.every=1"]
     assert train(python, place, "run", *more, "--set", "train.steps=2").code == 0
     assert (place / "run" / "latest").read_text() == "checkpoints/step-2\n"
-    shard = max((place / "run" / "checkpoints" / "step-2").glob("*.safetensors"), key=lambda file: file.stat().st_size)
+    shard = max((place / "run" / "checkpoints" / "step-2").glob("*.distcp"), key=lambda file: file.stat().st_size)
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +19,7 @@ from pilekit.artifacts.header import read_header, write_header
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint.folders import point_to
-from pilekit.train.checkpoint.manifest import FileSum, Progress, write_state
+from pilekit.train.checkpoint.manifest import Progress, own_sums, write_state
 from pilekit.train.config import (
     DataConfig,
     ModelConfig,
@@ -21,6 +27,7 @@ from pilekit.train.config import (
     TrainConfig,
     TrainSection,
     load_config,
+    sections,
     to_toml,
 )
 from pilekit.train.run_folder import FIXED, RunFolder, check_resumable, check_start, open_run, run_of, take_config
@@ -56,10 +63,10 @@ def begun(path: Path, config: TrainConfig = CONFIG, *, step: int | None = 10) ->
 def checkpoint(folder: Path, config: TrainConfig) -> Path:
     """A checkpoint as a run with this config writes it, without tensors."""
     folder.mkdir(parents=True)
-    tensors = folder / "rank-0.safetensors"
-    tensors.write_bytes(b"x")
+    for name in ("__0_0.distcp", ".metadata"):
+        (folder / name).write_bytes(b"x")
     progress = Progress(int(folder.name.removeprefix("step-")), 100, {}, 1)
-    write_state(folder, progress, msgspec.to_builtins(config), {tensors.name: FileSum.of(tensors)})
+    write_state(folder, progress, msgspec.to_builtins(config), own_sums(folder, 0))
     return folder
 
 
@@ -117,19 +124,50 @@ def test_another_kind_of_folder_is_refused_and_left_alone(tmp_path: Path) -> Non
             pass
 
 
-def test_a_second_start_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    with open_run(tmp_path / "run", CONFIG):
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the run."""
+    program = (
+        "import sys\nfrom pilekit.train.config import TrainConfig, TrainSection\n"
+        "from pilekit.train.run_folder import open_run\n"
+        "with open_run(sys.argv[1], TrainConfig(train=TrainSection(steps=1))):\n"
+        "    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    with holder(tmp_path / "run") as process:
         before = contents(tmp_path)
         with pytest.raises(
             PilekitError, match=r"run: another process trains in this folder; wait for it, or name .*--o"
         ):
             open_run(tmp_path / "run", CONFIG).__enter__()
         assert contents(tmp_path) == before
-    with open_run(tmp_path / "run", CONFIG):
-        pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with open_run(tmp_path / "run", CONFIG):
+            pass
 
 
 # The config of a start
+
+
+def test_newest_step_is_the_largest_number_of_a_complete_name(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.newest_step() is None
+    assert not run.is_begun
+    for name in ("step-9", "step-10", "step-11.partial", "step-", "step-x", "12", "step--13"):
+        (run.checkpoints / name).mkdir(parents=True)
+    assert run.newest_step() == 10
+    assert run.is_begun
 
 
 def test_never_resume_takes_only_a_run_without_results(tmp_path: Path) -> None:
@@ -144,22 +182,20 @@ def test_never_resume_takes_only_a_run_without_results(tmp_path: Path) -> None:
         refused(begun(tmp_path / str(step), step=step), never, message)
 
 
-FIT: dict[str, Any] = {
+OTHER: dict[str, Any] = {
     "data.path": "y.jsonl",
-    "data.on_error": "skip",
-    "data.workers": 2,
-    "optimizer.lr": 1e-3,
-    "schedule.kind": "constant",
-    "parallel.zero": 3,
-    "precision.dtype": "bf16",
-    "checkpoint.dir": "elsewhere",
-}
-"""Another value for some fields that a run may change."""
-
-MISFIT: dict[str, Any] = {
+    "data.manifest": "demo",
+    "data.tokenizer": "other.json",
     "data.seq_len": 16,
+    "data.subsets": ["ArXiv"],
+    "data.repeats": {"ArXiv": 2.0},
+    "data.dedup": "dedup",
+    "data.on_error": "skip",
     "data.packing": "concat",
+    "data.window": 16,
+    "data.lanes": (8, 4),
     "data.seed": 1,
+    "data.workers": 2,
     "data.attention": "causal",
     "model.preset": "pythia-70m",
     "model.config": "config.json",
@@ -168,16 +204,28 @@ MISFIT: dict[str, Any] = {
     "train.objective": "mlm",
     "train.seed": 1,
     "optimizer.betas": (0.9, 0.99),
+    "optimizer.lr": 1e-3,
+    "schedule.kind": "constant",
+    "parallel.zero": 3,
+    "precision.dtype": "bf16",
+    "checkpoint.dir": "elsewhere",
+    "log.every": 5,
 }
+"""Another value for every field of [data] and [model], which decide what a checkpoint means, and for some others."""
 
 
 def test_a_checkpoint_meets_only_a_config_that_fits() -> None:
-    for field, value in FIT.items():
-        check_resumable(CONFIG, replaced(field, value))
-    assert set(FIXED) == MISFIT.keys()
-    for field, value in MISFIT.items():
+    names = [name for name, _ in sections.values(CONFIG)]
+    assert set(FIXED) <= OTHER.keys() <= set(names)
+    assert {name for name in names if name.startswith(("data.", "model."))} <= OTHER.keys()
+    for field, value in OTHER.items():
+        new = replaced(field, value)
+        assert new != CONFIG
+        if field not in FIXED:
+            check_resumable(CONFIG, new)
+            continue
         with pytest.raises(PilekitError, match=f"^{field} = .*: the run's checkpoint was made with ") as raised:
-            check_resumable(CONFIG, replaced(field, value))
+            check_resumable(CONFIG, new)
         assert "\n" not in str(raised.value)
 
 
@@ -280,11 +328,12 @@ def test_a_new_run_starts_from_the_checkpoint_of_another_and_resumes_from_its_ow
 def test_a_path_that_is_not_a_good_checkpoint_is_named(tmp_path: Path) -> None:
     first = begun(tmp_path / "first")
     for given, message in (
-        (first.checkpoints, r'^checkpoint.resume = ".*": is not a checkpoint; give the path of a step-N folder, '),
-        (tmp_path / "a\x1bb", r"^checkpoint.resume = .*: is not a checkpoint; "),
+        (first.path, "give the path of a step-N folder there, such as step-10,"),
+        (first.checkpoints, "give the path of a step-N folder there, such as step-10,"),
+        (tmp_path / "a\x1bb", 'give the path of a step-N folder, "auto" or "never"'),
     ):
         config = replaced("checkpoint.resume", str(given))
-        refused(run_of(tmp_path / "b", config), config, message)
+        assert refused(run_of(tmp_path / "b", config), config, re.escape(message)).startswith('checkpoint.resume = "')
     state = first.checkpoints / "step-10" / "state.json"
     state.write_bytes(state.read_bytes().replace(b"pythia-14m", b"pythia-31m"))
     config = replaced("checkpoint.resume", str(state.parent))

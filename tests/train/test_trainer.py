@@ -184,7 +184,7 @@ def test_an_interrupted_run_equals_one_that_never_stopped(
     parts = load_file(tmp_path / "parts" / "model" / "model.safetensors")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    last = [tmp_path / run / "checkpoints/step-8/rank-0.safetensors" for run in ("parts", "whole")]
+    last = [tmp_path / run / "checkpoints/step-8/__0_0.distcp" for run in ("parts", "whole")]
     assert last[0].read_bytes() == last[1].read_bytes()
 
 

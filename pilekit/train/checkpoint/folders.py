@@ -4,11 +4,12 @@
     RUN/latest                  a text file, `checkpoints/step-N`, for people and scripts; nothing here reads it
 
 A save writes `step-N.partial`, flushes it to disk, renames it, and only then removes older checkpoints. Once renamed,
-the checkpoint counts, so later failures are only warnings. A killed save leaves a `step-N.partial`, which the next save
-or resume removes. A checkpoint that does not verify is named and passed over, and a later save of its step replaces it.
+the checkpoint counts, so later failures are only warnings. A killed process may leave a `step-N.partial`. The next call
+completes it if its files verify, and removes it otherwise. A checkpoint that does not verify is named and skipped, and
+the next save removes it.
 
-So the newest good checkpoint is found at any moment, even if only one is kept. Only rank 0 changes this folder, and the
-run's lock admits one job, so a `.partial` is always a leftover.
+So the newest good checkpoint is found at any moment, even if only one is kept and the same step is saved again. Only
+rank 0 changes this folder, and the run's lock admits one job, so a `.partial` is always a leftover.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -70,14 +71,20 @@ def find_checkpoint(
     return None, {}
 
 
-def remove_partial(checkpoints: Path) -> None:
-    """Remove what killed saves left."""
+def finish_killed_saves(checkpoints: Path) -> None:
+    """Complete or remove each `.partial` folder that a killed save left. Raises OSError."""
     for step in steps_in(checkpoints, PARTIAL):
-        remove(checkpoints / f"step-{step}{PARTIAL}")
+        partial = checkpoints / f"step-{step}{PARTIAL}"
+        try:
+            verify(partial)
+        except Damaged:
+            remove(partial)
+        else:
+            put_in_place(partial, checkpoints / f"step-{step}")
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Rename a complete `.partial` folder. A damaged checkpoint of the same step makes room for it."""
+    """Rename a complete `.partial` folder. After a kill in between, `finish_killed_saves` does the rest."""
     remove(final)
     partial.rename(final)
     with suppress(OSError):  # the name is there; only a power cut could still lose it
@@ -97,8 +104,11 @@ def point_to(latest: Path, folder: Path) -> None:
         logger.warning("%s; it should name %s, which is complete", error, visible(str(folder)))
 
 
-def prune(checkpoints: Path, saved: int, keep_last: int) -> None:
-    """Remove all checkpoints except the `keep_last` newest and the one of step `saved`."""
+def prune(checkpoints: Path, saved: int, keep_last: int, damaged: Iterable[Path]) -> None:
+    """Remove the `damaged` checkpoints and all others except the `keep_last` newest and the one of step `saved`."""
+    for folder in damaged:
+        if folder.name != f"step-{saved}":
+            remove(folder)
     for step in steps_in(checkpoints)[:-keep_last]:
         if step != saved:
             remove(checkpoints / f"step-{step}")

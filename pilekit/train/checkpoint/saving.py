@@ -33,16 +33,16 @@ from pilekit.engine.ranks import Ranks, lost_rank
 from pilekit.errors import PilekitError, visible
 from pilekit.train.checkpoint.folders import (
     find_checkpoint,
+    finish_killed_saves,
     flush,
     point_to,
     prune,
     put_in_place,
     remove,
-    remove_partial,
     steps_in,
 )
-from pilekit.train.checkpoint.manifest import Damaged, Progress, State, verify, write_state
-from pilekit.train.checkpoint.tensors import OwnParts, load_tensors, state_tensors, write_tensors
+from pilekit.train.checkpoint.manifest import Damaged, Progress, own_sums, verify, write_state
+from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,8 @@ class Checkpoints:
         self._folder, self._latest, self._ranks = folder, latest, ranks
         self._keep_last, self._asynchronous = keep_last, asynchronous
         self._loaded: dict[int, Path] = {}
-        self._verified: dict[Path, State] = {}  # the folder that was verified last, so that `load` need not again
+        self._verified: Path | None = None
+        self._damaged: list[Path] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: tuple[_Save, Future[None]] | None = None
         self._copies: dict[str, Tensor] = {}
@@ -76,21 +77,27 @@ class Checkpoints:
     def newest(self) -> Path | None:
         """The newest checkpoint that verifies, whatever `latest` says; None if there is no checkpoint.
 
-        Removes the leftovers of a killed save. One warning names damaged checkpoints that are newer. Raises
-        PilekitError if there are checkpoints and none is good.
+        Completes or removes the leftovers of a killed save. One warning names damaged checkpoints that are newer.
+        Raises PilekitError if there are checkpoints and none is good.
         """
         self._wait()
+        ranks = self._ranks
 
         def tidy() -> list[int]:
-            remove_partial(self._folder)
+            try:
+                finish_killed_saves(self._folder)
+            except OSError as error:
+                raise PilekitError(f"{visible(str(self._folder))}: cannot be written: {error.strerror}") from error
             return steps_in(self._folder)
 
-        found, damaged = find_checkpoint(self._folder, self._verify, self._ranks.on_rank0(tidy))
-        if found is not None and self._ranks.is_first:
+        steps = ranks.on_rank0(tidy)
+        found, damaged = find_checkpoint(self._folder, lambda folder: verify(folder, ranks), steps)
+        if found is not None and ranks.is_first:
             named = "; ".join(f"{visible(str(folder))} is damaged ({reason})" for folder, reason in damaged.items())
             if named:
-                logger.warning("%s; resuming from %s", named, found.name)
+                logger.warning("%s; resuming from %s, and the next save removes what is damaged", named, found.name)
             point_to(self._latest, found)
+        self._damaged, self._verified = list(damaged), found
         return found
 
     def load(self, folder: Path, model: nn.Module, optimizer: Optimizer) -> Progress:
@@ -101,34 +108,15 @@ class Checkpoints:
         """
         self._wait()
         try:
-            state = self._verify(folder)
+            state = verify(folder, self._ranks, hashes=folder != self._verified)
         except Damaged as damage:
             raise PilekitError(
                 f"{visible(str(folder))}: is not a good checkpoint: {damage}; name one of the folders step-N in the "
                 "checkpoints of a run"
             ) from damage
-        load_tensors(folder, sorted(state.files), model, optimizer, self._ranks)
+        load_tensors(folder, model, optimizer, self._ranks)
         self._loaded = {state.progress.step: folder}
         return state.progress
-
-    def _verify(self, folder: Path) -> State:
-        """`verify` a folder, of which each rank hashes a part. All ranks end alike."""
-        if (known := self._verified.get(folder)) is not None:
-            return known
-        ranks = self._ranks
-
-        def attempt() -> State | Damaged:
-            try:
-                return verify(folder, ranks.rank, ranks.world_size)
-            except Damaged as damage:
-                return damage
-
-        results = ranks.gather(ranks.on_all_ranks(attempt))
-        for result in results:
-            if isinstance(result, Damaged):
-                raise result
-        self._verified = {folder: results[0]}  # type: ignore[dict-item]
-        return self._verified[folder]
 
     def before(self, step: int) -> Path | None:
         """The newest checkpoint from before step `step` (from 1) that was saved or loaded and still exists."""
@@ -143,13 +131,12 @@ class Checkpoints:
         """
         with self._blocking():
             self._wait()
-            self._verified = {}
-            parts = OwnParts(state_tensors(model, optimizer, self._ranks), self._ranks)
-            save = _Save(progress, dict(config), parts)
+            self._verified = None
+            save = _Save(progress, dict(config), TensorSave(state_tensors(model, optimizer, self._ranks), self._ranks))
             cuda = self._ranks.device.type == "cuda"
             if self._asynchronous:
-                for key in parts.values.keys() & {f"model.{name}" for name, _ in model.named_buffers()}:
-                    parts.values[key] = parts.values[key].clone()  # a forward may change a buffer
+                for key in save.tensors.values.keys() & {f"model.{name}" for name, _ in model.named_buffers()}:
+                    save.tensors.values[key] = save.tensors.values[key].clone()  # a forward may change a buffer
                 save.copy_after = torch.cuda.current_stream(self._ranks.device).record_event() if cuda else None
             else:
                 save.copied.set()
@@ -189,7 +176,7 @@ class Checkpoints:
         except Unwritten as unwritten:
             self._unwritten = unwritten
             if warn and self._ranks.is_first:
-                logger.warning("%s; training continues", unwritten)
+                logger.warning("%s; training continues, and earlier checkpoints are kept", unwritten.what)
         else:
             self.saved.append(save.progress.step)
 
@@ -212,36 +199,35 @@ class Checkpoints:
         def prepare() -> None:
             try:
                 if self._asynchronous:
-                    copies = _copied(save.parts.values, self._copies, save.copy_after, ranks.device)
-                    save.parts.values = self._copies = copies
+                    copies = _copied(save.tensors.values, self._copies, save.copy_after, ranks.device)
+                    save.tensors.values = self._copies = copies
             finally:
                 save.copied.set()
             if ranks.is_first:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                remove_partial(self._folder)
+                finish_killed_saves(self._folder)
                 partial.mkdir()
 
         def seal() -> None:
             if ranks.is_first:
-                files = {f"rank-{rank}.safetensors": own for rank, own in enumerate(sums)}
-                write_state(partial, save.progress, save.config, files)
+                write_state(partial, save.progress, save.config, {name: s for own in sums for name, s in own.items()})
                 flush(partial)
                 put_in_place(partial, final)
                 point_to(self._latest, final)
-                prune(self._folder, save.progress.step, self._keep_last)
+                prune(self._folder, save.progress.step, self._keep_last, self._damaged)
+                self._damaged = []
 
         try:
             _on_all_ranks(prepare, ranks)
-            sums = _on_all_ranks(lambda: write_tensors(partial / f"rank-{ranks.rank}.safetensors", save.parts), ranks)
+            write_tensors(partial, save.tensors, ranks)
+            sums = _on_all_ranks(lambda: own_sums(partial, ranks.rank), ranks)
             _on_all_ranks(seal, ranks)
         except BaseException as error:
             if ranks.is_first and os.path.lexists(partial):
                 remove(partial)
             if isinstance(error, OSError):
                 why = visible(error.strerror or str(error), 200)
-                raise Unwritten(
-                    f"{visible(str(final))}: the checkpoint cannot be written: {why}; earlier checkpoints are kept"
-                ) from error
+                raise Unwritten(f"{visible(str(final))}: the checkpoint cannot be written: {why}") from error
             raise (lost_rank(error, ranks) or error) from error.__cause__
 
 
@@ -262,21 +248,25 @@ def _on_all_ranks(work: Callable[[], T], ranks: Ranks) -> list[T]:
 
 
 class Unwritten(PilekitError):
-    """A checkpoint could not be written. Earlier ones are kept."""
+    """A checkpoint could not be written; `what` says so without a remedy."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"{what}; earlier checkpoints are kept: make room and run the same command again")
 
 
 @dataclass(slots=True, eq=False)
 class _Save:
     """One save.
 
-    parts        what this rank writes
+    tensors      what this rank writes
     copied       set when training may change the state again
     copy_after   the point in a GPU's work at which the state is the one to save
     """
 
     progress: Progress
     config: dict[str, Any]
-    parts: OwnParts
+    tensors: TensorSave
     copied: Event = field(default_factory=Event)
     copy_after: torch.cuda.Event | None = None
 

@@ -1,72 +1,53 @@
-"""The tensors of a model and its optimizer, in safetensors files and back.
+"""The tensors of a model and its optimizer, in files of torch.distributed.checkpoint and back.
 
 They form one flat dictionary. `model.<name>` is a parameter or persistent buffer; a tensor that several modules share
 is stored once. `optimizer.<parameter>.exp_avg`, `.exp_avg_sq` and `.step` are AdamW's state, so neither the order of
-the parameters nor their groups matter. The config's values (learning rate, betas, groups) are not stored.
+the parameters nor their groups matter. The config's values (learning rate, betas, groups) are not stored. Keys and
+shapes are those of whole tensors: any world size and ZeRO stage can load a checkpoint that any other saved.
 
-Each rank writes one file with its own parts: consecutive rows of whole tensors, because ZeRO cuts the first dimension.
-If all ranks hold a tensor whole, one of them copies and writes it. The metadata of a file tells where its parts begin,
-and the shapes of the whole tensors. A rank that loads reads the rows that it needs from all files. So any world size
-and ZeRO stage can load a checkpoint that any other saved.
+Each rank writes its own shards. If all ranks hold a tensor whole, one of them copies and writes it.
+
+The index of such a checkpoint is a pickle. An unpickler that allows only the few types of an index reads it, and torch
+reads tensors as weights only, so nothing in a checkpoint is ever executed.
 """
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
+import io
+import pickle
+import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
-import xxhash
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 from torch.optim import Optimizer
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
-from pilekit.train.checkpoint.manifest import FileSum, deal
+from pilekit.train.checkpoint.manifest import INDEX_FILE, deal
 from pilekit.train.step.sharding import is_sharded, own_part
-
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""The names of types in safetensors."""
 
 NAMED = 5
 """How many names a message lists."""
 
-
-class Part(msgspec.Struct, frozen=True):
-    """The rows from `first` on of a whole tensor of this shape."""
-
-    first: int
-    shape: list[int]
-
-
-class OwnParts:
-    """This rank's parts of tensors: `values` by key, which the caller may replace by copies, and their places."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
-        self.values = {key: own_part(tensor) for key, tensor in tensors.items()}
-        self.places = {key: Part(first_row(tensor, ranks), list(tensor.shape)) for key, tensor in tensors.items()}
-
-
-def first_row(tensor: Tensor, ranks: Ranks) -> int:
-    """The row of the whole tensor with which this rank's part begins; ranks have as many rows each, the last fewer."""
-    return min(len(tensor), ranks.rank * -(-len(tensor) // ranks.world_size)) if is_sharded(tensor) else 0
+# torch warns that a single process saves without a process group; that is intended here.
+warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning)
 
 
 def model_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -103,88 +84,96 @@ def state_tensors(model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[
     return {key: tensor for key, (name, tensor) in found.items() if is_sharded(tensor) or name in mine}
 
 
-def write_tensors(path: Path, parts: OwnParts) -> FileSum:
-    """Write the parts into a new file and flush it to disk; returns its size and hash. Raises OSError.
+class TensorSave(DefaultSavePlanner):
+    """What this rank writes: a plan, made at once by the calling thread, and `values`, which the caller may replace.
 
-    (The library's own writer would stop all threads while it writes.)
+    values   this rank's part of each tensor, by key
     """
-    values = sorted(parts.values.items(), key=lambda item: (-item[1].itemsize, item[0]))  # each is aligned
-    header: dict[str, Any] = {"__metadata__": {"parts": msgspec.json.encode(parts.places).decode()}}
-    end = 0
-    for key, value in values:
-        begin, end = end, end + value.nbytes
-        header[key] = {"dtype": DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
-    head = msgspec.json.encode(header)
-    head += b" " * (-len(head) % 8)
-    digest = xxhash.xxh3_128(len(head).to_bytes(8, "little") + head)
-    with path.open("xb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for _, value in values:
-            raw = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data
-            file.write(raw)
-            digest.update(raw)
-        file.flush()
-        os.fsync(file.fileno())
-        return FileSum(file.tell(), digest.hexdigest())
+
+    def __init__(self, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+        super().__init__()
+        super().set_up_planner(dict(tensors), is_coordinator=ranks.is_first)
+        super().create_local_plan()
+        self.values = {key: own_part(tensor) for key, tensor in tensors.items()}
+        self.state_dict = {}
+
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+        """Nothing: the plan is there already."""
+
+    def create_local_plan(self) -> SavePlan:
+        """The plan that was made."""
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        """The values of a key."""
+        return self.values[index.fqn]
 
 
-def load_tensors(folder: Path, files: Sequence[str], model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> None:
-    """Load the state in these files of `folder`, which are verified, into model and optimizer. All ranks call this.
+def write_tensors(folder: Path, tensors: TensorSave, ranks: Ranks) -> None:
+    """Write this rank's tensors into `folder`, which exists, and flush them to disk.
+
+    All ranks call this together; it uses `ranks.control`. Raises OSError on all ranks if any rank cannot write.
+    """
+    try:
+        save(
+            {},
+            storage_writer=_Writer(folder, overwrite=False),
+            planner=tensors,
+            process_group=ranks.control,
+            no_dist=ranks.world_size == 1,
+        )
+    except CheckpointException as failed:
+        errors = [error for _, (error, _) in sorted(failed.failures.items())]
+        if all(isinstance(error, OSError) for error in errors):
+            raise errors[0] from failed
+        raise RuntimeError(str(failed)) from failed  # CheckpointException is no Exception
+
+
+class _Writer(FileSystemWriter):
+    """Keeps paths and random numbers out of the index, and passes on the system's reason if a write fails."""
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta()
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            # torch reports that a tensor is incomplete, but not why.
+            reason: BaseException | None = error
+            while reason is not None and not isinstance(reason, OSError):
+                reason = reason.__context__
+            raise reason or error from error
+
+
+def load_tensors(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> None:
+    """Load the state in `folder`, which has been verified, into model and optimizer. All ranks call this together.
 
     A parameter without optimizer state in the checkpoint gets none: it had not been stepped. Raises PilekitError that
     names what does not fit, before anything is changed.
     """
+    reader = _Reader(folder)
+    stored = ranks.on_all_ranks(reader.forms)
+    own = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
     parameters = optimized(optimizer)
-
-    def load() -> None:
-        with ExitStack() as opened:
-            stored = _open(folder, files, opened)
-            state = {
-                name: _fresh_state(parameter, optimizer)
-                for name, parameter in parameters.items()
-                if any(f"optimizer.{name}.{kind}" in stored for kind in ("step", "exp_avg", "exp_avg_sq"))
-            }
-            own = {f"model.{name}": tensor for name, tensor in model_tensors(model, optimizer).items()}
-            own |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
-            _check_fit(folder, stored, own)
-            for key, tensor in own.items():
-                _read_into(own_part(tensor), first_row(tensor, ranks), stored[key], key)
-        for name, parameter in parameters.items():
-            optimizer.state.pop(parameter, None)
-            if name in state:
-                optimizer.state[parameter] = state[name]
-
-    ranks.on_all_ranks(load)
-
-
-def _open(folder: Path, files: Sequence[str], opened: ExitStack) -> dict[str, list[tuple[Any, Part]]]:
-    """For each key, the open files that hold rows of it, and which rows."""
-    stored: dict[str, list[tuple[Any, Part]]] = defaultdict(list)
-    for name in files:
-        try:
-            file = opened.enter_context(safe_open(folder / name, framework="pt"))
-            parts = msgspec.json.decode(file.metadata()["parts"], type=dict[str, Part])
-            for key in file.keys():  # noqa: SIM118 (it has no other way)
-                stored[key].append((file, parts[key]))
-        except (SafetensorError, OSError, KeyError, TypeError, msgspec.DecodeError) as error:
-            raise PilekitError(
-                f"{visible(str(folder / name))}: does not hold the tensors of a checkpoint: {visible(str(error), 200)}"
-            ) from error
-    return stored
-
-
-def _read_into(part: Tensor, first: int, stored: Sequence[tuple[Any, Part]], key: str) -> None:
-    """Fill `part`, the rows from `first` on of a whole tensor, from the files that hold these rows."""
-    with torch.no_grad():
-        for file, place in stored:
-            if part.dim() == 0:
-                part.copy_(file.get_tensor(key))
-                continue
-            rows = file.get_slice(key)
-            begin = max(first, place.first)
-            end = min(first + len(part), place.first + rows.get_shape()[0])
-            if begin < end:
-                part[begin - first : end - first].copy_(rows[begin - place.first : end - place.first])
+    state = {
+        name: _fresh_state(parameter, optimizer)
+        for name, parameter in parameters.items()
+        if any(f"optimizer.{name}.{kind}" in stored for kind in ("step", "exp_avg", "exp_avg_sq"))
+    }
+    own |= {f"optimizer.{name}.{kind}": value for name, kinds in state.items() for kind, value in kinds.items()}
+    _check_fit(folder, stored, {key: _form(tensor.shape, tensor.dtype) for key, tensor in own.items()})
+    try:
+        load(own, storage_reader=reader, process_group=ranks.control, no_dist=ranks.world_size == 1)
+    except CheckpointException as failed:
+        rank, (error, _) = min(failed.failures.items())
+        raise PilekitError(
+            f"{visible(str(folder))}: cannot be read by rank {rank}: {visible(str(error).partition(chr(10))[0], 200)}"
+        ) from failed
+    for name, parameter in parameters.items():
+        optimizer.state.pop(parameter, None)
+        if name in state:
+            optimizer.state[parameter] = state[name]
 
 
 def _fresh_state(parameter: Tensor, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -195,18 +184,84 @@ def _fresh_state(parameter: Tensor, optimizer: Optimizer) -> dict[str, Tensor]:
         return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
 
-def _check_fit(folder: Path, stored: Mapping[str, Sequence[tuple[Any, Part]]], own: Mapping[str, Tensor]) -> None:
+def _form(shape: Sequence[int], dtype: torch.dtype) -> str:
+    """Shape and type of a whole tensor, which must be equal on both sides."""
+    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
+
+
+class _Reader(FileSystemReader):
+    """Reads the index once, and refuses an index with anything unusual in it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self._index: Metadata | None = None
+
+    def forms(self) -> dict[str, str]:
+        """Shape and type of every stored tensor, by key."""
+        return {
+            key: _form(stored.size, stored.properties.dtype)
+            for key, stored in self.read_metadata().state_dict_metadata.items()
+            if isinstance(stored, TensorStorageMetadata)
+        }
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        if self._index is None:
+            path = self._folder / INDEX_FILE
+            try:
+                index = _Unpickler(io.BytesIO(path.read_bytes())).load()
+                if any("/" in stored.relative_path for stored in index.storage_data.values()):
+                    raise pickle.UnpicklingError("it names a file outside its folder")
+            except Exception as error:  # a pickle can raise anything
+                raise PilekitError(
+                    f"{visible(str(path))}: is not the index of a checkpoint: {visible(str(error), 200)}"
+                ) from error
+            index.storage_meta = StorageMeta()
+            self._index = index
+        return self._index
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes descriptions of tensors and nothing else."""
+
+    _TYPES = frozenset(
+        ("torch.distributed.checkpoint.metadata", name)
+        for name in (
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )
+    ) | {
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in self._TYPES or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it holds a {module}.{name}")
+
+
+def _check_fit(folder: Path, stored: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Raise PilekitError unless the checkpoint has the same keys as the model and its optimizer, in the same forms."""
-    theirs = {key: f"{place.shape} {file.get_slice(key).get_dtype()}" for key, ((file, place), *_) in stored.items()}
-    ours = {key: f"{list(tensor.shape)} {DTYPES[tensor.dtype]}" for key, tensor in own.items()}
-    differing = [
-        f"{visible(key, 120)} ({theirs.get(key, 'nothing')} in the checkpoint, {ours.get(key, 'nothing')} in the model)"
-        for key in sorted(theirs.keys() | ours.keys())
-        if theirs.get(key) != ours.get(key)
-    ]
-    if differing:
-        more = f" and {len(differing) - NAMED:,} more" if len(differing) > NAMED else ""
+    differing = [key for key in sorted(own.keys() & stored.keys()) if own[key] != stored[key]]
+    found = {
+        "it lacks": sorted(own.keys() - stored.keys()),
+        "it alone has": sorted(stored.keys() - own.keys()),
+        "of another form are": [f"{key} ({stored[key]}, not {own[key]})" for key in differing],
+    }
+    reasons = []
+    for what, names in found.items():
+        shown = ", ".join(visible(name, 120) for name in names[:NAMED])
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        reasons += [f"{what} {shown}{more}"] if names else []
+    if reasons:
         raise PilekitError(
-            f"{visible(str(folder))}: does not fit the model and its optimizer: {', '.join(differing[:NAMED])}{more}; "
+            f"{visible(str(folder))}: does not fit the model and its optimizer: {'; '.join(reasons)}; "
             "resume with the model and settings of the run that wrote it, or train in another folder"
         )

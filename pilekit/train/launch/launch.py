@@ -1,9 +1,10 @@
 """`launch`: a run in several processes of this machine, restarted when one of them dies.
 
-Each process is a rank: it runs `python -m pilekit.train` with torchrun's environment, and all meet in a store of the
-launcher. If one fails, the launcher ends the others. Ctrl-C and SIGTERM are only passed on, because a rank may need any
-time to save its checkpoint. Each rank leads its own session, so a terminal's Ctrl-C reaches it once, through the
-launcher.
+Torch's elastic agent starts the processes, gives each its rank and the address where they meet, watches them, ends all
+when one fails, and restarts them. This module adds one clear line for a failure, and signals. Torch's own launcher
+kills ranks 30 seconds after a signal, but a checkpoint may take longer. So Ctrl-C and SIGTERM are only passed on, and
+the agent sees ranks that end by themselves. Each rank leads its own session, so a terminal's Ctrl-C reaches it once,
+through the launcher. (`elastic_launch` hides the ranks' process numbers, so it could not pass signals on.)
 
 If the launcher is killed, the kernel sends its ranks a SIGTERM (`end_with_launcher`); they save and end.
 """
@@ -11,11 +12,12 @@ If the launcher is killed, the kernel sends its ranks a SIGTERM (`end_with_launc
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
-import subprocess
 import sys
-import time
+import tempfile
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,9 +32,6 @@ LAUNCHER = "PILEKIT_LAUNCHER"
 MODULE = "pilekit.train"
 """The module that a rank runs."""
 
-GRACE_SECONDS = 30.0
-"""Time for the other ranks to end after one has failed."""
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,62 +45,77 @@ def launch(nproc: int, arguments: list[str], max_restarts: int = 0) -> int:
     GPUs, and if a rank failed for the last time. Only a main thread whose process ends afterwards may call this.
     """
     received: list[int] = []
-    ranks: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        for started in ranks:
-            started.send_signal(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, pass_on)
-    check_gpus(nproc, "--nproc-per-node")
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    # In a store of this process, no other program can take the port between its choice and its use.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    job = rank_environment(nproc) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    job |= {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    job |= {LAUNCHER: str(os.getpid()), "TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
-    # A file of the current folder must not shadow a module of Python or pilekit.
-    safe_path = [] if Path.cwd() == Path(pilekit.__file__).parents[1] else ["-P"]
-    command = [sys.executable, *safe_path, "-m", MODULE, *arguments]
-    codes: dict[int, int] = {}
-    for attempt in range(max_restarts + 1):
-        ranks.clear()
-        job["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
-        for rank in range(nproc):
-            if received:
-                break
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            ranks.append(subprocess.Popen(command, env=os.environ | job | own, start_new_session=True))
-        if received:  # the newest rank may have missed the signal
-            for started in ranks:
-                started.terminate()
-        codes = _first_failures(ranks)
-        if not codes or received:
-            break
+    for number in (signal.SIGINT, signal.SIGTERM):  # an exception during torch's imports might be lost
+        signal.signal(number, lambda number, _: received.append(number))
+    codes = _exit_codes(nproc, arguments, max_restarts, received)
     stopped = (130, -signal.SIGINT, -signal.SIGTERM)  # a rank that had nothing to save yet
     if codes and not (received and all(code in stopped for code in codes.values())):
         raise PilekitError(_failure(codes, max_restarts))
     return 130 if signal.SIGINT in received else 0
 
 
-def _first_failures(ranks: list[subprocess.Popen[bytes]]) -> dict[int, int]:
-    """Wait for all ranks, and end the others if some fail; returns the exit codes of the ranks that failed first."""
-    codes: dict[int, int] = {}
-    while not codes and any(rank.returncode is None for rank in ranks):
-        time.sleep(0.1)
-        codes = {number: code for number, rank in enumerate(ranks) if (code := rank.poll())}
-    for rank in ranks:
-        rank.terminate()
-    end = time.monotonic() + GRACE_SECONDS
-    for rank in ranks:
-        with suppress(subprocess.TimeoutExpired):
-            rank.wait(max(0.0, end - time.monotonic()))
-        rank.kill()
-        rank.wait()
-    return codes
+def _exit_codes(nproc: int, arguments: list[str], max_restarts: int, received: list[int]) -> dict[int, int]:
+    """The exit code of each rank that failed for the last time. Appends signals that come to `received`."""
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+    check_gpus(nproc, "--nproc-per-node")
+    logging.disable()  # the agent's messages: one line of ours replaces them
+    os.environ.update(rank_environment(nproc))
+    os.environ.update({LAUNCHER: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": ""})
+    rendezvous = get_rendezvous_handler(
+        RendezvousParameters("c10d", "localhost:0", uuid.uuid4().hex, 1, 1, local_addr="localhost")
+    )
+    meet = rendezvous.next_rendezvous
+
+    def meet_unless_stopped() -> object:
+        if received:  # do not start again
+            raise _Stopped
+        return meet()
+
+    rendezvous.next_rendezvous = meet_unless_stopped  # type: ignore[method-assign, assignment]
+    # A file of the current folder must not shadow a module of Python or pilekit.
+    safe_path = [] if Path.cwd() == Path(pilekit.__file__).parents[1] else ["-P"]
+    spec = WorkerSpec(
+        role="rank",
+        local_world_size=nproc,
+        entrypoint=sys.executable,
+        args=(*safe_path, "-m", MODULE, *(argument.replace("$", "$$") for argument in arguments)),  # torch expands $
+        rdzv_handler=rendezvous,
+        max_restarts=max_restarts,
+        monitor_interval=0.1,
+    )
+    with tempfile.TemporaryDirectory(prefix="pilekit-launch-") as folder:
+        agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=folder), start_method="spawn")
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            received.append(number)
+            reached = False
+            for worker in agent.get_worker_group().workers:
+                with suppress(ProcessLookupError, TypeError):  # it has ended, or not started
+                    os.kill(worker.id, number)
+                    reached = True
+            if not reached:
+                raise _Stopped
+
+        try:
+            signal.signal(signal.SIGINT, pass_on)
+            signal.signal(signal.SIGTERM, pass_on)
+            result = agent.run()
+        except _Stopped:
+            return {}
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            rendezvous.shutdown()
+    return {rank: failure.exitcode for rank, failure in result.failures.items()}
+
+
+class _Stopped(BaseException):
+    """A signal came while there was no rank to pass it on to."""
 
 
 def end_with_launcher() -> None:

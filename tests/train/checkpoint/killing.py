@@ -1,6 +1,7 @@
 """Kill real processes while they save, and check their leftovers; a program of its own, because it forks.
 
     python -m tests.train.checkpoint.killing moments FOLDER      at every file operation of a save, of a resume
+    python -m tests.train.checkpoint.killing twice FOLDER        at every one of a save, then of the resume
     python -m tests.train.checkpoint.killing random FOLDER N     N times, at random moments of a loop of saves
     python -m tests.train.checkpoint.killing ranks FOLDER N      one of two ranks, at every Nth file operation of a save
 
@@ -19,6 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,8 +29,9 @@ from torch import nn
 
 from pilekit.engine.ranks import Ranks, join
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.manifest import Progress, verify
-from tests.train.checkpoint.saving import SHARD, adamw, checkpoints_in
+from pilekit.train.checkpoint import Progress
+from pilekit.train.checkpoint.manifest import verify
+from tests.train.checkpoint.saving import adamw, checkpoints_in
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "os.scandir"}
 """Python announces these to audit hooks; between two of them only the inside of a file changes."""
@@ -68,8 +71,8 @@ def resume(run: Path, *, width: int = 8) -> Progress | None:
     assert all(bool((tensor == progress.tokens).all()) for tensor in tensors)
     assert folder.name == f"step-{progress.step}"
     assert (run / "latest").read_text() == f"checkpoints/{folder.name}\n"
-    leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "rank-"))]
-    assert sorted(set(leftovers)) == ["checkpoints", "latest", "state.json"], leftovers
+    leftovers = [path.name for path in run.rglob("*") if not path.name.startswith(("step-", "__0_", "__1_"))]
+    assert sorted(set(leftovers)) == [".metadata", "checkpoints", "latest", "state.json"], leftovers
     assert all(path.suffix == "" for path in (run / "checkpoints").iterdir())
     verify(folder)
     return progress
@@ -122,10 +125,6 @@ def kill_each_moment(
 
 
 def moments(run: Path) -> int:
-    def check_first(killed: bool) -> None:
-        found = resume(run)
-        assert found.tokens == 100 if found is not None else killed
-
     def check_second(killed: bool) -> None:
         found = resume(run)
         assert found is not None
@@ -134,6 +133,10 @@ def moments(run: Path) -> int:
         assert resume(run) == Progress(3, 300, {"place": [1, 2]}, 1)
         assert len(list((run / "checkpoints").iterdir())) == 1
 
+    def check_first(killed: bool) -> None:
+        found = resume(run)
+        assert found.tokens == 100 if found is not None else killed
+
     def empty() -> None:
         shutil.rmtree(run)
         run.mkdir()
@@ -141,18 +144,30 @@ def moments(run: Path) -> int:
     def damage_second() -> None:
         begin(run)
         save(run, 2, 200, keep_last=2)
-        with (run / "checkpoints" / "step-2" / SHARD).open("r+b") as file:
+        with (run / "checkpoints" / "step-2" / "__0_0.distcp").open("r+b") as file:
             file.write(b"damage")
 
-    def leave_a_partial_one() -> None:
-        begin(run)
-        shutil.copytree(run / "checkpoints" / "step-1", run / "checkpoints" / "step-2.partial")
-
     kills = kill_each_moment(empty, lambda: save(run, 1, 100, keep_last=1), check_first)
-    for prepare in (lambda: begin(run), damage_second, leave_a_partial_one):
-        kills += kill_each_moment(prepare, lambda: save(run, 2, 200, keep_last=1), check_second)
-    for prepare in (damage_second, leave_a_partial_one):
-        kills += kill_each_moment(prepare, lambda: checkpoints_in(run).newest(), check_first)
+    for step in (2, 1):  # the next step, and the same step again
+        kills += kill_each_moment(lambda: begin(run), partial(save, run, step, 200, keep_last=1), check_second)
+    return kills + kill_each_moment(damage_second, lambda: checkpoints_in(run).newest(), check_first)
+
+
+def twice(run: Path) -> int:
+    """Kill a save, and then the resume after it."""
+    kills = 0
+    for step, first in ((step, first) for step in (2, 1) for first in range(60)):
+        for second in itertools.count():
+            begin(run)
+            killed = killed_at(first, partial(save, run, step, 200, keep_last=1))
+            killed_again = killed_at(second, lambda: checkpoints_in(run).newest())
+            found = resume(run)
+            assert found is not None
+            assert found.tokens in (100, 200) if killed else found.tokens == 200
+            kills += killed + killed_again
+            if not (killed and killed_again):
+                break
+    assert not killed  # 60 operations are more than a save has
     return kills
 
 
@@ -188,20 +203,21 @@ def at_random(run: Path, times: int) -> int:
 def one_of_two(run: Path, every: int) -> int:
     """Kill one rank of two at every Nth of its file operations: the other ends by itself."""
     kills = 0
-    for victim in (0, 1):
-        for moment in itertools.count(0, every):
-            begin(run)
-            killed = rank_killed_at(run, victim, moment)
-            found = resume(run)
-            assert found is not None
-            assert found.tokens in (100, 200) if killed else found.tokens == 200
-            if not killed:
-                break
-            kills += 1
+    for step in (2, 1):
+        for victim in (0, 1):
+            for moment in itertools.count(0, every):
+                begin(run)
+                killed = rank_killed_at(run, step, victim, moment)
+                found = resume(run)
+                assert found is not None
+                assert found.tokens in (100, 200) if killed else found.tokens == 200
+                if not killed:
+                    break
+                kills += 1
     return kills
 
 
-def rank_killed_at(run: Path, victim: int, moment: int) -> bool:
+def rank_killed_at(run: Path, step: int, victim: int, moment: int) -> bool:
     """Save in two ranks, one of which is killed before its file operation number `moment`; false if it has fewer."""
     store = run / "store"
     children = []
@@ -215,7 +231,7 @@ def rank_killed_at(run: Path, victim: int, moment: int) -> bool:
                 ranks = join()
                 if rank == victim:
                     kill_at(moment)
-                save(run, 2, 200, keep_last=1, ranks=ranks)
+                save(run, step, 200, keep_last=1, ranks=ranks)
                 code = 0
             except PilekitError as error:
                 code = 3 if "another rank is gone" in str(error) else 1
@@ -247,7 +263,7 @@ def main() -> None:
     elif what == "ranks":
         print(one_of_two(folder, int(times[0])))
     else:
-        print(moments(folder))
+        print({"moments": moments, "twice": twice}[what](folder))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from pilekit.engine.ranks import Ranks
-from pilekit.train.checkpoint.manifest import STATE_FILE, Progress
-from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.checkpoint import Checkpoints, Progress
+from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE
 
 CONFIG = {"a": {"b": 1}}
 
-SHARD = "rank-0.safetensors"
-FILES = [SHARD, STATE_FILE]
+SHARD = "__0_0.distcp"
+FILES = [SHARD, INDEX_FILE, STATE_FILE]
 """The files of a checkpoint that one rank has written."""
 
 

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.manifest import STATE_FILE, Damaged, FileSum, Progress, decode_state, verify, write_state
+from pilekit.train.checkpoint.manifest import (
+    INDEX_FILE,
+    STATE_FILE,
+    Damaged,
+    Progress,
+    decode_state,
+    own_sums,
+    verify,
+    write_state,
+)
 from tests.train.checkpoint.saving import (
     FILES,
     SHARD,
@@ -77,10 +86,10 @@ def list_a_file_outside(folder: Path) -> None:
 KINDS: list[tuple[Callable[[Path], object], str, str]] = [
     *((partial(flip, at=-1), name, name) for name in FILES),
     (cut_short, SHARD, SHARD),
-    (partial(write, content=b""), SHARD, SHARD),
-    (Path.unlink, SHARD, "it has no rank-0.safetensors"),
+    (partial(write, content=b""), INDEX_FILE, INDEX_FILE),
+    (Path.unlink, SHARD, "it has no __0_0.distcp"),
     (Path.unlink, STATE_FILE, "it has no state.json"),
-    (make_pipe, SHARD, "rank-0.safetensors has 0 bytes, not the"),
+    (make_pipe, SHARD, "__0_0.distcp has 0 bytes, not the"),
     (make_pipe, STATE_FILE, "state.json cannot be read"),
     (partial(write, content=b"[" * 100_000), STATE_FILE, STATE_FILE),
     (partial(write, content=b'{"xxh3": "\xff"}'), STATE_FILE, STATE_FILE),
@@ -113,21 +122,19 @@ def test_the_newest_good_one_is_used_and_one_line_names_the_damaged(
         assert newest(run) == "step-2"
 
 
-def test_several_damaged_ones_are_named_and_a_later_save_replaces_them(
+def test_several_damaged_ones_are_named_and_do_not_count_as_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step, keep_last=9)
     for step in (2, 3):
         flip(tmp_path / f"checkpoints/step-{step}" / SHARD, 0)
-    checkpoints = checkpoints_in(tmp_path, keep_last=1)
+    checkpoints = checkpoints_in(tmp_path, keep_last=2)
     assert checkpoints.newest() == tmp_path / "checkpoints" / "step-1"
     [warning] = warnings_in(caplog)
     assert all(f"step-{step} is damaged (" in warning for step in (2, 3))
-    for step in (2, 3):
-        save_next(checkpoints, step)
-        assert newest(tmp_path) == f"step-{step}"
-    assert steps_in(tmp_path) == {"step-3"}
+    save_next(checkpoints, 4)
+    assert steps_in(tmp_path) == {"step-1", "step-4"}
 
 
 def test_if_all_are_damaged_the_error_says_what_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,7 +151,7 @@ def test_latest_is_corrected_and_never_followed(tmp_path: Path, caplog: pytest.L
     save(tmp_path, 1)
     (tmp_path / "mine").write_text("mine")
     latest = tmp_path / "latest"
-    for content in (None, b"../../etc/passwd", b"\x00\xff\n", "mine", "nowhere"):
+    for content in (None, b"", b"checkpoints/step-99\n", b"../../etc/passwd", b"\x00\xff\n", "mine", "nowhere"):
         latest.unlink()
         if isinstance(content, str):
             latest.symlink_to(content)
@@ -168,19 +175,21 @@ def test_every_bit_of_the_state_file_is_guarded(tmp_path: Path) -> None:
                 decode_state(damaged, path)
 
 
-@given(share=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
-def test_a_changed_byte_anywhere_is_found(tmp_path_factory: pytest.TempPathFactory, share: float, byte: int) -> None:
+@given(name=st.sampled_from(FILES), share=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
+def test_a_changed_byte_anywhere_is_found(
+    tmp_path_factory: pytest.TempPathFactory, name: str, share: float, byte: int
+) -> None:
     folder = tmp_path_factory.getbasetemp() / "changed"
     if not folder.exists():
         shutil.copytree(save(tmp_path_factory.mktemp("run"), 1), folder)
     verify(folder)
-    good = (folder / SHARD).read_bytes()
-    flip(folder / SHARD, int(share * len(good)), byte)
+    good = (folder / name).read_bytes()
+    flip(folder / name, int(share * len(good)), byte)
     try:
         with pytest.raises(Damaged):
             verify(folder)
     finally:
-        (folder / SHARD).write_bytes(good)
+        (folder / name).write_bytes(good)
 
 
 @given(
@@ -191,25 +200,27 @@ def test_a_changed_byte_anywhere_is_found(tmp_path_factory: pytest.TempPathFacto
         | st.floats(allow_nan=False, allow_infinity=False)
         | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=5,
     )
 )
 def test_any_stream_state_comes_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     folder = tmp_path_factory.mktemp("state")
-    (folder / SHARD).write_bytes(b"")
+    for name in (SHARD, INDEX_FILE):
+        (folder / name).write_bytes(b"")
     progress = Progress(1, 2**40, {"value": value}, 1, loss_scale={"value": value})
-    write_state(folder, progress, {}, {SHARD: FileSum.of(folder / SHARD)})
+    write_state(folder, progress, {}, own_sums(folder, 0))
     assert verify(folder).progress == progress
 
 
-def test_another_format_is_not_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_format_is_not_damage(tmp_path: Path, version: int) -> None:
     save(tmp_path, 1)
     folder = save(tmp_path, 2)
-    body = msgspec.json.encode({"format": 2, "pilekit": "9.9", "files": {"a.distcp": {"bytes": 1, "xxh3": "0"}}})
+    state = {"format": version, "pilekit": "9.9", "files": {"model.safetensors": {"bytes": 1, "xxh3": "0"}}}
+    body = msgspec.json.encode(state)
     signed = msgspec.json.encode({"xxh3": xxhash.xxh3_128_hexdigest(body), "state": msgspec.Raw(body)})
     (folder / STATE_FILE).write_bytes(signed)
     for call in (lambda: newest(tmp_path), lambda: load(folder, nn.Linear(2, 3))):
-        with pytest.raises(PilekitError, match=r"has format 2, .* reads format 3; resume with pilekit 9\.9"):
+        with pytest.raises(PilekitError, match=rf"has format {version}, .* reads format 2; resume with pilekit 9\.9"):
             call()
     assert steps_in(tmp_path) == {"step-1", "step-2"}
 

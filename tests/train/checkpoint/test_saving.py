@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -15,10 +17,9 @@ import torch
 from torch import nn
 
 from pilekit.errors import PilekitError
+from pilekit.train.checkpoint import Checkpoints, Progress, find_checkpoint
 from pilekit.train.checkpoint import saving as module
-from pilekit.train.checkpoint.folders import find_checkpoint
-from pilekit.train.checkpoint.manifest import Progress
-from pilekit.train.checkpoint.saving import Checkpoints
+from pilekit.train.checkpoint.manifest import INDEX_FILE
 from tests.small_disk import files_limited_to
 from tests.tiny import tiny_model
 from tests.train.checkpoint.saving import (
@@ -66,35 +67,23 @@ def held(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Ite
     function.release.set()
 
 
-def test_saves_beside_training_are_right_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory for the copies is used again."""
-    copied: list[dict[str, int]] = []
-
-    def watched(values: Any, *more: Any) -> Any:
-        copies = right(values, *more)
-        copied.append({key: copy.data_ptr() for key, copy in copies.items()})
-        assert not copied[-1].items() & {(key, value.data_ptr()) for key, value in values.items()}
-        return copies
-
-    right = module._copied
-    monkeypatch.setattr(module, "_copied", watched)
+def test_twenty_saves_beside_training_are_right_and_change_nothing(tmp_path: Path) -> None:
     alone = tiny_model()
     alone_optimizer = adamw(alone)
-    train(alone, alone_optimizer, range(6))
+    train(alone, alone_optimizer, range(20))
 
     model = tiny_model()
     optimizer = adamw(model)
     checkpoints = checkpoints_in(tmp_path, keep_last=20, asynchronous=True)
     expected = {}
-    for step in range(6):
+    for step in range(20):
         train(model, optimizer, range(step, step + 1), checkpoints)
         expected[step + 1] = state_of(model, optimizer)
         checkpoints.save(model, optimizer, progress_of(step + 1), CONFIG)
     checkpoints.finish()
     assert_same(state_of(model, optimizer), state_of(alone, alone_optimizer))
-    assert checkpoints.saved == list(range(1, 7))
+    assert checkpoints.saved == list(range(1, 21))
     assert checkpoints.blocked_seconds > 0
-    assert copied == copied[:1] * 6
     other = tiny_model(seed=1)
     other_optimizer = adamw(other)
     for step, state in expected.items():
@@ -147,7 +136,25 @@ def test_an_update_waits_for_the_copy_and_buffers_are_copied_at_once(tmp_path: P
     assert_same(model.state_dict(), expected)
 
 
-@pytest.mark.parametrize("where", ["_copied", "write_tensors", "put_in_place"])
+def test_memory_for_the_copy_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, int]] = []
+    right = module._copied
+
+    def watched(values: Any, *more: Any) -> Any:
+        copies = right(values, *more)
+        seen.append({key: copy.data_ptr() for key, copy in copies.items()})
+        assert not seen[-1].items() & {(key, value.data_ptr()) for key, value in values.items()}
+        return copies
+
+    monkeypatch.setattr(module, "_copied", watched)
+    checkpoints = checkpoints_in(tmp_path, asynchronous=True)
+    for step in range(3):
+        save_next(checkpoints, step)
+    checkpoints.finish()
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("where", ["_copied", "write_tensors", "own_sums", "put_in_place"])
 def test_an_unforeseen_error_surfaces_at_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -170,6 +177,27 @@ def test_an_unforeseen_error_surfaces_at_the_next_call(
         assert steps_in(tmp_path) == {"step-1"}
 
 
+def test_a_process_that_exits_completes_its_save(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom torch import nn\n"
+        "from pilekit.train.checkpoint import saving\n"
+        "from tests.train.checkpoint.saving import adamw, checkpoints_in, progress_of\n"
+        "write = saving.write_tensors\n"
+        "def slow(*arguments):\n    time.sleep(0.5)\n    write(*arguments)\n"
+        "saving.write_tensors = slow\n"
+        "model = nn.Linear(2, 3)\n"
+        "checkpoints = checkpoints_in(Path(sys.argv[1]), asynchronous=True)\n"
+        "checkpoints.save(model, adamw(model), progress_of(5), {})\n"
+        "print('ends', flush=True)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=240)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+    assert newest(tmp_path) == "step-5"
+    assert steps_in(tmp_path) == {"step-5"}
+
+
 # Disks that are full or refuse a write
 
 
@@ -183,7 +211,8 @@ def test_a_full_disk_is_a_warning_and_training_continues(
     checkpoints.save(model, optimizer, progress_of(1), CONFIG)
     checkpoints.finish()
     folder = tmp_path / "checkpoints" / "step-1"
-    shard = (folder / SHARD).stat().st_size
+    shard, index = (folder / SHARD).stat().st_size, (folder / INDEX_FILE).stat().st_size
+    assert index < shard
     large = Progress(2, 2, {"long": "x" * shard}, 1)  # nothing fits; a part of the tensors; all but the state
     for limit in (0, shard // 2, shard):
         caplog.clear()
@@ -194,9 +223,10 @@ def test_a_full_disk_is_a_warning_and_training_continues(
             for _ in range(3):
                 checkpoints.poll()
         [warning] = warnings_in(caplog)
-        assert f"{folder.with_name('step-2')}: the checkpoint cannot be written: File too large; earlier" in warning
-        assert warning.endswith("checkpoints are kept; training continues")
-        with pytest.raises(PilekitError, match=r"written: File too large; earlier checkpoints are kept"):
+        assert f"{folder.with_name('step-2')}: the checkpoint cannot be written: File too large; training" in warning
+        with pytest.raises(
+            PilekitError, match=r"cannot be written: File too large; earlier checkpoints are kept: make"
+        ):
             checkpoints.finish()
         assert newest(tmp_path) == "step-1"
         assert steps_in(tmp_path) == {"step-1"}
@@ -296,6 +326,6 @@ def test_only_looking_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureF
     before = sorted(os.walk(tmp_path))
     found, damaged = find_checkpoint(tmp_path / "checkpoints")
     assert found == tmp_path / "checkpoints" / "step-1"
-    assert damaged == {tmp_path / "checkpoints" / "step-2": "it has no rank-0.safetensors"}
+    assert damaged == {tmp_path / "checkpoints" / "step-2": "it has no __0_0.distcp"}
     assert sorted(os.walk(tmp_path)) == before
     assert not warnings_in(caplog)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.optim import AdamW
 
 from pilekit.errors import PilekitError
-from pilekit.train.checkpoint.manifest import STATE_FILE, FileSum, Progress, verify, write_state
-from pilekit.train.checkpoint.tensors import OwnParts, state_tensors, write_tensors
+from pilekit.train.checkpoint import Progress
+from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE, own_sums, write_state
+from pilekit.train.checkpoint.tensors import TensorSave, state_tensors, write_tensors
 from tests.tiny import Family, tiny_model
 from tests.train.checkpoint.saving import (
     FILES,
@@ -32,7 +33,14 @@ from tests.train.checkpoint.saving import (
 )
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "gpt2"])
+def stored(folder: Path, into: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint, read by torch's own converter."""
+    dcp_to_torch_save(folder, into)
+    tensors: dict[str, Tensor] = torch.load(into, weights_only=True)
+    return tensors
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt2", "llama"])
 def test_training_continues_bit_for_bit_in_another_model_and_optimizer(tmp_path: Path, family: Family) -> None:
     straight, straight_optimizer = (model := tiny_model(family)), adamw(model)
     train(straight, straight_optimizer, range(5))
@@ -60,17 +68,12 @@ def test_training_continues_bit_for_bit_in_another_model_and_optimizer(tmp_path:
     assert_same(state_of(other, other_optimizer), state_of(straight, straight_optimizer))
 
 
-def test_the_files_are_safetensors_with_each_tensor_once(tmp_path: Path) -> None:
+def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
     model, other = tiny_model("gpt2").eval(), tiny_model("gpt2", seed=1).eval()
-    optimizer = adamw(model)
-    train(model, optimizer, range(1))
-    folder = save(tmp_path, 1, model, optimizer)
-    stored = load_file(folder / SHARD)
-    for name, parameter in model.named_parameters():  # the head is the embedding
-        assert torch.equal(stored.pop(f"model.{name}"), parameter)
-        for kind, value in optimizer.state[parameter].items():
-            assert torch.equal(stored.pop(f"optimizer.{name}.{kind}"), value)
-    assert not stored
+    folder = save(tmp_path, 1, model)
+    keys = set(stored(folder, tmp_path / "stored"))
+    assert keys == {f"model.{name}" for name, _ in model.named_parameters()}
+    assert "model.lm_head.weight" not in keys
     load(folder, other)
     assert other.lm_head.weight is other.transformer.wte.weight
     ids = torch.arange(8)[None]
@@ -100,17 +103,16 @@ def test_persistent_buffers_and_odd_parameters(tmp_path: Path) -> None:
     load(folder, other)
     assert_same(other.state_dict(), model.state_dict())
     assert not other.transposed.is_contiguous()
-    keys = set(load_file(folder / SHARD))
+    keys = set(stored(folder, tmp_path / "stored"))
     assert {"model.normal.running_mean", "model.normal.num_batches_tracked"} <= keys
     assert "model.passing" not in keys
     assert torch.equal(other.passing, passing)
 
 
-def test_parameters_without_optimizer_state(tmp_path: Path) -> None:
-    """No step was taken yet; or one parameter is frozen."""
+def test_an_optimizer_that_has_not_stepped(tmp_path: Path) -> None:
     model, other = tiny_model(), tiny_model(seed=1)
     folder = save(tmp_path, 0, model)
-    assert not [key for key in load_file(folder / SHARD) if key.startswith("optimizer.")]
+    assert not [key for key in stored(folder, tmp_path / "stored") if key.startswith("optimizer.")]
     optimizer, other_optimizer = adamw(model), adamw(other)
     train(other, other_optimizer, range(2))  # loading must drop this state
     load(folder, other, other_optimizer)
@@ -118,15 +120,17 @@ def test_parameters_without_optimizer_state(tmp_path: Path) -> None:
     train(other, other_optimizer, range(2))
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
-    small, same = nn.Linear(2, 3), nn.Linear(2, 3)
-    for one in (small, same):
+
+def test_frozen_parameters_have_no_optimizer_state(tmp_path: Path) -> None:
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    for one in (model, other):
         one.bias.requires_grad_(False)
-    optimizer = AdamW([("bias", small.bias), ("weight", small.weight)])
-    other_optimizer = AdamW([("weight", same.weight)])
-    small(torch.ones(1, 2)).sum().backward()
+    optimizer = AdamW([("bias", model.bias), ("weight", model.weight)])
+    other_optimizer = AdamW([("weight", other.weight)])
+    model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    load(save(tmp_path, 1, small, optimizer), same, other_optimizer)
-    assert_same(state_of(same, other_optimizer), state_of(small, optimizer))
+    load(save(tmp_path, 1, model, optimizer), other, other_optimizer)
+    assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
 
 def test_a_checkpoint_describes_its_run(tmp_path: Path) -> None:
@@ -167,44 +171,58 @@ def test_a_checkpoint_of_another_run_loads_too(tmp_path: Path) -> None:
     assert ours.newest() is None
     assert ours.load(folder, other, adamw(other)) == progress_of(7)
     assert_same(other.state_dict(), model.state_dict())
-    ours = checkpoints_in(tmp_path / "ours")
-    (folder / SHARD).write_bytes(b"damage")
-    for path, message in ((folder, "rank-0"), (tmp_path / "theirs", "it has no state.json; name one of the folders")):
-        with pytest.raises(PilekitError, match=f"{path.name}: is not a good checkpoint: {message}"):
-            ours.load(path, other, adamw(other))
+    with (folder / SHARD).open("r+b") as file:
+        file.write(b"damage")
+    with pytest.raises(PilekitError, match=r"step-7: is not a good checkpoint: __0_0\.distcp is not as it was written"):
+        ours.load(folder, other, adamw(other))
+    with pytest.raises(PilekitError, match=r"theirs: is not a good checkpoint: it has no state\.json; name one of"):
+        ours.load(tmp_path / "theirs", other, adamw(other))
 
 
-def stored_as(folder: Path, tensors: dict[str, Tensor]) -> Path:
-    """A checkpoint of these tensors."""
-    folder.mkdir(parents=True)
-    write_state(folder, Progress(1, 1, {}, 1), {}, {SHARD: write_tensors(folder / SHARD, OwnParts(tensors, alone()))})
-    return folder
+def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
+    theirs = nn.ModuleDict({"shared": nn.Linear(2, 2), "wide": nn.Linear(2, 5), "short": nn.Linear(1, 1).half()})
+    theirs.update({f"\x1b[2J{number}": nn.Linear(1, 1) for number in range(100)})
+    model = nn.ModuleDict(
+        {"shared": nn.Linear(2, 2), "wide": nn.Linear(2, 4), "new": nn.Linear(1, 1), "short": nn.Linear(1, 1)}
+    )
+    folder = save(tmp_path, 1, theirs)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(PilekitError) as caught:
+        load(folder, model)
+    message = str(caught.value)
+    assert f"{folder}: does not fit the model and its optimizer" in message
+    assert "it lacks model.new.bias, model.new.weight;" in message
+    assert r"it alone has model.\x1b[2J0.bias, " in message
+    assert " and 195 more;" in message
+    assert "model.wide.weight ([5, 2] float32, not [4, 2] float32)" in message
+    assert "model.short.bias ([1] float16, not [1] float32)" in message
+    assert "shared" not in message
+    assert "\n" not in message
+    assert_same(model.state_dict(), before)
 
 
-def test_tensors_that_do_not_fit_are_named_and_change_nothing(tmp_path: Path) -> None:
+def test_an_optimizer_state_that_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
+    changes: list[tuple[dict[str, Tensor | None], str]] = [
+        ({"optimizer.weight.exp_avg": None}, "it lacks optimizer.weight.exp_avg;"),
+        ({"optimizer.gone.exp_avg": torch.zeros(1)}, "it alone has optimizer.gone.exp_avg;"),
+        ({"optimizer.weight.exp_avg": torch.zeros(2, 3)}, r"exp_avg \(\[2, 3\] float32, not \[3, 2\] float32\)"),
+        ({"": torch.zeros(1), "step": torch.zeros(1)}, "it alone has , step;"),
+    ]
     model = nn.Linear(2, 3)
     optimizer = adamw(model)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    good = state_tensors(model, optimizer, alone())
     before = state_of(model, optimizer)
-    moment = "optimizer.weight.exp_avg"
-    for number, (tensors, message) in enumerate(
-        (
-            ({**good, "model.weight": torch.zeros(2, 3)}, "model.weight ([2, 3] F32 in the checkpoint, [3, 2] F32 in"),
-            ({**good, "model.bias": torch.zeros(3).half()}, "model.bias ([3] F16 in the checkpoint, [3] F32 in the"),
-            ({key: good[key] for key in good if key != moment}, f"{moment} (nothing in the checkpoint, [3, 2] F32"),
-            ({**good, "optimizer.gone.exp_avg": torch.zeros(1)}, "gone.exp_avg ([1] F32 in the checkpoint, nothing"),
-            ({**good, **{f"\x1b[2J{i}": torch.zeros(1) for i in range(100)}}, r"\x1b[2J0 ([1] F32"),
-        )
-    ):
-        with pytest.raises(PilekitError) as raised:
-            load(stored_as(tmp_path / "checkpoints" / f"step-{number}", tensors), model, optimizer)
-        assert f"step-{number}: does not fit the model and its optimizer: " in str(raised.value)
-        assert message in str(raised.value)
-        assert str(raised.value).isprintable()
+    for step, (change, message) in enumerate(changes):
+        tensors = state_tensors(model, optimizer, alone()) | change
+        folder = tmp_path / "checkpoints" / f"step-{step}"
+        folder.mkdir(parents=True)
+        kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        write_tensors(folder, TensorSave(kept, alone()), alone())
+        write_state(folder, Progress(step, 1, {}, 1), {}, own_sums(folder, 0))
+        with pytest.raises(PilekitError, match=message):
+            load(folder, model, optimizer)
         assert_same(state_of(model, optimizer), before)
-    assert " and 95 more; " in str(raised.value)
 
 
 class Malicious:
@@ -217,21 +235,35 @@ class Malicious:
         return Path.write_text, (self.path, "done")
 
 
-def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
-    """Also if all sums are right, as an attacker would make them."""
+def sign_again(folder: Path) -> None:
+    """Make the sums right, as an attacker would."""
+    (folder / STATE_FILE).unlink()
+    write_state(folder, Progress(1, 1, {}, 1), {}, own_sums(folder, 0))
+
+
+@pytest.mark.parametrize("name", [INDEX_FILE, SHARD])
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path, name: str) -> None:
     folder = save(tmp_path, 1)
     bad = Malicious(tmp_path / "executed")
+    with (folder / name).open("wb") as file:
+        torch.save(bad, file) if name == SHARD else pickle.dump(bad, file)
+    sign_again(folder)
+    assert newest(tmp_path) == "step-1"
     model = nn.Linear(2, 3)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for write in (pickle.dump, torch.save):
-        with (folder / SHARD).open("wb") as file:
-            write(bad, file)
-        sums = FileSum.of(folder / SHARD)
-        (folder / STATE_FILE).unlink()
-        write_state(folder, Progress(1, 1, {}, 1), {}, {SHARD: sums})
-        verify(folder)
-        assert newest(tmp_path) == "step-1"
-        with pytest.raises(PilekitError, match=r"rank-0.safetensors: does not hold the tensors of a checkpoint: "):
-            load(folder, model)
-        assert not (tmp_path / "executed").exists()
-        assert_same(model.state_dict(), before)
+    with pytest.raises(PilekitError, match=r"\.metadata: is not the index of|step-1: cannot be read by rank 0") as told:
+        load(folder, model)
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "executed").exists()
+    assert_same(model.state_dict(), before)
+
+
+def test_an_index_names_no_file_outside_its_folder(tmp_path: Path) -> None:
+    folder = save(tmp_path, 1)
+    index = pickle.loads((folder / INDEX_FILE).read_bytes())
+    for entry in index.storage_data.values():
+        entry.relative_path = "../step-1/" + SHARD
+    (folder / INDEX_FILE).write_bytes(pickle.dumps(index))
+    sign_again(folder)
+    with pytest.raises(PilekitError, match=r"is not the index of a checkpoint: it names a file outside its folder"):
+        load(folder, nn.Linear(2, 3))

@@ -130,6 +130,19 @@ def test_a_signal_reaches_all_ranks_and_they_save(tmp_path: Path, number: signal
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("targets", ["launcher and ranks", "one rank"])
+def test_any_sigterm_stops_all_ranks_after_the_same_step(tmp_path: Path, targets: str) -> None:
+    with launched(tmp_path, 2, "loops") as process:
+        wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
+        one = json.loads((tmp_path / "1.0.json").read_text())["pid"]
+        for pid in [one] if targets == "one rank" else [*pids(tmp_path), process.pid]:
+            os.kill(pid, signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+        assert (process.returncode, stdout, stderr) == (0, "", "")
+    assert (tmp_path / "0.saved").read_text() == (tmp_path / "1.saved").read_text()
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel must tell")
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     with launched(tmp_path, 2, "loops") as process:
@@ -140,12 +153,13 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_before_there_is_anything_to_save(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_before_there_is_anything_to_save(tmp_path: Path, number: signal.Signals, expected: int) -> None:
     with launched(tmp_path, 2, "starting", restarts=2) as process:
         wait_for(lambda: len(list(tmp_path.glob("*.starting"))) == 2)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         stdout, stderr = process.communicate(timeout=SECONDS)
-        assert (process.returncode, stdout, stderr) == (130, "", "")
+        assert (process.returncode, stdout, stderr) == (expected, "", "")
 
 
 @pytest.mark.slow

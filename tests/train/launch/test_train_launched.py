@@ -119,11 +119,12 @@ def test_killed_ranks_start_again_and_end_with_the_same_weights(
     ("launcher", "number", "to", "code"),
     [
         ("pilekit", signal.SIGINT, "launcher", 130),
+        ("torchrun", signal.SIGTERM, "launcher", None),
         ("torchrun", signal.SIGTERM, "ranks", 0),
     ],
 )
 def test_a_run_that_is_stopped_saves_and_resumes(
-    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, number: signal.Signals, to: str, code: int
+    made: Path, undisturbed: Path, tmp_path: Path, launcher: str, number: signal.Signals, to: str, code: int | None
 ) -> None:
     run = tmp_path / "runs" / "tiny"
     config = made / "tiny.toml"
@@ -133,7 +134,8 @@ def test_a_run_that_is_stopped_saves_and_resumes(
             os.kill(pid, number)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert not ranks_in(tmp_path)
-    assert process.returncode == code, stderr
+    if code is not None:
+        assert process.returncode == code, stderr
     assert stdout == ""
     said = re.search(
         rf"^stopped after step (\d+) of {STEPS}, which is saved; the same command resumes there", stderr, re.M
@@ -155,3 +157,19 @@ def test_an_error_of_all_ranks_is_printed_once(made: Path, tmp_path: Path) -> No
         _, stderr = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
     assert len(re.findall("^error: ", stderr, re.M)) == 1, stderr
+
+
+def test_a_run_that_another_process_holds_is_refused_once(made: Path, tmp_path: Path) -> None:
+    with running(command("pilekit", made / "tiny.toml"), tmp_path) as holder:
+        wait_for(lambda: steps_in(tmp_path / "runs" / "tiny") >= 1)
+        holder.send_signal(signal.SIGSTOP)
+        for pid in ranks_in(tmp_path).values():
+            os.kill(pid, signal.SIGSTOP)
+        other, arguments = tmp_path / "other", ["--out", str(tmp_path / "runs" / "tiny")]
+        other.mkdir()
+        with running(command("pilekit", made / "tiny.toml", *arguments), other) as process:
+            stdout, stderr = process.communicate(timeout=SECONDS)
+    assert (process.returncode, stdout) == (1, "")
+    told, launcher = stderr.splitlines()
+    assert "trains in this folder" in told
+    assert launcher.startswith("error: rank 0 of the run ended with exit code 1; see its message above")

@@ -99,9 +99,9 @@ def test_resumed_on_other_ranks_and_in_other_stages(
 def fit_and_leave(made: Path, out: Path) -> list[str]:
     """Interrupt training while a checkpoint is being written; returns the checkpoints right after that."""
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(*arguments: Any) -> None:
         time.sleep(1.0)
-        return write_tensors(*arguments)
+        write_tensors(*arguments)
 
     def leave(metrics: StepMetrics) -> None:
         if metrics.step == 3:
