@@ -1,8 +1,8 @@
 """The ranks of an evaluation: each scores its own documents without the others, and then they meet.
 
 Ranks may take hours, and some take longer than others, but a collective operation gives up after minutes. So the ranks
-meet in a process group that waits as long as it takes. It notices a killed rank, because the connection breaks. A rank
-that fails leaves its message in the store where the ranks found each other. The others look there between two forward
+meet in a process group that waits for a day. It notices a killed rank, because the connection breaks. A rank that fails
+leaves its message in the store where the ranks found each other. The others look there between two forward
 passes, stop, and raise the message.
 """
 
@@ -26,7 +26,7 @@ from pilekit.errors import PilekitError
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(days=365)
+PATIENCE = timedelta(days=1)
 LOOK_SECONDS = 1.0
 
 _calls = itertools.count()

@@ -7,8 +7,8 @@ read/    reads the documents of a lane, from any place in it, under one of two p
 pack/    turns a lane's documents into tokens, windows and rows
 batch/   turns rows of several lanes into a `Batch`; also masks, untokenized documents, and `peek`
 
-`pile_stream.py` puts them together, `iterating.py` gives and records the batches, `finite_pass.py` makes the batches of
-a pass that ends, and `loader.py` is a DataLoader. `record.py` records which batches were handed out, `state.py` writes
+`pile_stream.py` puts them together and iterates, `finite_pass.py` makes the batches of a pass that ends, and
+`loader.py` is a DataLoader. `record.py` records which batches were handed out, `state.py` writes
 the record as JSON, and `resume.py` checks whether a state can resume in a stream. Public names are imported on first
 use: packing rows needs no torch.
 """
