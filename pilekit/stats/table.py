@@ -1,6 +1,7 @@
-"""The table of `pilekit stats`: a row per subset, the largest first, and the totals.
+"""The table of `pilekit stats`: a row per subset, as `CorpusStats` sorts them, and the totals.
 
-An 80-column terminal holds every column; `pilekit.fitted_table` says how.
+A terminal of 80 characters holds the table. If it is too wide, `FittedTable` first shortens cells, and then leaves out
+columns, the least important first.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ from pilekit.stats.summary import CorpusStats, SubsetStats
 
 
 def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
-    """The figures of all subsets, without empty columns."""
+    """The table of all subsets. A figure that was not measured has no column."""
     columns: list[Column[SubsetStats]] = [
         Column("Subset", lambda row: "Total" if row is stats.total else row.name),
         _count("Documents", "Docs", lambda row: row.documents),
         _bytes("Bytes", lambda row: row.bytes),
-        Column("Share %", lambda row: _percent(row.share), Column("Share", lambda row: _percent(row.share))),
+        _percentage("Share", lambda row: row.share),
     ]
     if any(subset.paper_share is not None for subset in stats.subsets):
-        paper: Column[SubsetStats] = Column("Paper", lambda row: _percent(row.paper_share))
-        columns.append(Column("Paper %", paper.cell, paper))
+        columns.append(_percentage("Paper", lambda row: row.paper_share))
     columns += [
         _bytes("Mean", lambda row: row.mean_bytes),
         _bytes("Median", lambda row: row.median_bytes),
@@ -31,8 +31,8 @@ def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
         columns += [_count("Tokens", "Tokens", lambda row: row.tokens or 0), Column("Tok/B", _tokens_per_byte)]
     if stats.total.copies is not None:
         columns.append(_count("Copies", "Copies", lambda row: row.copies or 0))
-    priority = (SHORTEN, "Median", "p99", "Paper %", "Mean", "Tok/B", "Share %", "Tokens", "Copies")
-    return FittedTable(stats.subsets, columns, [stats.total], priority)
+    leave_out = (SHORTEN, "Median", "p99", "Paper %", "Mean", "Tok/B", "Share %", "Tokens", "Copies")
+    return FittedTable(stats.subsets, columns, [stats.total], leave_out)
 
 
 def _count(title: str, short: str, number: Callable[[SubsetStats], int]) -> Column[SubsetStats]:
@@ -44,8 +44,15 @@ def _bytes(title: str, number: Callable[[SubsetStats], float]) -> Column[SubsetS
     return Column(title, lambda row: rounded_bytes(number(row)), short)
 
 
+def _percentage(title: str, share: Callable[[SubsetStats], float | None]) -> Column[SubsetStats]:
+    def cell(row: SubsetStats) -> str:
+        return _percent(share(row))
+
+    return Column(f"{title} %", cell, Column(title, cell))
+
+
 def _percent(share: float | None) -> str:
-    # Without decimals for the whole, which would widen the column by one.
+    # The whole is 100, because 100.00 would be one character wider than every other share.
     return DASH if share is None else "100" if share == 1 else f"{100 * share:.2f}"
 
 

@@ -1,10 +1,14 @@
 """Negative log-likelihoods of documents under a causal model.
 
-`windows.py` cuts a document into windows, and `batching.py` puts these into batches. A batch goes through the trunk
-once. Head and cross entropy run in chunks of rows, only where a token is scored. Cross entropy is float32 whatever the
-model computes in, and losses are summed in float64. Windows are padded on the right, where a causal model does not
-look, and each has its own sum, so batching changes no figure. If logits cannot be made from the head's output
-(`transform` is None), the model makes the logits of a whole batch.
+Logits need most of the memory: a number per position and vocabulary entry. So the trunk, which is the model without its
+output layer, runs once per batch of windows. The output layer (the head) and the cross entropy then run on a chunk of
+positions at a time, and only on positions that predict a scored token. For some models the logits cannot be computed
+from the head alone (`transform` is None). Then the model computes the logits of the whole batch.
+
+`windows.py` cuts a document into windows, and `batching.py` puts windows of several documents into a batch. Padding
+stands on the right of a window, where a causal model does not look, and each window has its own sum. A model that
+computes differently for another length gets windows of one length in a batch. So batching does not change a figure.
+Cross entropy is computed in float32 at least, and losses are summed in float64.
 """
 
 from __future__ import annotations
@@ -33,8 +37,9 @@ from pilekit.evaluate.score.fitting import Fitting
 from pilekit.evaluate.score.windows import windows
 
 LOOK_AHEAD = 1 << 20
-"""With 1,068 documents of 22 subsets, batches of 4,096 tokens and windows of 2,048, 0.7 % of the computed tokens are
-padding; 2.2 % with a quarter of this look-ahead, 12 % with 1 / 64."""
+"""Tokens of windows that are sorted by length together. More look-ahead means less padding: 0.7 % of the computed
+tokens with this value, 2.2 % with a quarter of it, 12 % with 1 / 64 (1,068 documents of 22 subsets, batches of 4,096
+tokens, windows of 2,048)."""
 
 
 def score_documents(
@@ -49,25 +54,25 @@ def score_documents(
     scored: Callable[[int], None] = ignore,
     share: Share | None = None,
 ) -> Iterator[ScoredDocument]:
-    """Yield every document with its negative log-likelihood; the model's mode, device and dtype stay.
+    """Yield every document with its negative log-likelihood. The model keeps its mode, device and dtype.
 
     prefix         the token id before the first token; None: the first token is context only and not scored
     max_length     the most inputs of a window (see windows.py)
-    context_len    the least number of inputs before each predicted token, in windows after the first
-    batch_tokens   inputs in a batch, padding counted; one window always fits. None: the device's default
+    context_len    in windows after the first, each predicted token has at least this many inputs before it
+    batch_tokens   inputs in a batch, padding counted; a longer window is a batch of its own. None: the device's default
     look_ahead     windows of this many tokens are sorted by length together
     scored         called with each further number of tokens scored
-    share          makes the forward passes; None: this process makes all of them, and splits batches that do not fit
-                   into memory
+    share          runs the forward passes, on several ranks. None: this process runs all of them, and splits batches
+                   that do not fit into memory
 
-    A document is yielded as soon as it is scored, so the order follows the lengths of documents. A loss that is not
-    finite and an error of the model are PilekitErrors that name the document.
+    A document is yielded as soon as its last window is scored, so documents of one look-ahead change their order. A
+    loss that is not finite raises a PilekitError that names the document. So does an exception in the model.
     """
     batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.transform is not None else BATCH_TOKENS)
-    before = np.array([] if prefix is None else [prefix], dtype=np.uint32)
+    prefix_ids = np.array([] if prefix is None else [prefix], dtype=np.uint32)
 
     def windows_of(current: OpenDocument) -> Iterator[list[Row]]:
-        sequence = np.concatenate((before, current.document.ids))
+        sequence = np.concatenate((prefix_ids, current.document.ids))
         for begin, end, targets in windows(max(len(sequence) - 1, 0), max_length, context_len):
             yield [Row(current, sequence[begin : end + 1], end - begin, targets)]
 
@@ -84,9 +89,10 @@ def score_documents(
     )
 
 
-def _nll(of: OpenDocument) -> float:
+def _nll(document: OpenDocument) -> float:
+    """The sum of the losses of the document's windows, in their order; they all have the key 0."""
     nll = 0.0
-    for loss in of.losses.get(0, ()):
+    for loss in document.losses.get(0, ()):
         nll += loss
     return nll
 
@@ -94,31 +100,32 @@ def _nll(of: OpenDocument) -> float:
 @torch.no_grad()
 def _losses(lm: CausalLM, batch: Windows) -> list[float]:
     """The sum of the negative log-likelihoods of each window's targets; the first window is the longest."""
-    # Not inference_mode: training must be able to use tables that a model keeps from this forward (rotary angles).
+    # A model may keep tables from this pass, such as rotary angles. Training could not use them after inference_mode.
     longest = batch[0].length
     inputs = np.zeros((len(batch), longest), dtype=np.int64)
-    for row, one in enumerate(batch):
-        inputs[row, : one.length] = one.ids[:-1]
-    ends = [row * longest + one.length for row, one in enumerate(batch)]
-    scored_places = np.concatenate([np.arange(end - one.tokens, end) for end, one in zip(ends, batch, strict=True)])
-    scored_ids = np.concatenate([one.ids[-one.tokens :] for one in batch]).astype(np.int64)
-    input_ids, places, targets = (
-        torch.from_numpy(array).to(lm.model.device) for array in (inputs, scored_places, scored_ids)
+    for row, window in enumerate(batch):
+        inputs[row, : window.length] = window.ids[:-1]
+    # The input at position i predicts the id at i + 1. A window scores its last `window.tokens` ids, at least one.
+    ends = [row * longest + window.length for row, window in enumerate(batch)]
+    predicting = np.concatenate([np.arange(end - of.tokens, end) for end, of in zip(ends, batch, strict=True)])
+    scored_ids = np.concatenate([window.ids[-window.tokens :] for window in batch]).astype(np.int64)
+    input_ids, positions, targets = (
+        torch.from_numpy(array).to(lm.model.device) for array in (inputs, predicting, scored_ids)
     )
-    # No attention mask: it would only mark the padding after a window, and prevent the fast kernel.
+    # The causal mask hides the padding. An explicit attention mask would prevent the fast attention kernel.
     if lm.transform is not None:
-        rows = lm.trunk(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+        outputs = lm.trunk(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
     else:
-        rows = lm.model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1)
-    losses = torch.empty(len(places), dtype=torch.float64, device=rows.device)
-    step = chunk_rows(rows.device, lm.head.weight.shape[0] if lm.transform is not None else rows.shape[-1])
-    for begin in range(0, len(places), step):
+        outputs = lm.model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1)
+    losses = torch.empty(len(positions), dtype=torch.float64, device=outputs.device)
+    step = chunk_rows(outputs.device, lm.head.weight.shape[0] if lm.transform is not None else outputs.shape[-1])
+    for begin in range(0, len(positions), step):
         chunk = slice(begin, begin + step)
-        logits = rows[places[chunk]]
+        logits = outputs[positions[chunk]]
         if lm.transform is not None:
             logits = lm.transform(lm.head(logits))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses[chunk] = cross_entropy(logits, targets[chunk], reduction="none")
-    starts = np.cumsum([0, *(one.tokens for one in batch[:-1])])
+    starts = np.cumsum([0, *(window.tokens for window in batch[:-1])])
     sums: list[float] = np.add.reduceat(losses.cpu().numpy(), starts).tolist()
     return sums
