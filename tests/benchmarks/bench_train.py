@@ -1,116 +1,166 @@
-"""pilekit's trainer beside a bare PyTorch loop, DeepSpeed and accelerate: speed, memory, and the cost of checkpoints.
+"""pilekit's trainer beside bare PyTorch loops, DeepSpeed and accelerate: speed, memory, and the cost of checkpoints.
 
-    python tests/benchmarks/bench_train.py [--quick] [--no-peers] [--stages 0 1 2 3] [--dtypes fp32 bf16]
-    python tests/benchmarks/bench_train.py --gpu [--presets pythia-160m pythia-1.4b]
+    python tests/benchmarks/bench_train.py [--quick] [--parts loop peers checkpoint] [--stages 0 1 2 3]
+    python tests/benchmarks/bench_train.py --gpu [--shapes pythia-160m pythia-1.4b]
 
-All train the same weights on the same rows through the same micro-batches, documents kept apart by position_ids, with
-the same AdamW and clipping; see training_loops.py. pilekit reads the rows from the raw shard while it trains; the
-others get them as tensors in memory.
+All train the same weights (the shape of Pythia-14M) on the same rows through the same micro-batches, documents kept
+apart by position_ids, with the same AdamW and clipping; see training_loops.py. pilekit reads them from the raw shard
+while it trains; the others get them as tensors in memory.
 
-    one rank     `Trainer.fit` beside a bare loop
-    two ranks    under each ZeRO stage: DeepSpeed; accelerate with its DDP (0) or, if it has one for the machine, its
-                 FSDP2 (2 and 3), each with its defaults, in the environment of tests/frameworks; PyTorch's DDP (0)
-    checkpoints  how long a save blocks training, if training waits for it and if it is written beside training
+    loop         one rank: `Trainer.fit` beside a bare loop, whose loss is the model's (`labels`) or made of its logits
+                 (`cross_entropy`); two ranks: `Trainer.fit` under each ZeRO stage, under 0 beside PyTorch's DDP
+    peers        two ranks: beside DeepSpeed under each stage and accelerate, its DDP (0) and, if it has one for the
+                 machine, its FSDP2 (2 and 3); each with its defaults, in the environment of tests/frameworks
+    checkpoint   how long an asynchronous save blocks training, beside one that is not asynchronous
 
-The contestants take turns. A step's time is wall time from one step's end to the next, metrics included, of the slowest
-rank; the median of the steps counts. The first steps warm up; meanwhile pilekit's stream starts reading at all places
-from which it mixes documents. Memory is the peak resident memory of any rank in a measured step, above that of the same
-process after its imports. All losses must agree, or there is no table. The text is that of `$PILEKIT_REAL_CORPUS`
-(minipile-00.jsonl.zst and 20B_tokenizer.json) if set, else generated.
-
-`--gpu`: the same in bf16 on all GPUs of a machine, for larger shapes. Memory is then the peak of tensors on a GPU, and
-`formula` the estimate of pilekit/train/estimate.py. MFU is the share of the GPUs' bf16 peak that the model's
-multiplications take: 6 operations a token for each parameter but the embedding's, and 12 · layers · width · seq_len for
-attention, as if a token saw all of its row.
+Each contestant has a process per rank. It runs for one step in its turn and is stopped otherwise. A step's time is wall
+time from one step's end to the next, metrics included. The first steps warm up; meanwhile pilekit's stream starts
+reading at all places from which it mixes documents (with `--quick` this takes longer than the warm-up). Memory is the
+peak resident memory of any rank in a measured step, above that of the same process after its imports. All losses must
+agree, or there is no table. `pilekit ×` is pilekit's speed divided by theirs, and its memory divided by theirs. On a
+busy machine, CPU time tells more than wall time. The text is that of `$PILEKIT_REAL_CORPUS` (minipile-00.jsonl.zst and
+20B_tokenizer.json) if set, else generated; `--small-vocabulary` has the rows made with a tokenizer of 4,096 ids, and a
+model to match. `--gpu` is training_on_gpus.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
-from tests.benchmarks.harness import Figures, Rounds, options, show, table, take_turns  # noqa: E402
-from tests.benchmarks.material import pythia, text_and_tokenizer  # noqa: E402
+from tests.benchmarks.bench_bpb import source  # noqa: E402
+from tests.benchmarks.peers import BENCH  # noqa: E402
+from tests.benchmarks.taking_turns import Contestant, Ended, Running, compare, threads  # noqa: E402
 
-LOOPS = Path(__file__).with_name("training_loops.py")
 TOLERANCE = {"fp32": (1e-5, 1e-3), "bf16": (1e-3, 1e-2)}
 """The largest relative difference from pilekit's losses, in the first step and in later steps."""
 
-PEAK_TFLOPS = {"H100": 989.4, "H200": 989.4, "A100": 312.0, "B200": 2250.0, "L40S": 362.05}
-"""Dense bf16, by what a GPU's name contains."""
-
-EVERY = 3
-"""Steps between two measured checkpoints."""
+PARTS = ("loop", "peers", "checkpoint")
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options(__doc__, rounds=2)
-    parser.add_argument("--quick", action="store_true", help="a look whether all runs: few short steps, bf16")
-    parser.add_argument("--no-peers", action="store_true", help="only pilekit and PyTorch")
-    parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], help="(default: both)")
-    parser.add_argument("--stages", nargs="+", type=int, choices=range(4), default=range(4), help="(default: all)")
-    parser.add_argument("--gpu", action="store_true", help="on all GPUs of this machine, in bf16")
-    parser.add_argument("--presets", nargs="+", default=["pythia-160m", "pythia-1.4b"], help="shapes with --gpu")
-    chosen = parser.parse_args()
-    chosen.warm_up, chosen.steps = (8, 16) if chosen.gpu else (2, 2) if chosen.quick else (4, 4)
-    chosen.seq_len = 2048 if chosen.gpu else 128 if chosen.quick else 512
-    chosen.dtypes = ["bf16"] if chosen.gpu or chosen.quick else chosen.dtypes or ["fp32", "bf16"]
-    sizes, presets = [1, 2], ["pythia-14m"]
-    if chosen.gpu:
-        import torch
-
-        if not torch.cuda.is_available():
-            raise SystemExit("error: --gpu: PyTorch finds no GPU on this machine")
-        sizes, presets = [torch.cuda.device_count()], chosen.presets
-    figures: dict[str, Rounds] = {}
-    tables = []
+    chosen = arguments()
+    figures: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
-        for preset in presets:
-            folder = Path(temporary, preset)
-            config = common_config(folder, preset, chosen)
-            for world_size in sizes:
-                rows = write_rows(folder / f"rows-{world_size}", config, world_size, chosen.warm_up + chosen.steps)
-                for dtype in chosen.dtypes:
-                    for stage in chosen.stages if world_size > 1 else [0]:
-                        title = f"{preset}, {dtype}, ranks {world_size}, stage {stage}"
-                        own = {**config, "precision": {"dtype": dtype}, "parallel": {"zero": stage}}
-                        measured = race(own, rows, world_size, chosen)
-                        check_losses(title, measured, TOLERANCE[dtype])
-                        figures[title] = measured
-                        extra = gpu_columns(own, world_size) if chosen.gpu else {"data wait": data_wait}
-                        tables.append(table(title, measured, "pilekit", unit="tokens", scale=1, extra=extra))
-            if not chosen.gpu:
-                measured = figures["checkpoints"] = checkpoints(config, folder, chosen)
-                blocked = {"training stops for": lambda rounds: f"{min(one['seconds'] for one in rounds):.4f} s"}
-                tables.append(table("checkpoints", measured, next(iter(measured)), extra=blocked))
-    show(chosen, figures, tables)
+        folder = Path(temporary)
+        if chosen.gpu:
+            from tests.benchmarks.training_on_gpus import measure_on_gpus
+
+            figures = measure_on_gpus(folder, chosen)
+        else:
+            rows = (
+                f"{chosen.rows} rows of {chosen.seq_len} tokens in a step, {chosen.micro} in a forward pass of a rank"
+            )
+            show(chosen, rows)
+            config, vocabulary = material(folder, chosen)
+            show(chosen, f"{vocabulary:,} rows of vocabulary")
+            for world_size in (1, 2):
+                figures += race(folder / f"world-{world_size}", config, world_size, chosen)
+            if "checkpoint" in chosen.parts:
+                figures += checkpoints(folder / "checkpoints", config, chosen)
+    print(json.dumps(figures, indent=2 if chosen.json else None))
 
 
-def common_config(folder: Path, preset: str, chosen: argparse.Namespace) -> dict[str, Any]:
-    """The config that all runs of one shape share; its model folder is made here."""
-    shard, tokenizer = text_and_tokenizer("minipile-00.jsonl.zst")
-    micro = {"pythia-14m": 2, "pythia-160m": 16}.get(preset, 4)
-    return {
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured (default: all)")
+    add("--dtypes", nargs="+", choices=["fp32", "bf16"], help="(default: both)")
+    add("--stages", nargs="+", type=int, choices=range(4), help="ZeRO stages (default: all)")
+    add("--steps", type=int, help="measured steps of each (default: 4)")
+    add("--warm-up", type=int, help="steps of each before; pilekit begins its lanes in 4 (default: 4)")
+    add("--rows", type=int, help="rows per step over all ranks (default: 8)")
+    add("--micro", type=int, help="rows per forward pass of a rank (default: 2)")
+    add("--seq-len", type=int, help="tokens in a row (default: 512)")
+    add("--small-vocabulary", action="store_true", help="a tokenizer and a model with 4,096 ids")
+    add("--quick", action="store_true", help="a look whether all runs: small, few steps, bf16, stages 0 and 3")
+    add("--gpu", action="store_true", help="on all GPUs of this machine, in bf16")
+    add("--shapes", nargs="+", help="with --gpu: presets (default: pythia-160m pythia-1.4b)")
+    add("--peak-tflops", type=float, help="with --gpu: of one GPU in bf16, where its name does not tell")
+    add("--json", action="store_true", help="print the figures as indented JSON alone")
+    chosen = parser.parse_args()
+    full = {"dtypes": ["fp32", "bf16"], "stages": [0, 1, 2, 3], "warm_up": 4, "steps": 4}
+    full |= {"rows": 8, "micro": 2, "seq_len": 512}
+    quick = {"dtypes": ["bf16"], "stages": [0, 3], "warm_up": 2, "steps": 2, "rows": 8, "micro": 2, "seq_len": 128}
+    if chosen.gpu:  # sizes are the shape's
+        full |= {"rows": None, "micro": None, "seq_len": 2048, "stages": [0, 3], "warm_up": 8, "steps": 16}
+    for name, value in (quick if chosen.quick else full).items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
+    chosen.small_vocabulary |= chosen.quick
+    chosen.shapes = chosen.shapes or ["pythia-160m", "pythia-1.4b"]
+    return chosen
+
+
+def material(folder: Path, chosen: argparse.Namespace, preset: str = "pythia-14m") -> tuple[dict[str, Any], int]:
+    """(the shared config, the number of vocabulary rows of its model)."""
+    shard, tokenizer = source("minipile-00.jsonl.zst")
+    if chosen.small_vocabulary:
+        tokenizer = small_tokenizer(shard)
+    vocabulary = 4096 if chosen.small_vocabulary else 50304
+    model = model_dir(folder / preset, tokenizer, preset, vocabulary=vocabulary, seq_len=chosen.seq_len)
+    config = {
         "data": {"path": str(shard), "seq_len": chosen.seq_len, "packing": "concat"},
-        "model": {"path": str(pythia(folder / "model", tokenizer, preset, chosen.seq_len))},
-        "train": {"steps": chosen.warm_up + chosen.steps, "global_batch_size": 4 * micro, "micro_batch_size": micro},
+        "model": {"path": str(model)},
+        "train": {"steps": 1_000_000, "global_batch_size": chosen.rows, "micro_batch_size": chosen.micro},
         "optimizer": {"lr": 3e-4},
         "schedule": {"kind": "constant"},
         "checkpoint": {"every": 1_000_000},
     }
+    return config, vocabulary
+
+
+def small_tokenizer(shard: Path) -> Path:
+    """A tokenizer of 4,096 ids, trained on the shard; kept beside the other data of benchmarks."""
+    from pilekit import Corpus
+    from pilekit.tokenize import train_tokenizer
+
+    path = BENCH / "data" / f"tokenizer-4k-{shard.stem.partition('.')[0]}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        train_tokenizer(Corpus(shard), 4096, path, sample_bytes=4_000_000)
+    return path
+
+
+def model_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int, seq_len: int) -> Path:
+    """The shape of a published Pythia model with random weights, and `tokenizer`."""
+    import torch
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+    from transformers.utils.logging import disable_progress_bar
+
+    from pilekit.train.model.presets import PRESETS
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    shape = PRESETS[preset]
+    config = GPTNeoXConfig(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=4 * shape.hidden_size,
+        max_position_embeddings=seq_len,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    auto.from_config(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return folder
 
 
 def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) -> Path:
@@ -120,8 +170,9 @@ def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) 
 
     from pilekit import PileStream
 
-    streams = [
-        iter(
+    ranks = []
+    for rank in range(world_size):
+        stream = iter(
             PileStream(
                 config["data"]["path"],
                 tokenizer=config["model"]["path"],
@@ -133,139 +184,172 @@ def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) 
                 world_size=world_size,
             )
         )
-        for rank in range(world_size)
-    ]
-    ranks = [[next(stream) for _ in range(steps)] for stream in streams]
+        ranks.append([next(stream) for _ in range(steps)])
+    names = ("input_ids", "labels", "position_ids")
     columns = {
         name: torch.stack([torch.stack([batch[name] for batch in batches]) for batches in ranks], dim=1)
-        for name in ("input_ids", "labels", "position_ids")
+        for name in names
     }
+    path.parent.mkdir(parents=True, exist_ok=True)
     save_file(columns, path)
     return path
 
 
-def race(config: dict[str, Any], rows: Path, world_size: int, chosen: argparse.Namespace) -> Rounds:
-    """All comparisons on this many ranks, for one precision and stage."""
-    stage = config["parallel"]["zero"]
-    run = partial(steps_of, config=config, rows=rows, world_size=world_size, warm_up=chosen.warm_up)
-    contestants: dict[str, Callable[[], Figures]] = {"pilekit": partial(run, "pilekit")}
-    if chosen.gpu and stage == 0:
-        compiled = {**config, "parallel": {"zero": 0, "compile": True}}
-        contestants["pilekit, compiled"] = partial(run, "pilekit", config=compiled)
-    if stage == 0:
-        contestants["bare" if world_size == 1 else "bare, DDP"] = partial(run, "bare")
-    if world_size > 1 and not chosen.no_peers:
+def race(folder: Path, config: dict[str, Any], world_size: int, chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """All comparisons on this many ranks, by precision and stage: print the tables, and return the figures."""
+    if not {"loop", "peers"} & set(chosen.parts) or (world_size == 1 and "loop" not in chosen.parts):
+        return []
+    rows = str(write_rows(folder / "rows.safetensors", config, world_size, chosen.warm_up + chosen.steps))
+    figures = []
+    for dtype in chosen.dtypes:
+        for stage in chosen.stages if world_size > 1 else [0]:
+            own = {**config, "precision": {"dtype": dtype}, "parallel": {"zero": stage}}
+            task = {"config": own, "rows": rows, "stage": stage}
+            title = f"{dtype}, 1 rank" if world_size == 1 else f"{dtype}, {world_size} ranks, stage {stage}"
+            group = contestants(task, world_size, stage, chosen.parts)
+            compare(title, group, folder / f"{dtype}-{stage}", warm_up=chosen.warm_up, steps=chosen.steps)
+            if group[0].failed is not None:
+                raise SystemExit(f"error: {title}: pilekit: {group[0].failed}")
+            check_losses(title, group, dtype)
+            tokens = chosen.rows * chosen.seq_len
+            show(chosen, table(title, group, tokens))
+            about = {"dtype": dtype, "ranks": world_size, "stage": stage, "tokens_per_step": tokens}
+            figures += [{**about, **told(each)} for each in group]
+    return figures
+
+
+def contestants(task: dict[str, Any], world_size: int, stage: int, parts: Sequence[str]) -> list[Contestant]:
+    """pilekit first, then the tools that are compared with it."""
+    group = [Contestant("pilekit", {**task, "loop": "pilekit"}, world_size=world_size)]
+    if world_size == 1:
+        losses = ("labels", "cross_entropy")
+        return group + [Contestant(f"bare, {loss}", {**task, "loop": "bare", "loss": loss}) for loss in losses]
+    if "loop" in parts and stage == 0:
+        bare = {**task, "loop": "bare", "loss": "labels"}
+        group.append(Contestant("bare, DDP", bare, world_size=world_size))
+    if "peers" in parts:
         from tests.frameworks.environment import SETTINGS, frameworks_python
 
-        peer = partial(run, python=frameworks_python(), environment={} if chosen.gpu else SETTINGS)
-        contestants["DeepSpeed"] = partial(peer, "deepspeed")
-        if stage != 1:
-            contestants["accelerate"] = partial(peer, "accelerate")
-    return take_turns(contestants, chosen.rounds)
+        strategy = {0: "ddp", 2: "fsdp2", 3: "fsdp2"}
+        peers = {"DeepSpeed": {**task, "loop": "deepspeed"}}
+        if stage in strategy:
+            peers[f"accelerate, {strategy[stage].upper()}"] = {
+                **task,
+                "loop": "accelerate",
+                "strategy": strategy[stage],
+            }
+        python, environment = frameworks_python(), {**SETTINGS, **threads(world_size)}
+        for lock in Path(SETTINGS["TORCH_EXTENSIONS_DIR"]).glob("*/lock"):
+            lock.unlink()  # left by a process that was killed while it compiled; all others would wait for it
+        group += [Contestant(name, own, python, world_size, environment) for name, own in peers.items()]
+    return group
 
 
-def ranks_of(
-    loop: str, config: dict[str, Any], rows: Path, world_size: int, python: Path, environment: dict[str, str]
-) -> list[list[Figures]]:
-    """Run a loop of training_loops.py in every rank; the figures of its steps, by rank."""
-    with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
-        task = Path(temporary, "task.json")
-        task.write_text(json.dumps({"loop": loop, "config": config, "rows": str(rows), "run": temporary + "/run"}))
-        threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // world_size)), "PYTHONPATH": str(ROOT)}
-        torchrun = [str(python), "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
-        subprocess.run(
-            [*torchrun, f"--nproc-per-node={world_size}", str(LOOPS), str(task)],
-            check=True,
-            stdout=sys.stderr,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **environment, **threads},
-        )
-        return [json.loads(task.with_name(f"rank-{rank}.json").read_text()) for rank in range(world_size)]
-
-
-def steps_of(
-    loop: str,
-    *,
-    config: dict[str, Any],
-    rows: Path,
-    world_size: int,
-    warm_up: int,
-    python: Path = Path(sys.executable),
-    environment: dict[str, str] | None = None,
-) -> Figures:
-    """One run: the medians of its steps, its peak memory, and the losses of all steps."""
-    steps = list(zip(*ranks_of(loop, config, rows, world_size, python, environment or {}), strict=True))
-    measured = steps[warm_up:]
-    seconds = [max(rank["seconds"] for rank in step) for step in measured]
-    return {
-        "amount": config["train"]["global_batch_size"] * config["data"]["seq_len"],
-        "seconds": statistics.median(seconds),
-        "cpu_seconds": statistics.median(sum(rank["cpu_seconds"] for rank in step) for step in measured),
-        "memory": max(rank["memory"] for step in measured for rank in step),
-        "data_wait": sum(max(rank["data_wait"] for rank in step) for step in measured) / sum(seconds),
-        "losses": [sum(rank["loss"] for rank in step) for step in steps],
-    }
-
-
-def check_losses(title: str, measured: Rounds, tolerance: tuple[float, float]) -> None:
+def check_losses(title: str, group: Sequence[Contestant], dtype: str) -> None:
     """Exit unless all losses agree, step by step."""
-    ours = measured["pilekit"][0]["losses"]
-    for name, rounds in measured.items():
-        for figures in rounds:
-            first, *later = (abs(b / a - 1) for a, b in zip(ours, figures["losses"], strict=True))
-            if first > tolerance[0] or max(later) > tolerance[1]:
-                raise SystemExit(f"error: {title}: the losses of {name} differ: {ours}; {figures['losses']}")
+    ours = group[0]
+    for each in group[1:]:
+        if each.failed is None:
+            first, *later = apart(ours, each)
+            if first > TOLERANCE[dtype][0] or max(later) > TOLERANCE[dtype][1]:
+                losses = "; ".join(f"{a:.6f} and {b:.6f}" for a, b in zip(ours.losses, each.losses, strict=True))
+                raise SystemExit(f"error: {title}: the losses of pilekit and of {each.name} differ: {losses}")
 
 
-def data_wait(rounds: list[Figures]) -> str:
-    """The share of the measured time that the loop waited for its next batch."""
-    return f"{min(figures['data_wait'] for figures in rounds):.2%}"
+def apart(ours: Contestant, each: Contestant) -> list[float]:
+    """The relative differences from pilekit's losses, step by step."""
+    return [abs(b / a - 1) for a, b in zip(ours.losses, each.losses, strict=True)]
 
 
-def gpu_columns(config: dict[str, Any], world_size: int) -> dict[str, Callable[[list[Figures]], str]]:
-    """MFU, and the GPU memory that pilekit expects a rank to take."""
-    import msgspec
-    import torch
-    from transformers import AutoConfig
-
-    from pilekit.train.config import TrainConfig
-    from pilekit.train.estimate import estimate
-
-    model = AutoConfig.from_pretrained(config["model"]["path"])
-    layers, width = model.num_hidden_layers, model.hidden_size
-    parameters = layers * (4 * width * width + 2 * width * model.intermediate_size) + model.vocab_size * width
-    flops = 6 * parameters + 12 * layers * width * config["data"]["seq_len"]
-    name = torch.cuda.get_device_name()
-    peak = next((peak for part, peak in PEAK_TFLOPS.items() if part in name), float("nan"))
-    stages = estimate(msgspec.convert(config, TrainConfig), world_size).stages
-    return {
-        f"MFU, {world_size} × {name}": lambda rounds: (
-            f"{max(one['amount'] / one['seconds'] for one in rounds) * flops / (world_size * peak * 1e12):.1%}"
-        ),
-        "formula MB": lambda rounds: f"{stages[config['parallel']['zero']].device / 1e6:,.0f}",
-    }
-
-
-def checkpoints(config: dict[str, Any], folder: Path, chosen: argparse.Namespace) -> Rounds:
-    """One rank, and two under stage 3: the same run with saves that training waits for, and with saves beside it."""
-
-    def save(world_size: int, stage: int, asynchronous: bool) -> Figures:
-        own = {**config, "parallel": {"zero": stage}, "checkpoint": {"every": EVERY, "asynchronous": asynchronous}}
-        own["train"] = {**config["train"], "steps": 4 * EVERY}
-        ranks = ranks_of("pilekit", own, folder / "rows-1", world_size, Path(sys.executable), {})
-        # A save blocks the step that follows it. The first save is warm-up.
-        blocked = [statistics.median(step["blocked"] for step in rank[2 * EVERY :: EVERY]) for rank in ranks]
-        weights = sum(path.stat().st_size for path in Path(config["model"]["path"]).glob("*.safetensors"))
-        return {"amount": 3 * weights, "seconds": max(blocked)}  # with both moments of AdamW
-
-    contestants = {
-        f"ranks {world_size}, {'beside training' if asynchronous else 'waiting'}": partial(
-            save, world_size, stage, asynchronous
+def table(title: str, group: Sequence[Contestant], tokens: int) -> str:
+    """Medians of each contestant; pilekit's speed (step by step) and memory divided by theirs; the wait for data."""
+    ours = group[0]
+    lines = [
+        f"\n{title:26}{'s a step':>9}{'tokens/s':>10}{'pilekit ×':>10}{'by step':>8}{'CPU s':>8}{'memory MB':>10}"
+        f"{'pilekit ×':>10}{'data wait':>10}{'loss apart':>11}"
+    ]
+    for each in group:
+        if each.failed is not None:
+            lines.append(f"{each.name:26} does not run: {each.failed[:120]}")
+            continue
+        middle, cpu = statistics.median(each.seconds), statistics.median(each.cpu_seconds)
+        by_step = statistics.median(b / a for a, b in zip(ours.seconds, each.seconds, strict=True))
+        last = f"{wait(each):10.2%}" if each is ours else f"{'':10}{max(apart(ours, each)):11.1e}"
+        lines.append(
+            f"{each.name:26}{middle:9.3f}{tokens / middle:10,.0f}{middle / statistics.median(ours.seconds):10.3f}"
+            f"{by_step:8.3f}{cpu:8.3f}{each.memory / 1e6:10,.0f}{ours.memory / each.memory:10.3f}{last}"
         )
-        for world_size, stage in ((1, 0), (2, 3))
-        for asynchronous in (False, True)
+    return "\n".join(lines)
+
+
+def wait(each: Contestant) -> float:
+    """The share of the measured time that the loop waited for its next batch."""
+    return sum(each.data_wait) / sum(each.seconds)
+
+
+def told(each: Contestant) -> dict[str, Any]:
+    """All figures of a contestant."""
+    if each.failed is not None:
+        return {"name": each.name, "failed": each.failed}
+    return {
+        "name": each.name,
+        "step_seconds": each.seconds,
+        "cpu_seconds": each.cpu_seconds,
+        "data_wait_share": wait(each),
+        "memory": each.memory,
+        "losses": each.losses,
     }
-    return take_turns(contestants, chosen.rounds)
+
+
+SAVES, EVERY = 3, 3
+"""The number of measured saves, and the steps between two."""
+
+
+def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """One rank, and two under stage 3: the same run with blocking and with asynchronous saves."""
+    figures = []
+    saves = 1 if chosen.quick else SAVES
+    heads = ("blocked s", "share", "written s", "MB/s", "MB", "step beside")
+    lines = [f"\n{'checkpoints, fp32':26}" + "".join(f"{head:>12}" for head in heads)]
+    for world_size, stage in ((1, 0), (2, 3)):
+        blocked: dict[bool, float] = {}
+        for asynchronous in (False, True):
+            own = {
+                **config,
+                "train": {**config["train"], "steps": EVERY * (saves + 1)},
+                "parallel": {"zero": stage},
+                "checkpoint": {"every": EVERY, "asynchronous": asynchronous},
+            }
+            name = f"{world_size} rank{'s' * (world_size > 1)}, {'asynchronous' if asynchronous else 'synchronous'}"
+            run = Contestant(name, {"loop": "saving", "config": own}, world_size=world_size)
+            with ExitStack() as until:
+                try:
+                    ranks = Running(run, folder / f"{world_size}-{asynchronous}", until).told()
+                except Ended as ended:
+                    raise SystemExit(f"error: checkpoints, {name}: {ended}") from ended
+            blocked[asynchronous] = max(statistics.median(rank["blocked"]) for rank in ranks)
+            written = max(statistics.median(rank["written"]) for rank in ranks)
+            size, seconds = ranks[0]["bytes"], ranks[0]["step_seconds"]
+            # Steps of the first period are warm-up, without a concurrent save.
+            beside, others = seconds[EVERY::EVERY], [s for n, s in enumerate(seconds) if n >= EVERY and n % EVERY]
+            lines.append(
+                f"{name:26}{blocked[asynchronous]:12.4f}{blocked[asynchronous] / blocked[False]:12.2%}{written:12.3f}"
+                f"{size / 1e6 / written:12,.0f}{size / 1e6:12,.0f}"
+                f"{statistics.median(beside) / statistics.median(others):11.3f}×"
+            )
+            figures.append({"name": name, "stage": stage, "asynchronous": asynchronous, "ranks": ranks})
+    show(chosen, "\n".join(lines))
+    return figures
+
+
+def show(chosen: argparse.Namespace, text: str) -> None:
+    """Print, unless only JSON is requested."""
+    if not chosen.json:
+        print(text, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -1,18 +1,23 @@
 """The training loops that bench_train.py compares, each run as one rank of a process group by a Python that has it.
 
-    torchrun training_loops.py TASK.json
+    python training_loops.py TASK.json
 
 All begin with the same weights and take the same rows through the same micro-batches, documents kept apart by
 position_ids; all use AdamW with the same groups and the same clipping, and divide a step's loss by its targets on all
 ranks. All other settings are each tool's defaults. This file also runs in the environment of the frameworks, so it
-imports only test modules without dependencies. A rank writes the figures of its steps to `rank-N.json` beside the task.
+imports only test modules without dependencies.
+
+A rank reports each step as a line of JSON on its original standard output, then waits for a line on standard input
+before it continues. All other output goes to standard error.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,15 +35,16 @@ RANK, WORLD_SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_S
 COLUMNS = ("input_ids", "labels", "position_ids")
 
 
-class Recorder:
-    """`record(loss)` at the end of every step keeps its figures.
+class Turns:
+    """`turns(loss)` is called at the end of every step; it returns when the next may begin.
 
     Made after the imports, before anything else is allocated: memory is the peak resident memory within a step above
     the memory now, or on a GPU the peak of allocated memory.
     """
 
     def __init__(self) -> None:
-        self.steps: list[dict[str, Any]] = []
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
         self.cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if self.cuda else torch.device("cpu")
         if self.cuda:
@@ -53,10 +59,17 @@ class Recorder:
             torch.cuda.synchronize()
         seconds, cpu_seconds = time.perf_counter() - self._wall, time.process_time() - self._cpu
         memory = torch.cuda.max_memory_allocated() if self.cuda else resident("VmHWM") - self._idle
-        figures = {"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": memory, "loss": loss}
-        self.steps.append({**figures, "data_wait": data_wait})
-        forget_peak()
+        self.tell(seconds=seconds, cpu_seconds=cpu_seconds, data_wait=data_wait, memory=memory, loss=loss)
+        if not sys.stdin.readline():  # the parent has gone
+            os._exit(1)
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            forget_peak()
         self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def tell(self, **figures: Any) -> None:
+        print(json.dumps(figures), file=self._out, flush=True)
 
 
 @dataclass(frozen=True)
@@ -107,41 +120,29 @@ def loss_by_model(model: Any, part: dict[str, torch.Tensor], targets: float) -> 
     return model(**part, use_cache=False, num_items_in_batch=targets).loss  # type: ignore[no-any-return]
 
 
-def train(
-    record: Recorder, steps: Iterator[Step], backward: Callable[..., torch.Tensor], update: Callable[[], None]
-) -> None:
-    """`backward(part, targets, last)` for each micro-batch, `update()` at the end of each step."""
-    for step in steps:
-        total = torch.zeros((), device=record.device)
-        for number, part in enumerate(step.parts, 1):
-            total += backward(part, step.targets / WORLD_SIZE, number == len(step.parts)).detach()
-        update()
-        record(total.item() / WORLD_SIZE)
+def loss_of_logits(model: Any, part: dict[str, torch.Tensor], targets: float) -> torch.Tensor:
+    """The same, the labels shifted rather than the logits."""
+    logits = model(input_ids=part["input_ids"], position_ids=part["position_ids"], use_cache=False).logits
+    shifted = torch.nn.functional.pad(part["labels"][:, 1:], (0, 1), value=-100)
+    total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), shifted.flatten(), reduction="sum")
+    return total / targets
 
 
-def pilekit(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """`Trainer.fit` on the raw shard, as `pilekit train` calls it; a step after a save knows how long that blocked."""
+def pilekit(task: dict[str, Any]) -> None:
+    """`Trainer.fit` on the raw shard, as `pilekit train` calls it."""
     import msgspec
 
-    from pilekit.train import trainer
     from pilekit.train.config import TrainConfig
+    from pilekit.train.trainer import Trainer
 
-    made: list[Any] = []
-    blocked = [0.0]
-    checkpoints = trainer.Checkpoints
-    trainer.Checkpoints = lambda *given, **settings: made.append(checkpoints(*given, **settings)) or made[0]  # type: ignore[assignment, misc, func-returns-value]
-    record = Recorder()
-
-    def on_step(metrics: Any) -> None:
-        record((metrics.loss or 0.0) / WORLD_SIZE, metrics.data_wait * metrics.step_seconds)
-        blocked.append(made[0].blocked_seconds)
-
-    trainer.Trainer(msgspec.convert(task["config"], TrainConfig), task["run"]).fit(on_step)
-    waits = [after - before for before, after in pairwise(blocked)]
-    return [{**figures, "blocked": wait} for figures, wait in zip(record.steps, waits, strict=True)]
+    turns = Turns()
+    config = msgspec.convert(task["config"], TrainConfig)
+    Trainer(config, task["run"]).fit(
+        lambda metrics: turns((metrics.loss or 0.0) / WORLD_SIZE, metrics.data_wait * metrics.step_seconds)
+    )
 
 
-def bare(task: dict[str, Any]) -> list[dict[str, Any]]:
+def bare(task: dict[str, Any]) -> None:
     """PyTorch alone: autocast for bf16, DistributedDataParallel where there are several ranks."""
     import safetensors.torch
     from torch import distributed as dist
@@ -149,44 +150,43 @@ def bare(task: dict[str, Any]) -> list[dict[str, Any]]:
     from transformers import GPTNeoXForCausalLM
 
     del safetensors, GPTNeoXForCausalLM  # imported before memory is measured
-    record = Recorder()
-    steps = steps_of(task, record.device)
-    model = model_of(task).to(record.device)
+    turns = Turns()
+    steps = steps_of(task, turns.device)
+    model = model_of(task).to(turns.device)
     optimizer = adamw(model, task["config"]["optimizer"]["lr"])
     parameters = list(model.parameters())
     if WORLD_SIZE > 1:
-        dist.init_process_group("nccl" if record.cuda else "gloo")
+        dist.init_process_group("nccl" if turns.cuda else "gloo")
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    loss_of = {"labels": loss_by_model, "cross_entropy": loss_of_logits}[task["loss"]]
     bf16 = task["config"]["precision"]["dtype"] == "bf16"
-
-    def backward(part: dict[str, torch.Tensor], targets: float, last: bool) -> torch.Tensor:
-        with nullcontext() if WORLD_SIZE == 1 or last else model.no_sync():
-            with torch.autocast(record.device.type, torch.bfloat16, enabled=bf16):
-                loss = loss_by_model(model, part, targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    def update() -> None:
+    for step in steps:
+        total = torch.zeros((), device=turns.device)
+        for number, part in enumerate(step.parts, 1):
+            sent = WORLD_SIZE == 1 or number == len(step.parts)
+            with nullcontext() if sent else model.no_sync():
+                with torch.autocast(turns.device.type, torch.bfloat16, enabled=bf16):
+                    loss = loss_of(model, part, step.targets / WORLD_SIZE)
+                loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-
-    train(record, steps, backward, update)
-    return record.steps
+        turns(total.item() / WORLD_SIZE)
 
 
-def deepspeed(task: dict[str, Any]) -> list[dict[str, Any]]:
+def deepspeed(task: dict[str, Any]) -> None:
     """DeepSpeed's engine, its ZeRO stages and its optimizers around torch's AdamW."""
     import deepspeed  # type: ignore[import-not-found, unused-ignore]
     import safetensors.torch
     from transformers import GPTNeoXForCausalLM
 
     del safetensors, GPTNeoXForCausalLM
-    record = Recorder()
-    deepspeed.init_distributed("nccl" if record.cuda else "gloo")
-    steps, config = steps_of(task, record.device), task["config"]
+    turns = Turns()
+    deepspeed.init_distributed("nccl" if turns.cuda else "gloo")
+    steps, config = steps_of(task, turns.device), task["config"]
     model = model_of(task)
-    micro_batches = micro_batches_of(task)
+    micro_batches = config["train"]["global_batch_size"] // WORLD_SIZE // config["train"]["micro_batch_size"]
     adam = {"lr": config["optimizer"]["lr"], "betas": [0.9, 0.95], "eps": 1e-8, "torch_adam": True}
     engine, *_ = deepspeed.initialize(
         model=model,
@@ -195,77 +195,117 @@ def deepspeed(task: dict[str, Any]) -> list[dict[str, Any]]:
             "train_micro_batch_size_per_gpu": config["train"]["micro_batch_size"],
             "gradient_accumulation_steps": micro_batches,
             "gradient_clipping": 1.0,
-            "optimizer": {"type": "AdamW", "params": adam if record.cuda else {**adam, "fused": True}},
+            "optimizer": {"type": "AdamW", "params": adam if turns.cuda else {**adam, "fused": True}},
             "bf16": {"enabled": config["precision"]["dtype"] == "bf16"},
-            "zero_optimization": {"stage": config["parallel"]["zero"]},
+            "zero_optimization": {"stage": task["stage"]},
+            **task.get("settings", {}),
         },
     )
+    for step in steps:
+        total = torch.zeros((), device=turns.device)
+        for part in step.parts:
+            loss = loss_by_model(engine, part, step.targets / WORLD_SIZE)
+            engine.backward(loss * micro_batches)  # which divides by as much
+            engine.step()
+            total += loss.detach()
+        turns(total.item() / WORLD_SIZE)
 
-    def backward(part: dict[str, torch.Tensor], targets: float, last: bool) -> torch.Tensor:
-        loss = loss_by_model(engine, part, targets)
-        engine.backward(loss * micro_batches)  # which divides by as much
-        engine.step()
-        return loss
 
-    train(record, steps, backward, lambda: None)
-    return record.steps
-
-
-def accelerate(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """Accelerate with its DDP (stage 0), or its FSDP2: with resharding after the forward pass (3) or without (2)."""
+def accelerate(task: dict[str, Any]) -> None:
+    """Accelerate with its DDP, or with its FSDP2: resharding after the forward pass (stage 3) or not (stage 2)."""
     import safetensors.torch
     from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # type: ignore[import-not-found, unused-ignore]
     from transformers import GPTNeoXForCausalLM
 
     del safetensors, GPTNeoXForCausalLM
-    record = Recorder()
-    stage, plugin = task["config"]["parallel"]["zero"], None
-    if stage > 0:
+    turns = Turns()
+    plugin = None
+    if task["strategy"] == "fsdp2":
         plugin = FullyShardedDataParallelPlugin(
             fsdp_version=2,
-            reshard_after_forward=stage == 3,
+            reshard_after_forward=task["stage"] == 3,
             auto_wrap_policy="transformer_based_wrap",
             transformer_cls_names_to_wrap=["GPTNeoXLayer"],
             state_dict_type="SHARDED_STATE_DICT",
         )
-    micro_batches = micro_batches_of(task)
+    train = task["config"]["train"]
+    micro_batches = train["global_batch_size"] // WORLD_SIZE // train["micro_batch_size"]
     accelerator = Accelerator(
-        cpu=not record.cuda,
+        cpu=not turns.cuda,
         mixed_precision="bf16" if task["config"]["precision"]["dtype"] == "bf16" else "no",
         gradient_accumulation_steps=micro_batches,
         fsdp_plugin=plugin,
     )
     if plugin is not None and accelerator.distributed_type != DistributedType.FSDP:
         sys.exit(f"accelerate would train with {accelerator.distributed_type} here, not with FSDP")
-    steps = steps_of(task, record.device)
+    steps = steps_of(task, turns.device)
     model = model_of(task)
     model, optimizer = accelerator.prepare(model, adamw(model, task["config"]["optimizer"]["lr"]))
-
-    def backward(part: dict[str, torch.Tensor], targets: float, last: bool) -> torch.Tensor:
-        with accelerator.accumulate(model):
-            loss = loss_by_model(model, part, targets)
-            accelerator.backward(loss * micro_batches)  # which divides by as much
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss
-
-    train(record, steps, backward, lambda: None)
-    return record.steps
-
-
-def micro_batches_of(task: dict[str, Any]) -> int:
-    """The forward passes of a rank in a step."""
-    sizes = task["config"]["train"]
-    return int(sizes["global_batch_size"] // WORLD_SIZE // sizes["micro_batch_size"])
+    for step in steps:
+        total = torch.zeros((), device=turns.device)
+        for part in step.parts:
+            with accelerator.accumulate(model):
+                loss = loss_by_model(model, part, step.targets / WORLD_SIZE)
+                accelerator.backward(loss * micro_batches)  # which divides by as much
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            total += loss.detach()
+        turns(total.item() / WORLD_SIZE)
 
 
-LOOPS = {loop.__name__: loop for loop in (pilekit, bare, deepspeed, accelerate)}
+def saving(task: dict[str, Any]) -> None:
+    """`Trainer.fit` with checkpoints: how long each save blocked training, its writing time, and its size."""
+    import msgspec
+
+    from pilekit.train import trainer
+    from pilekit.train.checkpoint import Checkpoints
+    from pilekit.train.config import TrainConfig
+
+    made: list[Timed] = []
+
+    class Timed(Checkpoints):
+        """Remembers how long the thread took to write each save."""
+
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            self.written: list[float] = []
+            made.append(self)
+
+        def _write(self, *arguments: Any, **settings: Any) -> None:
+            started = time.perf_counter()
+            super()._write(*arguments, **settings)
+            self.written.append(time.perf_counter() - started)
+
+    trainer.Checkpoints = Timed  # type: ignore[attr-defined]
+    turns = Turns()
+    config = msgspec.convert(task["config"], TrainConfig)
+    blocked, seconds = [], []
+
+    def on_step(metrics: Any) -> None:
+        seconds.append(metrics.step_seconds)
+        if metrics.step % config.checkpoint.every == 0:  # it is saved after this
+            blocked.append(made[0].blocked_seconds)
+
+    trainer.Trainer(config, task["run"]).fit(on_step)
+    folder = Path(task["run"], "checkpoints", f"step-{made[0].saved[-1]}")
+    turns.tell(
+        blocked=[after - before for before, after in pairwise(blocked)],
+        written=made[0].written[: len(blocked) - 1],
+        bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        step_seconds=seconds,
+    )
+
+
+LOOPS: dict[str, Callable[[dict[str, Any]], None]] = {
+    loop.__name__: loop for loop in (pilekit, bare, deepspeed, accelerate, saving)
+}
+
+_PR_SET_PDEATHSIG = 1
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    given = json.loads(file.read_text())
-    figures = LOOPS[given["loop"]](given)
-    file.with_name(f"rank-{RANK}.json").write_text(json.dumps(figures))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a stopped process would outlive its parent
+    given = json.loads(Path(sys.argv[1]).read_text())
+    LOOPS[given["loop"]](given)

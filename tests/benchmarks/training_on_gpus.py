@@ -1,0 +1,126 @@
+"""bench_train.py --gpu: the same loops in bf16 on all GPUs of a machine, larger shapes, MFU, and the estimated peak.
+
+Beside pilekit under some ZeRO stages, and once with compiled blocks: bare loops, and DeepSpeed and accelerate if this
+Python has them. A GPU's memory cannot hold all at once, and memory cached by one process is lost to others, so each
+runs alone, one after the other. If one fails, the table says so and the rest still run.
+
+MFU is the share of the GPUs' bf16 peak that the model's multiplications take: 6 operations a token for each parameter
+but the embedding's, and 12 · layers · width · seq_len for attention, as if a token saw all of its row. Memory is the
+peak of tensors; `formula` is the estimate of pilekit/train/estimate.py beforehand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.taking_turns import Contestant, compare
+
+MICRO = {"pythia-160m": (16, 2), "pythia-1.4b": (4, 4)}
+"""Rows of a forward pass, and forward passes of a rank in a step; of other shapes (4, 2)."""
+
+PEAK_TFLOPS = {"H100": 989.4, "H200": 989.4, "GH200": 989.4, "A100": 312.0, "B200": 2250.0, "L40S": 362.05, "L4": 121.0}
+"""Dense bf16, by what a GPU's name contains."""
+
+
+def measure_on_gpus(folder: Path, chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """Print a table of each shape; the figures."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("error: --gpu: PyTorch finds no GPU on this machine")
+    name, world_size = torch.cuda.get_device_name(), torch.cuda.device_count()
+    known = [peak for part, peak in PEAK_TFLOPS.items() if part in name.split() or part in name.split("-")]
+    peak = chosen.peak_tflops or (known[0] if known else None)
+    figures = []
+    for shape in chosen.shapes:
+        figures += _race(folder / shape, shape, name, world_size, peak, chosen)
+    return figures
+
+
+def _race(
+    folder: Path, shape: str, gpu: str, world_size: int, peak: float | None, chosen: argparse.Namespace
+) -> list[dict[str, Any]]:
+    from tests.benchmarks.bench_train import apart, material, show, told, write_rows
+
+    micro, passes = MICRO.get(shape, (4, 2))
+    micro = chosen.micro or micro
+    sizes = argparse.Namespace(**{**vars(chosen), "micro": micro, "rows": chosen.rows or micro * passes * world_size})
+    config, _ = material(folder, sizes, shape)
+    config["precision"] = {"dtype": "bf16"}
+    rows = write_rows(folder / "rows.safetensors", config, world_size, chosen.warm_up + chosen.steps)
+    tokens = sizes.rows * chosen.seq_len
+    about = f"{shape} on {world_size} × {gpu}, {sizes.rows} rows of {chosen.seq_len}, {micro} in a forward pass"
+    heads = ("s a step", "tokens/s", "pilekit ×", "MFU", "data wait", "memory GB", "formula GB", "loss apart")
+    show(chosen, f"\n{about}\n{'':28}" + "".join(f"{head:>11}" for head in heads))
+    group = _contestants(config, str(rows), world_size, chosen)
+    figures = []
+    for number, each in enumerate(group):
+        compare(shape, [each], folder / str(number), warm_up=chosen.warm_up, steps=chosen.steps)
+        if each.failed is not None:
+            show(chosen, f"{each.name:28} does not run: {each.failed[:150]}")
+            figures.append({"shape": shape, **told(each)})
+            continue
+        middle, ours = statistics.median(each.seconds), group[0]
+        mfu = None if peak is None else tokens / middle * _flops(config) / (world_size * peak * 1e12)
+        formula = _estimated(each, world_size)
+        ran = ours.failed is None
+        cells = [
+            f"{middle:.4f}",
+            f"{tokens / middle:,.0f}",
+            f"{middle / statistics.median(ours.seconds):.3f}" if ran else "-",
+            "-" if mfu is None else f"{mfu:.1%}",
+            f"{sum(each.data_wait) / sum(each.seconds):.2%}" if each.loop == "pilekit" else "-",
+            f"{each.memory / 1e9:.2f}",
+            "-" if formula is None else f"{formula / 1e9:.2f}",
+            f"{max(apart(ours, each)):.1e}" if ran else "-",
+        ]
+        show(chosen, f"{each.name:28}" + "".join(f"{cell:>11}" for cell in cells))
+        figures.append({"shape": shape, "gpu": gpu, "ranks": world_size, "mfu": mfu, "formula": formula, **told(each)})
+    return figures
+
+
+def _contestants(config: dict[str, Any], rows: str, world_size: int, chosen: argparse.Namespace) -> list[Contestant]:
+    def one(name: str, loop: str, stage: int = 0, **more: Any) -> Contestant:
+        own = {**config, "parallel": {"zero": stage, "compile": more.pop("compile", False)}}
+        return Contestant(
+            name, {"loop": loop, "config": own, "rows": rows, "stage": stage, **more}, world_size=world_size
+        )
+
+    group = [one(f"pilekit, stage {stage}", "pilekit", stage) for stage in chosen.stages]
+    group.append(one("pilekit, stage 0, compiled", "pilekit", compile=True))
+    group += [one(f"bare, {loss}", "bare", loss=loss) for loss in ("labels", "cross_entropy")]
+    if "peers" in chosen.parts and find_spec("deepspeed"):
+        group += [one(f"DeepSpeed, stage {stage}", "deepspeed", stage) for stage in chosen.stages]
+    if "peers" in chosen.parts and find_spec("accelerate"):
+        group.append(one("accelerate, DDP", "accelerate", strategy="ddp"))
+        sharded = [stage for stage in chosen.stages if stage >= 2]
+        group += [one(f"accelerate, FSDP2 ({stage})", "accelerate", stage, strategy="fsdp2") for stage in sharded]
+    return group
+
+
+def _flops(config: dict[str, Any]) -> float:
+    """Operations of a forward and backward pass, a token."""
+    from transformers import AutoConfig
+
+    model = AutoConfig.from_pretrained(config["model"]["path"])
+    layers, width = model.num_hidden_layers, model.hidden_size
+    block = 4 * width * width + 2 * width * model.intermediate_size
+    parameters = layers * block + model.vocab_size * width
+    return float(6 * parameters + 12 * layers * width * config["data"]["seq_len"])
+
+
+def _estimated(each: Contestant, world_size: int) -> int | None:
+    """The GPU memory that pilekit expects a rank to take."""
+    import msgspec
+
+    from pilekit.train.config import TrainConfig
+    from pilekit.train.estimate import estimate
+
+    if each.loop != "pilekit":
+        return None
+    config = msgspec.convert(each.task["config"], TrainConfig)
+    return estimate(config, world_size).stages[config.parallel.zero].device
