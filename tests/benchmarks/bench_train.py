@@ -143,13 +143,13 @@ def model_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int, se
     from pilekit.train.model.presets import PRESETS
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    shape = PRESETS[preset]
+    width, layers, heads = PRESETS[preset]
     config = GPTNeoXConfig(
         vocab_size=vocabulary,
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=4 * shape.hidden_size,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
         max_position_embeddings=seq_len,
         bos_token_id=0,
         eos_token_id=0,
