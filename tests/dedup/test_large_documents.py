@@ -20,8 +20,7 @@ from pilekit.corpus import shard_of
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.match.population import Population
 from pilekit.dedup.compare.store_shingles import store_shingles
-from tests.dedup.given import given_candidates, resolve
-from tests.dedup.sketching import sketch
+from tests.dedup.given import given_candidates, resolve, sketch
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
