@@ -45,7 +45,9 @@ def encoded(pieces: Iterable[LaneDocuments], encoding: Encoding) -> Iterator[Tok
         yield from (_as_stored(piece, encoding) for piece in pieces if len(piece))
         return
     for parts in gathered(pieces, _characters, encoding.layout.window):
-        yield _tokenized(parts, encoding, encoding.tokenizer)
+        made = [_tokenized(parts, encoding, encoding.tokenizer)]
+        parts.clear()
+        yield made.pop()
 
 
 def _characters(piece: LaneDocuments) -> Int64:

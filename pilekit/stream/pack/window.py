@@ -79,7 +79,10 @@ class TokenizedDocuments:
         """Documents `begin` .. `end`, as views."""
         first, last = self.offsets[begin], self.offsets[end]
         offsets = self.offsets[begin : end + 1] - first
-        return TokenizedDocuments(self.ids[first:last], offsets, self.table[begin:end], self.stored[begin:end])
+        ids = (
+            self.ids[first:last] if first < last else np.zeros(0, np.uint32)
+        )  # An empty view would keep all ids alive.
+        return TokenizedDocuments(ids, offsets, self.table[begin:end], self.stored[begin:end])
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,9 @@ def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iter
     """Lists of parts with `most` documents together, or fewer if their sizes together reach `MOST_TOKENS`.
 
     sizes  the size of each document of a part, int64 [documents]
+
+    While a lane waits, its generators should keep alive only the documents that it still needs. So a list is handed out
+    by `pop`, and the caller drops it.
     """
     found: list[D] = []
     documents = total = 0
@@ -185,10 +191,11 @@ def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iter
             room = min(most - documents, int(np.searchsorted(total + np.cumsum(size) - size, MOST_TOKENS)))
             found.append(part.part(0, room))
             documents, total = documents + room, total + int(size[:room].sum())
-            if documents == most or total >= MOST_TOKENS:
-                yield found
-                found, documents, total = [], 0, 0
             part = part.part(room, len(part))
+            if documents == most or total >= MOST_TOKENS:
+                full = [found]
+                found, documents, total = [], 0, 0
+                yield full.pop()
     if found:
         yield found
 
@@ -206,6 +213,7 @@ def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, la
     begin, given = place, place.offset_in_window
     for parts in gathered(documents, lengths, layout.window):
         some = joined(parts)
+        parts.clear()
         rows = (best_fit if layout.packing == "best_fit" else separate)(lengths(some), layout.seq_len)
         keys = _row_keys(some, rows, lane, layout.seed)
         # Best fit makes the fullest rows first, so rows are shuffled by their keys. With "none" rows are sorted by
