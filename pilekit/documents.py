@@ -88,6 +88,11 @@ class DocumentBatch:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def __repr__(self) -> str:
+        span = f"{self.numbers[0]}-{self.numbers[-1]} of " if len(self) else ""
+        of = f"{span}{self.shard!r}, {len(set(self.subsets))} subsets, {int(self.text_bytes().sum()):,} bytes of text"
+        return f"DocumentBatch({len(self):,} documents, {of})"
+
     @cached_property
     def text_column(self) -> pa.LargeStringArray:
         """The texts as one Arrow `large_string` array: contiguous UTF-8 plus int64 offsets."""

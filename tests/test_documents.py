@@ -63,3 +63,10 @@ def test_an_edited_document_keeps_the_rest_of_its_record() -> None:
     edited = batch(["old", "same"], lines=lines).with_texts(["new", "same"])
     assert edited.raw_lines() == [b'{"id":7,"text":"new","meta":{"pile_set_name":"ArXiv","x":1}}', lines[1]]
     assert edited.take([0]).raw_lines() == edited.raw_lines()[:1]
+
+
+def test_it_prints_as_one_line() -> None:
+    assert (
+        repr(batch(["é" * 1000, "b"])) == "DocumentBatch(2 documents, 0-1 of 'a.jsonl', 2 subsets, 2,001 bytes of text)"
+    )
+    assert repr(batch([])) == "DocumentBatch(0 documents, 'a.jsonl', 0 subsets, 0 bytes of text)"

@@ -31,7 +31,7 @@ import xxhash
 from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
-from pilekit.artifacts.own_file import read_own
+from pilekit.artifacts.own_file import folders_in, read_own, refuse_linked_folders
 from pilekit.errors import PilekitError, visible
 
 LOCK_FILE = ".lock"
@@ -155,7 +155,7 @@ def output_folder(
     try:
         with locked(folder / LOCK_FILE, wait=False):
             header = _header(folder, kind, *wanted)  # again: before the lock, another process may have been here
-            _refuse_links(folder)
+            refuse_linked_folders(*folders_in(folder))
             _remove_partials(folder)
             if header is None or header.finished:
                 # The files of some shards changed or are gone; the other shards stay finished.
@@ -223,14 +223,6 @@ def _notes_of(header: Header) -> list[_Note]:
         return [msgspec.convert(note, _Note) for note in header.results.values()]
     except msgspec.ValidationError as error:
         raise PilekitError(f"the results in {HEADER_FILE} are not ours: {visible(str(error), 200)}") from error
-
-
-def _refuse_links(folder: Path) -> None:
-    """Raise PilekitError for a link to a folder inside the job's folder: files written through it land elsewhere."""
-    for inner, names, _ in os.walk(folder):
-        for path in (Path(inner, name) for name in names):
-            if path.is_symlink():
-                raise PilekitError(f"{visible(str(path))}: is a link, and nothing is written through it; remove it")
 
 
 def _remove_partials(folder: Path) -> None:

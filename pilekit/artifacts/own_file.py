@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+
+from pilekit.errors import PilekitError, visible
 
 
 def open_own(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT, *, alone: bool = False) -> int:
@@ -42,3 +45,15 @@ def read_own(path: str | Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(errno.EINVAL, "is a device or a pipe, remove it", str(path))
         return opened.read()
+
+
+def refuse_linked_folders(*folders: Path) -> None:
+    """Raise PilekitError if a folder is a link: files written through it land elsewhere."""
+    for path in folders:
+        if path.is_symlink():
+            raise PilekitError(f"{visible(str(path))}: is a link, and nothing is written through it; remove it")
+
+
+def folders_in(folder: Path) -> Iterator[Path]:
+    """All folders inside `folder`, also links to folders, which are not entered."""
+    return (Path(inner, name) for inner, names, _ in os.walk(folder) for name in names)

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from pilekit.artifacts.header import read_header
-from pilekit.dedup.previous_runs import KIND, MASKS, SKETCHES, check_finished
+from pilekit.dedup.previous_runs import MASKS, SKETCHES, finished_header
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import load_sketch
 from pilekit.documents import DocumentBatch
@@ -42,17 +41,16 @@ class Deduplicated(DocumentStage):
     folder: str | Path
 
     def __post_init__(self) -> None:
-        check_finished(self.folder, read_header(self.folder, KIND))
+        finished_header(self.folder)
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The kept documents; empty batches are dropped."""
-        names = read_header(self.folder, KIND).inputs
         masks: OrderedDict[str, KeepMask] = OrderedDict()
         for batch in batches:
             if not len(batch):
                 continue
             if batch.shard not in masks:
-                masks[batch.shard] = self._mask(batch.shard, names)
+                masks[batch.shard] = self.mask(batch.shard)
                 self._compare_texts(batch)
                 if len(masks) > HELD_MASKS:
                     masks.popitem(last=False)
@@ -70,9 +68,7 @@ class Deduplicated(DocumentStage):
 
     def mask(self, shard: str) -> KeepMask:
         """The keep mask of the shard of this name."""
-        return self._mask(shard, read_header(self.folder, KIND).inputs)
-
-    def _mask(self, shard: str, names: dict[str, list[object]]) -> KeepMask:
+        names = finished_header(self.folder).inputs
         if shard not in names:
             some = ", ".join(visible(name) for name in list(names)[:3]) + (", ..." if len(names) > 3 else "")
             raise PilekitError(

@@ -98,8 +98,7 @@ def finished_run(folder: str | Path) -> EarlierRun:
     """The run in `folder`; PilekitError if it is not finished, or if one of its shards is gone or changed."""
     folder = Path(folder)
     shown = visible(str(folder))
-    header = read_header(folder, KIND)
-    check_finished(folder, header)
+    header = finished_header(folder)
     try:
         paths = {name: header.results[name]["result"]["path"] for name in sorted(header.inputs)}
         against = header.results[DONE]["result"]["against"]
@@ -121,10 +120,12 @@ def finished_run(folder: str | Path) -> EarlierRun:
     return EarlierRun(folder, shards, header.parameters, identity, against)
 
 
-def check_finished(folder: str | Path, header: Header) -> None:
-    """Raise PilekitError if the run in `folder` is not finished."""
+def finished_header(folder: str | Path) -> Header:
+    """The header of the run in `folder`; PilekitError if it is not finished."""
+    header = read_header(folder, KIND)
     if not header.finished:
         raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit dedup` again to resume it")
+    return header
 
 
 def _check_comparable(run: EarlierRun, parameters: Mapping[str, Any]) -> None:

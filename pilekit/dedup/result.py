@@ -73,6 +73,9 @@ class Deduplication:
         total = ("Total", self.summary)
         return FittedTable(list(self.summary["subsets"].items()), columns, [total], ("Saved", "Read"))
 
+    def __str__(self) -> str:
+        return str(self.table())
+
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
 

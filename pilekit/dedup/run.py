@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,9 +31,8 @@ from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Keep, Population, ids_of
 from pilekit.dedup.output.clean_shards import clean_shard
-from pilekit.dedup.output.decisions import Decisions
 from pilekit.dedup.output.masks import mask_shard
-from pilekit.dedup.output.removed_table import write_removed
+from pilekit.dedup.output.removed_table import Decisions, write_removed
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, Deduplication
@@ -187,16 +186,11 @@ class _Run:
     jobs: int | None
     advance: Report | None
 
-    @property
-    def scratch(self) -> Path:
-        """Folder that is removed in the end."""
-        return self.output.folder / SCRATCH
-
     def sketch(self) -> list[ShardSketch]:
         """A sketch of every shard. Scratch files that were made from other sketches are removed."""
         folder = self.output.folder / SKETCHES
         if not all(is_fresh(folder / f"{shard.name}{SKETCH_SUFFIX}", shard) for shard in self.corpus.shards):
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            shutil.rmtree(self.output.folder / SCRATCH, ignore_errors=True)
         work = functools.partial(
             sketch_shard,
             bands=self.bands,
@@ -213,9 +207,14 @@ class _Run:
 
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decisions, Counts]:
         """Find out which documents are removed, and why."""
-        scratch, memory = self.scratch, self.memory
+        scratch, memory = self.output.folder / SCRATCH, self.memory
         scratch.mkdir(parents=True, exist_ok=True)
-        population = Population(sketches, self.parameters["keep"], scratch, self._earlier_sketches())
+        earlier = (
+            (sketch, mask.unpacked())
+            for run in self.before
+            for sketch, mask in zip(run.sketches(), run.masks(), strict=True)
+        )
+        population = Population(sketches, self.parameters["keep"], scratch, earlier)
         shards = [*(shard for run in self.before for shard in run.shards), *self.corpus.shards]
 
         decisions = Decisions(population.documents, scratch)
@@ -237,11 +236,6 @@ class _Run:
             for table in edges:
                 decisions.add_near(table)
         return population, decisions, edges.counts
-
-    def _earlier_sketches(self) -> Iterator[tuple[ShardSketch, Any]]:
-        for run in self.before:
-            for sketch, mask in zip(run.sketches(), run.masks(), strict=True):
-                yield sketch, mask.unpacked()
 
     def record(
         self, sketches: Sequence[ShardSketch], population: Population, decisions: Decisions, compared: Counts
@@ -278,7 +272,7 @@ class _Run:
 
     def write_clean(self) -> None:
         """Write the clean shards, if asked for, and note for each shard where it was read."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        shutil.rmtree(self.output.folder / SCRATCH, ignore_errors=True)
         waiting = [shard for shard in self.corpus.shards if self.output.result(shard.name) is None]
         work = functools.partial(
             _finish_shard,

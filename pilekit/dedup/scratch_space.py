@@ -47,15 +47,12 @@ def check_free_disk(folder: Path, needed: int, step: str) -> None:
         place = place.parent
     free = shutil.disk_usage(place).free
     if free < needed:
+        from pilekit.fitted_table import rounded_bytes
+
         raise PilekitError(
-            f"{visible(str(folder))}: {step} needs about {_short(needed)}, the disk has {_short(free)} free; "
-            "make room, or name a folder on another disk with --out"
+            f"{visible(str(folder))}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "
+            "free; make room, or name a folder on another disk with --out"
         )
-
-
-def _short(size: int) -> str:
-    """Bytes in GB or MB, rounded up from 0."""
-    return f"{size / 1e9:,.1f} GB" if size >= 10**9 else f"{max(size / 1e6, 0.1 * (size > 0)):,.1f} MB"
 
 
 def scratch_array(folder: Path, dtype: npt.DTypeLike, length: int) -> npt.NDArray[Any]:

@@ -27,7 +27,7 @@ from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.exact import find_exact
 from pilekit.dedup.match.population import Population, ids_of
-from pilekit.dedup.output.decisions import Decisions
+from pilekit.dedup.output.removed_table import Decisions
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import mixed
 from pilekit.kernels import compiled

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from pilekit.dedup.match.population import ranks_of
-from pilekit.dedup.output.decisions import EXACT, NEAR
+from pilekit.dedup.output.removed_table import EXACT, NEAR
 from tests.dedup.generated import BANDS, GROUPS, LICENCE, THRESHOLD, shingles, text_of, values
 
 Ids = npt.NDArray[np.int64]

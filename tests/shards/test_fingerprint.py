@@ -1,11 +1,13 @@
-"""A fingerprint depends on the size and the sampled bytes only."""
+"""A fingerprint depends on size and sampled bytes only; a keep mask is read as written, and damage is an error."""
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from pilekit.corpus import Shard
 from pilekit.errors import PilekitError
 from pilekit.shards.fingerprint import Fingerprint, fingerprint, inputs_for
+from pilekit.shards.keep_mask import read_mask, write_mask
 
 PIECE = 16 << 10
 
@@ -57,3 +60,52 @@ def test_an_output_folder_must_not_hold_the_input(tmp_path: Path) -> None:
         with pytest.raises(PilekitError, match=r"holds .*00\.jsonl, which is to be read; name another folder"):
             inputs_for(folder, shards)
     assert inputs_for(inside / "out", shards).fingerprints["train/00.jsonl"][0] == 4
+
+
+OF = Fingerprint(123, "ab" * 16)
+
+
+@given(st.lists(st.booleans(), max_size=70))
+def test_a_mask_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, kept: list[bool]) -> None:
+    path = tmp_path_factory.mktemp("mask") / "train" / "00.jsonl.mask"
+    write_mask(path, "train/00.jsonl", OF, np.array(kept, dtype=np.bool_))
+    mask = read_mask(path)
+    assert (mask.header.shard, mask.header.lines, mask.header.kept) == ("train/00.jsonl", len(kept), sum(kept))
+    assert mask.unpacked().tolist() == kept
+    numbers = np.array([*range(len(kept)), len(kept), len(kept) + 1, 10**12])
+    assert mask.keeps(numbers).tolist() == [*kept, False, False, False]
+    assert mask.keeps(numbers[:0]).tolist() == []
+    assert [mask.fits(of) for of in (OF, Fingerprint(124, OF.sample), Fingerprint(123, "cd"))] == [True, False, False]
+    # The documented layout, for readers without pilekit.
+    header, _, bits = path.read_bytes().partition(b"\n")
+    assert json.loads(header).items() >= {"format": 1, "kind": "keep mask", "size": 123, "sample": "ab" * 16}.items()
+    assert [bits[i // 8] >> i % 8 & 1 for i in range(len(kept))] == kept
+    assert len(bits) == -(-len(kept) // 8)
+
+
+def test_damage_and_other_headers_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "mask"
+    write_mask(path, "a", OF, np.arange(40) % 3 == 0)
+    whole = path.read_bytes()
+    begin = whole.index(b"\n") + 1
+    wrong = [
+        *(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(begin, len(whole))),
+        *(whole[:-1], whole + b"\0", whole[:begin], whole[: begin - 5], whole[begin:], b"", b"\xff" * 100),
+    ]
+    cases = [(content, "mask: is (damaged|not a keep mask)") for content in wrong]
+    for change, why in [
+        ({"format": 2}, "of format 2, .* reads format 1"),
+        ({"kind": "something else"}, "is not a keep mask"),
+        ({"lines": -1}, "is not a keep mask"),
+        ({"lines": 41}, "damaged"),
+        ({"kept": 13}, "damaged"),
+    ]:
+        header = {**json.loads(whole[:begin]), **change}  # type: ignore[dict-item]
+        cases.append((json.dumps(header).encode() + b"\n" + whole[begin:], why))
+    for content, why in cases:
+        path.write_bytes(content)
+        with pytest.raises(PilekitError, match=why):
+            read_mask(path)
+    for missing in (tmp_path, tmp_path / "none", tmp_path / "nu\0ll"):
+        with pytest.raises(PilekitError, match="cannot be read"):
+            read_mask(missing)

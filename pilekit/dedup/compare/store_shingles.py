@@ -1,12 +1,15 @@
 """The second pass over the shards: write the shingle sets of all candidates, for a `ShingleStore` to read.
 
-Each shard has its own files, which get their names when they are complete. A resumed run writes the missing ones.
+Only the candidates' lines are parsed. Other lines are passed over at the speed of decompression, and nothing is read
+after the last candidate. Each shard has its own files, which get their names when they are complete. A resumed run
+writes the missing ones.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +17,23 @@ import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Shard
-from pilekit.dedup.compare.candidate_texts import candidate_texts, check_unchanged
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
 from pilekit.dedup.in_threads import map_in_threads
 from pilekit.dedup.match.population import Flags, Population
-from pilekit.dedup.sketch.shingles import Sets, shingle_sets
-from pilekit.dedup.sketch.sketch_format import ShardSketch
+from pilekit.dedup.sketch.shingles import Int64, Sets, shingle_sets
+from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
+from pilekit.documents import RecordFormat
 from pilekit.engine import Advance, map_shards
 from pilekit.shards.processes import processes_for, threads_of
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.json_records import LineParser
+from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.parquet import parquet_batches
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
+from pilekit.shards.read.unchanged import open_unchanged
+
+LIST_BYTES = 4 << 20
+"""UTF-8 bytes of the texts that are turned into sets together."""
 
 _WRITTEN = 1 << 13
 """Values written at once. The system caches one write as one piece, and maps the whole piece."""
@@ -77,7 +89,7 @@ def _store_shard(
     with write_atomically(ends_file(folder, place)) as ends_out, write_atomically(sets_file(folder, place)) as sets_out:
         sizes = np.zeros(sketch.documents, dtype=np.int64)
         found = []
-        texts = candidate_texts(shard, sketch, numbers[flagged].astype(np.int64), advance, ahead=threads > 1)
+        texts = _candidate_texts(shard, sketch, numbers[flagged].astype(np.int64), advance, ahead=threads > 1)
         for _, some in map_in_threads(sets, texts, threads - 1, size_of=lambda texts: sum(map(len, texts))):
             for begin in range(0, len(some.values), _WRITTEN):
                 sets_out.write(some.values[begin : begin + _WRITTEN].data)
@@ -86,3 +98,67 @@ def _store_shard(
         sizes[flagged] = np.concatenate([np.zeros(0, np.int64), *found])
         ends_out.write(np.cumsum(np.append(0, sizes)).data)
         check_unchanged(shard, sketch)
+
+
+def _candidate_texts(
+    shard: Shard, sketch: ShardSketch, numbers: Int64, advance: Advance, *, ahead: bool
+) -> Iterator[list[bytes]]:
+    """The texts of the documents with these ascending numbers, as lists of about 4 MB of UTF-8."""
+    told = 0
+
+    def tell(amount: int) -> None:
+        nonlocal told
+        told += amount
+        advance(amount)
+
+    header = sketch.header
+    format = RecordFormat(header.text_field, tuple(header.label_path.split(".")))
+    parser = LineParser(shard.path, shard.name, format, None, SkippedLines())
+    held: list[bytes] = []
+    size = found = 0
+    read = _from_rows(shard, parser, numbers, tell) if is_parquet(shard.path) else None
+    with closing(read or _from_lines(shard, parser, numbers, tell, ahead)) as lists:
+        while found < len(numbers):
+            texts = next(lists, None)
+            if texts is None:
+                raise shard_changed(shard)
+            found += len(texts)
+            while texts:  # Popped, because a long text must not be held twice.
+                held.append(texts.pop().encode())
+                size += len(held[-1])
+                if size >= LIST_BYTES:
+                    yield held
+                    held, size = [], 0
+    if held:
+        yield held
+    advance(header.size - told)
+
+
+def _from_lines(
+    shard: Shard, parser: LineParser, numbers: Int64, advance: Advance, ahead: bool
+) -> Generator[list[str], None, None]:
+    """Lists of texts, each in reverse order, so that the caller can pop and free each text."""
+    lines_read = 0
+    with (
+        located_errors(shard.path, lambda: lines_read),
+        line_blocks(shard.path, advance=advance, ahead=ahead) as blocks,
+    ):
+        for block in blocks:
+            lines = block.lines()
+            begin, end = np.searchsorted(numbers, [lines_read, lines_read + len(lines)])
+            some = numbers[begin:end]
+            texts = parser.parse([lines[i] for i in (some - lines_read).tolist()], some).texts
+            lines_read += len(lines)
+            del block, lines  # A long line must not be held while the next is read.
+            if len(texts) != len(some):
+                raise shard_changed(shard)
+            texts.reverse()
+            yield texts
+
+
+def _from_rows(shard: Shard, parser: LineParser, numbers: Int64, advance: Advance) -> Generator[list[str], None, None]:
+    """The same from a Parquet shard."""
+    with open_unchanged(shard.path) as (file, _):
+        for batch in parquet_batches(file, parser, 0, MAX_DOCUMENT_BYTES, advance):
+            _, chosen, _ = np.intersect1d(batch.numbers, numbers, assume_unique=True, return_indices=True)
+            yield [batch.texts[i] for i in chosen.tolist()[::-1]]

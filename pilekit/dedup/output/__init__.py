@@ -1,5 +1,5 @@
 """Output: proofs, masks, clean shards and the summary.
 
-decisions.py holds the removed documents and the reasons. removed_table.py writes them to `removed.parquet`, masks.py
-writes a bit for each line, clean_shards.py copies the kept lines, and summary.py checks that no document got lost.
+removed_table.py holds the removed documents and the reasons, and writes them to `removed.parquet`. masks.py writes a
+bit for each line, clean_shards.py copies the kept lines, and summary.py checks that no document got lost.
 """

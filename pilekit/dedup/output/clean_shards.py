@@ -17,7 +17,7 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard
-from pilekit.dedup.output.masks import shard_changed
+from pilekit.dedup.sketch.sketch_format import shard_changed
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
 from pilekit.shards.fingerprint import Fingerprint, Inputs, fingerprint

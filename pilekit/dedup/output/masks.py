@@ -12,9 +12,9 @@ import numpy as np
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.dedup.match.population import Population
-from pilekit.dedup.output.decisions import Decisions
-from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import Fingerprint, fingerprint
+from pilekit.dedup.output.removed_table import Decisions
+from pilekit.dedup.sketch.sketch_format import check_unchanged
+from pilekit.shards.fingerprint import Fingerprint
 from pilekit.shards.keep_mask import write_mask
 from pilekit.shards.read.reader import read
 
@@ -56,19 +56,9 @@ def mask_shard(
         rows = rows[stays]
         np.add.at(of_label[0], rows["label"], 1)
         np.add.at(of_label[1], rows["label"], rows["text_bytes"])
-    before = Fingerprint(header.size, header.sample)
-    if fingerprint(shard.path) != before:
-        raise shard_changed(shard)
-    write_mask(path, shard.name, before, kept)
+    check_unchanged(shard, population.sketches[place])
+    write_mask(path, shard.name, Fingerprint(header.size, header.sample), kept)
     for name, documents, size in zip(population.labels, *of_label.tolist(), strict=True):
         if name in header.counts and name not in passed:
             counts[name] = (documents, size)
     return counts
-
-
-def shard_changed(shard: Shard) -> PilekitError:
-    """The error for a shard that differs from the sketched shard."""
-    return PilekitError(
-        f"{visible(shard.path)}: was changed since it was sketched; bring it back as it was, or start again in another "
-        "folder"
-    )

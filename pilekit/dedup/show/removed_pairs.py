@@ -7,6 +7,7 @@ only when there are no more near-duplicates.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow.dataset
 
 from pilekit.errors import PilekitError, visible
-
-_EXACT, _NOT_WANTED = 2.0, 3.0
 
 Int64 = npt.NDArray[np.int64]
 
@@ -47,8 +46,22 @@ def spread_pairs(
     path      of `removed.parquet`; PilekitError if it cannot be read
     subset    of the removed documents; exact name
     """
-    similarity = _similarities(path, subset, min_similarity)
-    near, exact = np.flatnonzero(similarity <= 1), np.flatnonzero(similarity == _EXACT)
+    with _readable(path) as removed:
+        facts = removed.to_table(["subset", "similarity", "reason"])
+        similarity, exactly = facts["similarity"].to_numpy(), _equal(facts["reason"], "exact")
+        wanted_rows = similarity >= min_similarity
+        if subset is not None:
+            wanted_rows &= _equal(facts["subset"], subset)
+        near, exact = np.flatnonzero(wanted_rows & ~exactly), np.flatnonzero(wanted_rows & exactly)
+        chosen = np.sort(_spread(similarity, near, exact, count))
+        rows = removed.take(chosen, columns=list(RemovedPair.__dataclass_fields__)).to_pylist()
+    found = [RemovedPair(**row) for row in rows]
+    found.sort(key=lambda pair: (pair.reason == "exact", pair.similarity, pair.shard, pair.number))
+    return found, len(near) + len(exact)
+
+
+def _spread(similarity: npt.NDArray[np.float64], near: Int64, exact: Int64, count: int) -> Int64:
+    """Up to `count` of the rows of near-duplicates, evenly over their similarities; if they are fewer, exact copies."""
     order = near[np.argsort(similarity[near], kind="stable")]
     wanted = min(count, len(order))
     # The last rows up to evenly spaced similarities; each row at most once, so later ones move on.
@@ -58,50 +71,19 @@ def spread_pairs(
         places = np.maximum.accumulate(np.searchsorted(similarity[order], targets, "right") - 1 - turns) + turns
     chosen = order[np.minimum(places, len(order) - wanted + turns)]
     copies = min(len(exact), count - wanted)
-    chosen = np.append(chosen, exact[(2 * np.arange(copies) + 1) * len(exact) // (2 * max(1, copies))])
-    found = _rows(path, np.sort(chosen))
-    found.sort(key=lambda pair: (pair.reason == "exact", pair.similarity, pair.shard, pair.number))
-    return found, len(near) + len(exact)
+    return np.append(chosen, exact[(2 * np.arange(copies) + 1) * len(exact) // (2 * max(1, copies))])
 
 
 def subsets_of(path: Path) -> list[str]:
     """The subsets of the removed documents, by name."""
-    found: set[str] = set()
-    for rows in _batches(path, ["subset"]):
-        found.update(rows["subset"].unique().cast(pa.string()).to_pylist())
-    return sorted(found)
+    with _readable(path) as removed:
+        return sorted(pc.unique(removed.to_table(["subset"])["subset"].cast(pa.string())).to_pylist())
 
 
-def _similarities(path: Path, subset: str | None, least: float) -> npt.NDArray[np.float64]:
-    """The similarity in each row; `_EXACT` for an exact copy, `_NOT_WANTED` for a row of another choice."""
-    found = [np.empty(0)]
-    for rows in _batches(path, ["subset", "similarity", "reason"]):
-        given = rows["similarity"].to_numpy()
-        similarity = np.where(_equal(rows["reason"], "exact"), _EXACT, given)
-        similarity[given < least] = _NOT_WANTED
-        if subset is not None:
-            similarity[~_equal(rows["subset"], subset)] = _NOT_WANTED
-        found.append(similarity)
-    return np.concatenate(found)
-
-
-def _rows(path: Path, numbers: Int64) -> list[RemovedPair]:
-    """The rows with these ascending numbers."""
-    found: list[RemovedPair] = []
-    first = 0
-    for rows in _batches(path, list(RemovedPair.__dataclass_fields__)):
-        here = numbers[(numbers >= first) & (numbers < first + len(rows))] - first
-        found += [RemovedPair(**row) for row in rows.take(pa.array(here)).to_pylist()]
-        first += len(rows)
-    return found
-
-
-def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _readable(path: Path) -> Iterator[pa.dataset.Dataset]:
     try:
-        with pq.ParquetFile(path) as file:
-            for name in set(columns) - set(file.schema_arrow.names):
-                raise LookupError(f"it has no column {name}")
-            yield from file.iter_batches(batch_size=1 << 16, columns=columns)
+        yield pa.dataset.dataset(path, format="parquet")
     except FileNotFoundError:
         raise PilekitError(f"{visible(str(path))}: is not there; run `pilekit dedup` again") from None
     except (pa.ArrowException, OSError, LookupError, TypeError) as error:
@@ -110,5 +92,5 @@ def _batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _equal(column: Any, value: str) -> npt.NDArray[np.bool_]:
-    equal: npt.NDArray[np.bool_] = pc.equal(column.cast(pa.string()), value).to_numpy(zero_copy_only=False)
+    equal: npt.NDArray[np.bool_] = pc.equal(column.cast(pa.string()), value).to_numpy()
     return equal

@@ -22,10 +22,10 @@ CONTEXT = 12
 """Equal words shown before and after a difference."""
 MOST_WORDS = 250
 """About this many words of each text are shown."""
-_LONGEST_DIFFERENCE = 60
+_HALF_OF_A_DIFFERENCE = 30
 
-_ONLY_KEPT = "bold green", "{+", "+}"
-_ONLY_REMOVED = "bold red", "[-", "-]"
+_LOOKS = ("bold green", "{+", "+}"), ("bold red", "[-", "-]")
+"""Of words that only the kept document has, and of words that only the removed one has."""
 
 
 def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> RenderableType:
@@ -37,92 +37,67 @@ def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> Re
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1), expand=True)
     for title in titles:
         table.add_column(Text(title), ratio=1, overflow="fold")
-    rows = _Rows(table, colour)
+    cells = [Text(), Text()]
+
+    def end_row(note: str = "") -> None:
+        """End the row; a note says how much is not shown."""
+        if any(cells):
+            for cell in cells:
+                cell.rstrip()
+            table.add_row(*cells)
+        cells[:] = Text(), Text()
+        if note:
+            table.add_row(Text(note, style="dim"), Text())
+
     if diff.before:
-        rows.note(f"⋯ {diff.before:,} characters alike")
+        end_row(f"⋯ {diff.before:,} characters alike")
+    shown = 0
     for place, part in enumerate(diff.parts):
-        if rows.words > MOST_WORDS:
+        if shown > MOST_WORDS:
             more = sum(not part.alike for part in diff.parts[place:])
-            rows.note(f"⋯ and {more:,} more difference{'s' * (more != 1)}" if more else "⋯")
+            end_row(f"⋯ and {more:,} more difference{'s' * (more != 1)}" if more else "⋯")
             break
-        if part.alike:
-            behind = CONTEXT if place or diff.before else 0
-            ahead = CONTEXT if place + 1 < len(diff.parts) else 0
-            if len(diff.parts) == 1:  # There is no difference to show it beside.
-                behind = _LONGEST_DIFFERENCE
-            rows.alike(part, behind, ahead)
-        else:
-            rows.differing(part.one, part.other)
+        edge = CONTEXT if part.alike else _HALF_OF_A_DIFFERENCE
+        shown += min(2 * edge, max(len(part.one), len(part.other)))
+        left_out = [words[edge:-edge] for words in (part.one, part.other)]
+        if part.alike and len(left_out[0]) > CONTEXT:
+            for cell, words in zip(cells, (part.one, part.other), strict=True):
+                cell.append(_shown(words[:edge]))
+            end_row(f"⋯ {_count(left_out[0])} alike")
+            part = Part(True, part.one[-edge:], part.other[-edge:])
+        for cell, words, gap, look in zip(cells, (part.one, part.other), left_out, _LOOKS, strict=True):
+            if part.alike:
+                cell.append(_shown(words))
+            elif gap:
+                _mark(cell, words[:edge], look, colour)
+                cell.append(f" ⋯ {_count(gap)} ⋯ ", style="dim")
+                _mark(cell, words[-edge:], look, colour)
+            else:
+                _mark(cell, words, look, colour)
     if any(diff.after):
-        rows.note("⋯ what follows was not compared: {:,} and {:,} characters".format(*diff.after))
-    rows.flush()
+        end_row("⋯ what follows was not compared")
+    end_row()
     if any(not part.alike for part in diff.parts):
         return table
     return Group(table, Text("No word differs.", style="dim"))
 
 
-class _Rows:
-    """Adds rows to the table."""
-
-    def __init__(self, table: Table, colour: bool) -> None:
-        self.table, self.colour = table, colour
-        self.cells = Text(), Text()
-        self.words = 0
-
-    def alike(self, part: Part, behind: int, ahead: int) -> None:
-        """Add equal words; only the first and the last of them are shown."""
-        count = len(part.one)
-        if count <= behind + ahead + CONTEXT:
-            behind, ahead = count, 0
-        self._both(part, slice(behind))
-        if behind + ahead < count:
-            self.note(f"⋯ {_count(part.one[behind : count - ahead])} alike")
-            self._both(part, slice(count - ahead, count))
-
-    def differing(self, one: Sequence[str], other: Sequence[str]) -> None:
-        """Add words in which the texts differ."""
-        for cell, words, look in zip(self.cells, (one, other), (_ONLY_KEPT, _ONLY_REMOVED), strict=True):
-            if len(words) > _LONGEST_DIFFERENCE:
-                half = _LONGEST_DIFFERENCE // 2
-                left_out = f" ⋯ {_count(words[half:-half])} ⋯ "
-                self._mark(cell, words[:half], look)
-                cell.append(left_out, style="dim")
-                words = words[-half:]
-            self._mark(cell, words, look)
-        self.words += min(_LONGEST_DIFFERENCE, max(len(one), len(other)))
-
-    def note(self, text: str) -> None:
-        """Add a row that says how much is not shown."""
-        self.flush()
-        self.table.add_row(Text(text, style="dim"), Text())
-
-    def flush(self) -> None:
-        """End the row."""
-        if any(self.cells):
-            for cell in self.cells:
-                cell.rstrip()
-            self.table.add_row(*self.cells)
-        self.cells = Text(), Text()
-
-    def _both(self, part: Part, some: slice) -> None:
-        self.words += len(part.one[some])
-        for cell, words in zip(self.cells, (part.one, part.other), strict=True):
-            cell.append(_shown("".join(words[some])))
-
-    def _mark(self, cell: Text, words: Sequence[str], look: tuple[str, str, str]) -> None:
-        style, begin, end = look
-        text = _shown("".join(words))
-        marked = text.rstrip()
-        if self.colour:
-            cell.append(marked, style=style)
-        elif text:
-            cell.append(f"{begin}{marked}{end}")
-        cell.append(text[len(marked) :])
+def _mark(cell: Text, words: Sequence[str], look: tuple[str, str, str], colour: bool) -> None:
+    """Add words in which the texts differ."""
+    style, begin, end = look
+    text = _shown(words)
+    marked = text.rstrip()
+    if colour:
+        cell.append(marked, style=style)
+    elif text:
+        cell.append(f"{begin}{marked}{end}")
+    cell.append(text[len(marked) :])
 
 
-def _shown(text: str) -> str:
+def _shown(words: Sequence[str]) -> str:
     """The text with single empty lines, repeated punctuation cut, and control characters made visible."""
-    text = re.sub(r"([^\w\n])\1{63,}", lambda row: f"{row[1] * 60} ⋯ ", re.sub(r"\n\s*\n", "\n\n", text))
+    text = re.sub(r"\n\s*\n", "\n\n", "".join(words))
+    text = re.sub(r"([^\w\n])\1{63,}", lambda row: f"{row[1] * 60} ⋯ ", text)
     return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 

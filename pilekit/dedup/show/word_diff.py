@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from operator import attrgetter
 
 MOST_CHARACTERS = 50_000
 
@@ -46,8 +47,8 @@ class WordDiff:
     after: tuple[int, int]
 
 
-def word_diff(one: str, other: str, most: int = MOST_CHARACTERS, *, unseen: tuple[int, int] = (0, 0)) -> WordDiff:
-    """Compare two texts, at most `most` characters of each; `unseen` more characters follow each."""
+def word_diff(one: str, other: str, most: int = MOST_CHARACTERS) -> WordDiff:
+    """Compare two texts, at most `most` characters of each."""
     before = 0
     if max(len(one), len(other)) > most:
         while before < len(one) and one[before : before + _BLOCK] == other[before : before + _BLOCK]:
@@ -57,15 +58,13 @@ def word_diff(one: str, other: str, most: int = MOST_CHARACTERS, *, unseen: tupl
     (ours, keys), (theirs, other_keys) = map(_words, pieces)
     codes = SequenceMatcher(None, keys, other_keys).get_opcodes()
     parts = [Part(tag == "equal", ours[i:i_end], theirs[j:j_end]) for tag, i, i_end, j, j_end in codes]
-    left = (len(one) + unseen[0] - before, len(other) + unseen[1] - before)
+    left = (len(one) - before, len(other) - before)
     if len(parts) > 1 and not parts[-1].alike and left != (len(pieces[0]), len(pieces[1])):
         parts.pop()  # The rest of one text may follow in the part of the other that was cut off.
-    one_size, other_size = (sum(map(len, words)) for words in _texts(parts))
+    one_size, other_size = (
+        sum(len(word) for part in parts for word in words(part)) for words in (attrgetter("one"), attrgetter("other"))
+    )
     return WordDiff(parts, before, (left[0] - one_size, left[1] - other_size))
-
-
-def _texts(parts: list[Part]) -> tuple[list[str], list[str]]:
-    return [word for part in parts for word in part.one], [word for part in parts for word in part.other]
 
 
 def _words(text: str) -> tuple[list[str], list[str]]:

@@ -24,7 +24,9 @@ import pyarrow.parquet as pq
 import xxhash
 
 from pilekit import __version__
+from pilekit.corpus import Shard
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import Fingerprint, fingerprint
 
 FORMAT = 1
 SUFFIX = ".parquet"
@@ -123,6 +125,20 @@ def sketch_schema(bands: int) -> pa.Schema:
 def key_column(band: int) -> str:
     """The name of the column with the keys of this band, from 0."""
     return f"key_{band:03d}"
+
+
+def check_unchanged(shard: Shard, sketch: ShardSketch) -> None:
+    """Raise `PilekitError` if the shard differs from the sketched shard."""
+    if fingerprint(shard.path) != Fingerprint(sketch.header.size, sketch.header.sample):
+        raise shard_changed(shard)
+
+
+def shard_changed(shard: Shard) -> PilekitError:
+    """The error for a shard that differs from the sketched shard."""
+    return PilekitError(
+        f"{visible(shard.path)}: was changed since it was sketched; bring it back as it was, or start again in another "
+        "folder"
+    )
 
 
 def load_sketch(path: str | Path) -> ShardSketch:

@@ -14,6 +14,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
@@ -191,7 +193,9 @@ def write_index(
             for table in _row_groups(rows):
                 writer.write_table(table, row_group_size=len(table))
                 if len(subsets) <= MAX_SUBSETS:
-                    subsets.update(table["subset"].unique().to_pylist())
+                    for part in table["subset"].chunks:  # unique() would import pyarrow.compute: 0.1 s
+                        names = part.dictionary.to_pylist()
+                        subsets.update(names[code] for code in np.flatnonzero(np.bincount(part.indices.to_numpy())))
                 documents += len(table)
                 text_bytes += int(table["text_bytes"].to_numpy().sum())
             now, changed = made_of(), changed_at(path)

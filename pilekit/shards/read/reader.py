@@ -14,10 +14,10 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, Self, cast
 
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets, shard_of
+from pilekit.corpus.find import names_many
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
 from pilekit.errors import PilekitError, visible
@@ -50,14 +50,12 @@ class ShardReader(Iterator[DocumentBatch]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def read(
-    source: str | Path | Shard,
+    source: str | Path | Shard | Corpus | Sequence[str | Path],
     subsets: Sequence[str] | None = None,
     on_error: OnError = "raise",
     *,
@@ -68,13 +66,14 @@ def read(
     advance: Callable[[int], None] | None = None,
     ahead: bool = True,
 ) -> ShardReader:
-    """Read one shard.
+    """Read one shard, or all shards of a corpus in their order.
 
-    source               a path, a URL, `-` for standard input, or a `Shard` of a `Corpus`
+    source               a shard: its path or URL, `-` for standard input, or a `Shard`; or a corpus: a folder, a glob,
+                         a list of paths, or a `Corpus`
     subsets              only documents of these subsets, in any spelling the manifest knows; None: all
     on_error             "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     manifest             where records keep text and label; the Pile's by default
-    start                the first document number; earlier lines are decompressed but not parsed
+    start                the first document number in a single shard; earlier lines are decompressed but not parsed
     max_document_bytes   a longer line is an error (1 GiB)
     max_window           a zstd frame that needs a larger window is an error (128 MiB)
     advance              called, from the decoding thread, with the stored bytes of each further read
@@ -85,6 +84,11 @@ def read(
     """
     if on_error not in ("raise", "skip"):
         raise PilekitError(f'on_error is "raise" or "skip", not {on_error!r}')
+    if names_many(source):
+        if start:
+            raise PilekitError("start= is a document number of one shard; name one shard")
+        limits: dict[str, Any] = {"max_document_bytes": max_document_bytes, "max_window": max_window, "ahead": ahead}
+        return _read_all(source, subsets, on_error, manifest, advance=advance, **limits)
     shard = source if isinstance(source, Shard) else shard_of(str(source))
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=manifest)
@@ -98,22 +102,31 @@ def read(
         subsets=None if subsets is None else frozenset(subsets),
         skipped=skipped if on_error == "skip" else None,
     )
-    return ShardReader(_batches(shard.path, parser, start, max_document_bytes, max_window, advance, ahead), skipped)
+    batches = _batches(shard.path, parser, start, max_document_bytes, advance, max_window=max_window, ahead=ahead)
+    return ShardReader(batches, skipped)
 
 
 def read_corpus(
-    corpus: Corpus,
+    corpus: Corpus | str | Path | Sequence[str | Path],
     subsets: Sequence[str] | None = None,
     on_error: OnError = "raise",
     *,
+    manifest: Manifest | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> ShardReader:
     """Read all shards of a corpus in order; the arguments are those of `read`."""
+    return _read_all(corpus, subsets, on_error, manifest, advance=advance)
+
+
+def _read_all(
+    source: Any, subsets: Sequence[str] | None, on_error: OnError, manifest: Manifest | None, **options: Any
+) -> ShardReader:
+    corpus = source if isinstance(source, Corpus) else Corpus(source, manifest)
     skipped = SkippedLines()
 
     def batches() -> Generator[DocumentBatch, None, None]:
         for shard in corpus.shards:
-            with read(shard, subsets, on_error, manifest=corpus.manifest, advance=advance) as reader:
+            with read(shard, subsets, on_error, manifest=corpus.manifest, **options) as reader:
                 try:
                     yield from reader
                 finally:
@@ -134,9 +147,8 @@ def _batches(
     parser: LineParser,
     start: int,
     max_document_bytes: int,
-    max_window: int,
     advance: Callable[[int], None] | None,
-    ahead: bool,
+    **options: Any,
 ) -> Generator[DocumentBatch, None, None]:
     if is_parquet(path):
         from pilekit.shards.read.parquet import parquet_batches
@@ -156,24 +168,17 @@ def _batches(
 
     with (
         located_errors(parser.path, lambda: read_lines, max_document_bytes),
-        line_blocks(path, max_document_bytes, max_window, advance, ahead) as blocks,
+        line_blocks(path, max_document_bytes, advance=advance, **options) as blocks,
     ):
         yield from parser.batches(lines(blocks), start)
 
 
 @contextmanager
 def line_blocks(
-    path: str,
-    max_document_bytes: int = MAX_DOCUMENT_BYTES,
-    max_window: int = MAX_WINDOW,
-    advance: Callable[[int], None] | None = None,
-    ahead: bool = True,
-    on_stored: Callable[[bytes], None] | None = None,
-    on_frame: Callable[[int, int], None] | None = None,
-    on_text: Callable[[bytes], None] | None = None,
+    path: str, max_document_bytes: int = MAX_DOCUMENT_BYTES, **options: Any
 ) -> Iterator[Iterator[LineBlock]]:
-    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; arguments as in `read` and `text_pieces`."""
-    with text_pieces(path, max_window, advance, ahead, on_stored, on_frame, on_text) as pieces:
+    """The lines of a shard that is not Parquet, in blocks of about 2 MiB; the options are those of `text_pieces`."""
+    with text_pieces(path, **options) as pieces:
         yield whole_lines(pieces, max_document_bytes)
 
 

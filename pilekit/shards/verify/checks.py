@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import fields
 
 import numpy as np
+import xxhash
 
 from pilekit.corpus import UNLABELLED, Manifest
 from pilekit.errors import visible
 from pilekit.shards.fingerprint import Fingerprint
-from pilekit.shards.index.document_rows import DocumentRows
+from pilekit.shards.index.document_rows import DocumentRows, UInt64
 from pilekit.shards.index.format import ShardIndex, misfit
 from pilekit.shards.index.metadata import Frames
 from pilekit.shards.index.scan import ShardScan
@@ -30,8 +30,7 @@ class UnknownLabels:
     def __init__(self, manifest: Manifest):
         self.manifest, self.label_path = visible(manifest.name, 60), visible(manifest.label_path, 60)
         self.known = {subset.name for subset in manifest.subsets}
-        self.first: dict[str, int] = {}  # label -> number of its first document, of a hundred labels
-        self.documents: Counter[str] = Counter()  # of the same labels
+        self.found: dict[str, list[int]] = {}  # of a hundred labels: number of the first document, and how many
         self.others = 0
 
     def see(self, rows: DocumentRows) -> None:
@@ -42,23 +41,21 @@ class UnknownLabels:
         places = np.flatnonzero(unknown[rows.codes])
         for number, code in zip(rows.numbers[places].tolist(), rows.codes[places].tolist(), strict=True):
             label = rows.labels[code][:KEPT_CHARACTERS]
-            if label in self.first or len(self.first) < MOST_FINDINGS:
-                self.first.setdefault(label, number)
-                self.documents[label] += 1
+            if label in self.found or len(self.found) < MOST_FINDINGS:
+                self.found.setdefault(label, [number, 0])[1] += 1
             else:
                 self.others += 1
 
     def findings(self, shard: str, below: int | None) -> list[Finding]:
         """A finding for each label, by its first line; with `below` only of labels that occur up to that line."""
         findings = []
-        for label, number in self.first.items():
+        for label, (number, documents) in self.found.items():
             if below is not None and number >= below:
                 continue
-            many = f"{self.documents[label]:,} document{'s' * (self.documents[label] > 1)}"
+            many = f"{documents:,} document{'s' * (documents > 1)}"
+            what = f'{many} labelled "{visible(label, 60)}", which the manifest {self.manifest} does not list'
             if label == UNLABELLED:
                 what = f'{many} without label, which the manifest {self.manifest} says is at "{self.label_path}"'
-            else:
-                what = f'{many} labelled "{visible(label, 60)}", which the manifest {self.manifest} does not list'
             findings.append(Finding(shard, f"{what}; name the corpus's own manifest with --manifest", line=number + 1))
         if self.others and below is None:
             more = f"{self.others:,} more documents with labels that the manifest {self.manifest} does not list"
@@ -77,28 +74,33 @@ class IndexComparison:
         self.index, self.misfit = index, misfit(index.header, now, manifest)
         self.differs_at: int | None = None  # number of the first document that differs
         self.text_bytes = 0
-        self._parts = index.rows()
-        self._rows: DocumentRows | None = None
+        self._parts = map(_as_numbers, index.rows())
+        self._left = np.empty((4, 0), dtype=np.uint64)
 
     def see(self, rows: DocumentRows) -> None:
         """Compare the next documents of the shard; `PilekitError` if the rows of the index are damaged."""
         if self.differs_at is not None:
             return
         self.text_bytes += int(rows.text_bytes.sum())
-        while len(rows.numbers) and self.differs_at is None:
-            there = self._next_rows()
-            if there is None:
-                self.differs_at = int(rows.numbers[0])
+        here = _as_numbers(rows)
+        while here.shape[1] and self.differs_at is None:
+            if not self._fill():
+                self.differs_at = int(here[0, 0])
                 return
-            count = min(len(rows.numbers), len(there.numbers))
-            self.differs_at = _first_difference(_part(rows, 0, count), _part(there, 0, count))
-            rows, self._rows = _part(rows, count, None), _part(there, count, None)
+            count = min(here.shape[1], self._left.shape[1])
+            different = np.flatnonzero((here[:, :count] != self._left[:, :count]).any(axis=0))
+            if len(different):
+                self.differs_at = int(min(here[0, different[0]], self._left[0, different[0]]))
+            here, self._left = here[:, count:], self._left[:, count:]
 
-    def _next_rows(self) -> DocumentRows | None:
-        """Rows of the index that were not compared yet; None after the last."""
-        if self._rows is None or not len(self._rows.numbers):
-            self._rows = next(self._parts, None)
-        return self._rows
+    def _fill(self) -> bool:
+        """Load further rows of the index, if all were compared; False after the last."""
+        while not self._left.shape[1]:
+            part = next(self._parts, None)
+            if part is None:
+                return False
+            self._left = part
+        return True
 
     def conclude(self, scan: ShardScan, findings: FindingList, *, whole: bool, suspect_from: int | None) -> None:
         """Add a finding if the index is wrong, at most one.
@@ -108,8 +110,8 @@ class IndexComparison:
         """
         if suspect_from is not None and self.differs_at is not None and self.differs_at >= suspect_from:
             self.differs_at = None
-        if whole and self.differs_at is None and (left := self._next_rows()) is not None:
-            self.differs_at = int(left.numbers[0])
+        if whole and self.differs_at is None and self._fill():
+            self.differs_at = int(self._left[0, 0])
         if whole and self.misfit is not None and self.index.header.lines > scan.lines:
             self.differs_at = scan.lines if self.differs_at is None else min(self.differs_at, scan.lines)
         place = f"its index {visible(self.index.path)}"
@@ -142,18 +144,9 @@ class IndexComparison:
         return others if all(np.array_equal(there, here) for there, here in frames) else [*others, "frames"]
 
 
-def _part(rows: DocumentRows, begin: int, end: int | None) -> DocumentRows:
-    numbers, codes, labels, sizes, hashes = rows
-    return DocumentRows(numbers[begin:end], codes[begin:end], labels, sizes[begin:end], hashes[begin:end])
-
-
-def _first_difference(here: DocumentRows, there: DocumentRows) -> int | None:
-    """The number of the first document that differs; both are equally long."""
-    places = {label: place for place, label in enumerate(here.labels)}
-    codes = np.array([places.get(label, -1) for label in there.labels], dtype=np.int64)[there.codes]
-    differs = (here.numbers != there.numbers) | (here.codes != codes)
-    differs |= (here.text_bytes != there.text_bytes) | (here.text_hashes != there.text_hashes)
-    if not differs.any():
-        return None
-    first = int(differs.argmax())
-    return int(min(here.numbers[first], there.numbers[first]))
+def _as_numbers(rows: DocumentRows) -> UInt64:
+    """Number, hash of the label, text bytes and text hash of each document, uint64 [4, documents]."""
+    labels = np.array([xxhash.xxh3_64_intdigest(label.encode()) for label in rows.labels], dtype=np.uint64)
+    return np.stack(
+        [rows.numbers.view(np.uint64), labels[rows.codes], rows.text_bytes.view(np.uint64), rows.text_hashes]
+    )

@@ -1,24 +1,28 @@
-"""`Resolver` against the plain definition: the removed documents, their kept documents, and the similarities."""
+"""`Resolver` against the plain definition, and in hot runs: every removal is proven, and the cost is linear."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from itertools import product
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.dedup.compare import resolve as module
-from pilekit.dedup.compare.jaccard_kernels import needed
+from pilekit.dedup.compare.jaccard_kernels import MOST_REPRESENTATIVES as MOST
 from pilekit.dedup.compare.resolve import Counts
+from pilekit.dedup.match.candidates import find_candidates
 from pilekit.dedup.match.population import ranks_of
-from pilekit.dedup.sketch.shingles import shared_if_enough, shingle_set
-from tests.dedup import reference
-from tests.dedup.given import OWN, Edge, all_pairs, resolve_given
+from pilekit.dedup.sketch.bands import choose_bands
+from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
+from pilekit.dedup.sketch.shingles import shingle_set
+from pilekit.dedup.sketch.sketch_format import key_column
+from tests.dedup.given import OWN, Edge, ListedPopulation, all_pairs, given_store, resolve, resolve_given
 
 Sets = Sequence[set[int]]
 
@@ -83,28 +87,6 @@ def test_pairs_and_runs_are_decided_as_all_pairs_one_at_a_time(
     assert resolved == one_at_a_time(sets, ranks, of_all, threshold)
 
 
-words = st.lists(st.sampled_from(["a", "b", "c", "B", "ü"]), max_size=14).map(" ".join)
-
-
-@given(st.lists(words | st.text(max_size=5), min_size=1, max_size=14), st.sampled_from([0.2, 0.5, 0.8, 1]), st.data())
-def test_of_all_pairs_of_any_texts_the_removed_have_a_kept_partner_and_the_kept_have_none(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], threshold: float, data: st.DataObject
-) -> None:
-    texts = list(dict.fromkeys(texts))
-    keep, ngram = data.draw(st.sampled_from(["longest", "first"])), data.draw(st.integers(1, 5))
-    encoded = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
-    sets = [shingle_set(text, ngram) for text in encoded]
-    ranks = ranks_of(np.arange(len(texts)), np.array(list(map(len, encoded))), keep, against=False).tolist()
-    resolved = resolve_given(tmp_path_factory.mktemp("resolve"), sets, all_pairs(ranks), threshold=threshold)
-    removed = {edge.removed & 0xFFFFFFFF: (edge.kept & 0xFFFFFFFF, edge.similarity) for edge in resolved.edges}
-
-    similar = reference.similar_pairs(texts, threshold, ngram)
-    assert not [pair for pair in similar if not {*pair} & {*removed}]
-    expected = reference.deduplicate(texts, similar, keep)
-    assert removed == {document: (removal.kept, removal.similarity) for document, removal in expected.items()}
-    assert not {kept for kept, _ in removed.values()} & {*removed}
-
-
 def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """3,000 documents in clusters, with ranks in random order; some pairs are too unlike."""
     rng = np.random.default_rng(0)
@@ -119,34 +101,116 @@ def test_memory_and_shards_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert resolve_given(tmp_path / "1", sets, pairs, runs, shards=7, memory=1) == expected
 
 
-def test_no_chain_removes_a_document_unlike_its_keeper_and_of_equally_similar_ones_the_first_is_named(
-    tmp_path: Path,
-) -> None:
-    chain = [set(range(10 * i, 10 * i + 100)) for i in range(50)]  # Each resembles its neighbours, but no other.
-    edges = resolve_given(tmp_path / "chain", chain, all_pairs(OWN | i for i in range(50))).edges
-    assert [edge.removed - OWN for edge in edges] == list(range(1, 50, 2))
+Values = npt.NDArray[np.uint64]
 
-    sets = [set(range(100)), set(range(15, 100)), set(range(1, 101)), set(range(2, 100))]
-    sets += [set(range(1000, 1100)) - {1000 + i} for i in (0, 1)] + [set(range(1000, 1100)) - {1000, 1001}]
-    edges = resolve_given(tmp_path, sets, all_pairs(OWN | i for i in range(7)), threshold=0.98).edges
-    expected = [(2, 0, 99 / 101), (3, 0, 98 / 100), (5, 4, 98 / 100), (6, 4, 98 / 99)]
-    assert edges == [Edge(OWN | removed, OWN | kept, similarity) for removed, kept, similarity in expected]
+THRESHOLD = 0.8
 
 
-def test_needed_is_the_least_number_that_reaches_the_threshold() -> None:
-    for threshold in (0.001, 1 / 3, 0.5, 0.8, 0.8000000000000002, 0.95, 1.0):
-        for one, other in product(range(1, 60), repeat=2):
-            reaching = [shared for shared in range(min(one, other) + 1) if shared / (one + other - shared) >= threshold]
-            found = needed(one, other, threshold)
-            assert found == reaching[0] if reaching else found > min(one, other)
+def values(rng: np.random.Generator, count: int) -> Values:
+    return rng.integers(0, 2**64, size=count, dtype=np.uint64)
 
 
-values = st.lists(st.integers(0, 99) | st.integers(0, 2**64 - 1), unique=True, max_size=100)
+def near_copies(rng: np.random.Generator, centres: Sequence[Values], of: npt.NDArray[np.int64]) -> list[Values]:
+    """A set for each centre named, with a few values of its own."""
+    return [np.concatenate([centres[one], values(rng, 3)]) for one in of]
 
 
-@given(values, values)
-def test_shared_values_are_counted_unless_they_cannot_be_enough(one: list[int], other: list[int]) -> None:
-    shared = len(set(one) & set(other))
-    sets = [np.array(sorted(some), dtype=np.uint64) for some in (one, other)]
-    for enough in (*range(shared + 1), shared + 1, shared + 2, 1000):
-        assert shared_if_enough(*sets, enough) == (shared if enough <= shared else -1)
+def first_ranks(documents: int) -> Values:
+    return np.arange(documents, dtype=np.uint64) | np.uint64(OWN)
+
+
+def longest_ranks(sizes: Sequence[int]) -> Values:
+    return ranks_of(np.arange(len(sizes)), np.array(sizes), "longest", against=False)
+
+
+def similarity(one: Values, other: Values) -> float:
+    shared = len(np.intersect1d(one, other))
+    return shared / (len(one) + len(other) - shared)
+
+
+def kept_after(edges: Sequence[Edge], sets: Sequence[Values]) -> set[int]:
+    """The kept documents; checks that every edge is proven and that its kept document is kept."""
+    removed = {edge.removed for edge in edges}
+    assert len(removed) == len(edges)
+    assert not removed & {edge.kept for edge in edges}
+    for edge in edges[:: len(edges) // 1000 + 1]:
+        one, other = (sets[rank & 0xFFFFFFFF] for rank in (edge.removed, edge.kept))
+        assert similarity(one, other) == edge.similarity >= THRESHOLD
+        assert edge.kept < edge.removed
+    return {*range(len(sets))} - {rank & 0xFFFFFFFF for rank in removed}
+
+
+def test_four_thousand_files_with_one_licence_header_are_all_kept(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    header = values(rng, 300)
+    sets = [np.concatenate([header, values(rng, length)]) for length in rng.integers(100, 600, size=4000)]
+    edges, counts = resolve_given(tmp_path, sets, (), [np.sort(longest_ranks(list(map(len, sets))))])
+    assert edges == []
+    assert counts.compared <= MOST * len(sets)
+    assert (counts.hot_runs, counts.hot_documents) == (1, len(sets) - MOST - 1)
+
+
+def test_in_overlapping_runs_no_pair_is_compared_twice(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    header = values(rng, 100)
+    sets = [np.concatenate([header, values(rng, 100)]) for _ in range(120)]
+    ranks = first_ranks(len(sets))
+    counts = resolve_given(tmp_path / "unlike", sets, (), [ranks[begin : begin + 100] for begin in range(21)]).counts
+    assert counts == (100 * 99 // 2 + 20 * 99, 0, 0)
+
+    sets = near_copies(rng, [values(rng, 60)], np.zeros(20_000, dtype=np.int64))
+    ranks = first_ranks(len(sets))
+    runs = [ranks] + [ranks[rng.random(len(ranks)) < 0.9] for _ in range(4)]
+    edges, counts = resolve_given(tmp_path / "alike", sets, (), runs)
+    assert kept_after(edges, sets) == {0}
+    assert counts.compared == len(sets) - 1
+
+
+def test_a_run_of_as_many_clusters_as_it_may_hold_loses_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    cluster = rng.integers(0, MOST, size=5000)
+    header = values(rng, 80)
+    sets = near_copies(rng, [np.concatenate([header, values(rng, 120)]) for _ in range(MOST)], cluster)
+    ranks = longest_ranks(rng.integers(100, 200, size=5000).tolist())
+    edges, counts = resolve_given(tmp_path, sets, (), [np.sort(ranks)])
+    order = np.argsort(ranks)
+    assert kept_after(edges, sets) == {*order[np.unique(cluster[order], return_index=True)[1]].tolist()}
+    assert counts.hot_documents == 0
+
+
+def test_a_run_of_more_clusters_is_told_of_and_loses_only_what_it_tells(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    cluster = rng.integers(0, 3 * MOST, size=4000)
+    sets = near_copies(rng, [values(rng, 100) for _ in range(3 * MOST)], cluster)
+    edges, counts = resolve_given(tmp_path, sets, (), [first_ranks(len(sets))])
+    kept = kept_after(edges, sets)
+    similar = len(kept) - len(np.unique(cluster[[*kept]]))
+    assert 0 < similar <= counts.hot_documents < len(kept)
+    assert counts.hot_runs == 1
+    assert counts.compared <= MOST * len(sets)
+
+
+def test_small_clusters_under_one_header_are_found_in_spite_of_hot_runs(tmp_path: Path) -> None:
+    """Three thousand files with one licence header, a thousand originals among them, through real signatures."""
+    rng = np.random.default_rng(0)
+    bands = choose_bands(THRESHOLD, 128)
+    header, bodies = rng.integers(0, 10**9, size=200).tolist(), rng.integers(0, 10**9, size=(1000, 150))
+    texts, cluster = [], rng.permutation(np.arange(3000) % 1000)
+    for of in cluster:
+        body = bodies[of].copy()
+        body[: rng.integers(0, 30)] = rng.integers(0, 10**9)
+        texts.append(" ".join(map(str, [*header, *body.tolist()])).encode())
+    data, offsets = np.frombuffer(b"".join(texts), dtype=np.uint8), np.cumsum([0, *map(len, texts)])
+    sets = [shingle_set(np.frombuffer(text, dtype=np.uint8)) for text in texts]
+    keys = band_keys(signatures(data, offsets, 5, *permutations(bands.num_perm)), bands.bands, bands.rows)
+    columns: dict[str, Sequence[int]] = {key_column(band): column.tolist() for band, column in enumerate(keys)}
+    population = ListedPopulation(longest_ranks(list(map(len, texts))).tolist(), columns)
+    candidates = find_candidates(population, bands, np.zeros(len(texts), dtype=np.bool_), tmp_path, 1 << 28)  # type: ignore[arg-type]
+    assert candidates.runs
+    kept = kept_after(resolve(candidates, given_store(tmp_path / "store", sets), THRESHOLD, tmp_path, 1 << 28)[0], sets)
+
+    members = [np.flatnonzero(cluster == of).tolist() for of in range(1000)]
+    pairs = [pair for some in members for pair in combinations(some, 2)]
+    similar = [pair for pair in pairs if similarity(sets[pair[0]], sets[pair[1]]) >= THRESHOLD]
+    assert len(similar) > 2000
+    assert len([pair for pair in similar if {*pair} <= kept]) <= len(similar) // 100

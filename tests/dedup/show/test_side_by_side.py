@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from itertools import pairwise
 
@@ -49,15 +48,7 @@ def check(one: str, other: str, diff: WordDiff, most: int) -> None:
         assert part.alike != following.alike
 
 
-def test_large_insertions_long_texts_and_endless_repetition() -> None:
-    drawn = random.Random(0)
-    words = [f"w{drawn.randrange(2000)}" for _ in range(6000)]
-    longer = [*words[:1000], *(f"n{number}" for number in range(900)), *words[1000:]]
-    longer[3000] = "changed"
-    parts = word_diff(" ".join(words), " ".join(longer)).parts
-    sizes = [(True, 1000, 1000), (False, 0, 900), (True, 1100, 1100), (False, 1, 1), (True, 3899, 3899)]
-    assert [(part.alike, len(part.one), len(part.other)) for part in parts] == sizes
-
+def test_long_texts_and_endless_repetition() -> None:
     one = "".join(f"{number} " for number in range(1_000_000))
     place = one.index(" ", 4_000_000) + 1
     other = one[:place] + "other " + one[place:]
@@ -108,5 +99,9 @@ def test_hostile_text_is_made_visible_and_what_is_alike_is_cut_short() -> None:
         assert "\\x1b]0;title\\x07 [bold]no markup[/bold] \\x1b[2J\\u202e" in ours
     words = [f"w{number}" for number in range(1000)]
     out = shown(" ".join(words), " ".join([*words[:500], "new", *words[500:]]))
-    assert all("⋯ 488 words alike" in part for part in out.split("[-new-]"))
-    assert set(re.findall(r"w\d+", out)) == {f"w{number}" for number in range(488, 512)}
+    assert all("⋯ 476 words alike" in part for part in out.split("[-new-]"))
+    shown_words = {f"w{number}" for number in [*range(12), *range(488, 512), *range(988, 1000)]}
+    assert set(re.findall(r"w\d+", out)) == shown_words
+    out = shown("x " + " ".join(words), " ".join(words[::-1]))
+    assert "⋯" in out
+    assert len(re.findall(r"w\d+", out)) < 600

@@ -1,15 +1,20 @@
-"""Signatures are datasketch's, bit for bit; band keys are equal only for equal rows."""
+"""Signatures are datasketch's, bit for bit; band keys are equal only for equal rows; the choice of bands."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
+import pytest
 from datasketch import MinHash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import SHINGLES_AT_A_TIME, band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import shingle_set
+from pilekit.errors import PilekitError
 from tests.dedup import reference
 
 
@@ -56,3 +61,23 @@ def test_keys_are_equal_exactly_where_all_rows_of_the_band_are(rows: int, bands:
         assert ((keys[band][:, None] == keys[band][None]) == equal).all()
     many = np.random.default_rng(seed).integers(0, 2**32, (20_000, rows), dtype=np.uint32)
     assert len(np.unique(band_keys(many, 1, rows)[0])) == len(np.unique(many, axis=0))
+
+
+def test_the_choice_has_the_most_rows_with_which_the_threshold_s_pairs_are_found() -> None:
+    assert choose_bands(0.8, 128) == Bands(21, 6)
+    assert choose_bands(0.7, 128) == Bands(26, 5)
+    assert Bands(21, 6).curve().startswith("21 bands × 6 rows: compares 28.2 % at 0.5, ")
+    for threshold, num_perm in ((0, 128), (1.01, 128), (math.nan, 128), (0.8, 0)):
+        with pytest.raises(PilekitError):
+            choose_bands(threshold, num_perm)
+    with pytest.raises(PilekitError, match="permutations cannot find"):
+        choose_bands(0.1, 16)
+    for threshold in (percent / 100 for percent in range(20, 100)):
+        bands = choose_bands(threshold, 128)
+        assert (
+            bands.probability(threshold)
+            >= 0.99
+            > Bands(-(-128 // (bands.rows + 1)), bands.rows + 1).probability(threshold)
+        )
+        # No permutations are left over for another band, and none exceed the last band.
+        assert 128 - bands.rows < bands.num_perm < 128 + bands.rows

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest
 from pilekit.dedup.sketch import sketch_format as sketch_file
+from pilekit.dedup.sketch import sketch_shard as sketching
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.minhash import band_keys, permutations, signatures
 from pilekit.dedup.sketch.sketch_format import ShardSketch, key_column, load_sketch
@@ -79,9 +81,9 @@ def test_rows_and_counts_of_any_shard(
 @functools.cache
 def many_lines() -> list[bytes]:
     """Short lines for three row groups, with a few labels that do not all occur in each; long lines between."""
-    documents = [record(f"t{i} " * (i % 4), f"label {i // 30_000}{'abc'[i % 3]}") for i in range(140_000)]
+    documents = [record(f"t{i} " * (i % 4), f"label {i // 3000}{'abc'[i % 3]}") for i in range(14_000)]
     documents[1000:1000] = some_lines(300)
-    documents[80_000] = record("word " * 700_000)
+    documents[8000] = record("word " * 700_000)
     return documents
 
 
@@ -93,16 +95,19 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(shard: Path, tmp_path_factory: pytest.TempPathFactory) -> ShardSketch:
-    return sketch(shard, tmp_path_factory.mktemp("made"))
+def made(shard: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardSketch]:
+    """A sketch with row groups of 6,553 rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sketching, "ROWS_PER_GROUP", 6553)
+        yield sketch(shard, tmp_path_factory.mktemp("made"))
 
 
 def test_storage_and_threads_change_nothing_but_the_fingerprint(shard: Path, made: ShardSketch, tmp_path: Path) -> None:
     """With other batches the tables are equal, row group by row group, dictionaries included."""
     content = many_lines()
     frames, parquet = tmp_path / "00.jsonl.zst", tmp_path / "00.jsonl.parquet"
-    frames.write_bytes(b"".join(zstd_frame(b"\n".join(content[i : i + 999]) + b"\n") for i in range(0, 141_000, 999)))
-    pq.write_table(pa.Table.from_pylist([json.loads(line) for line in content]), parquet, row_group_size=50_000)
+    frames.write_bytes(b"".join(zstd_frame(b"\n".join(content[i : i + 999]) + b"\n") for i in range(0, 15_000, 999)))
+    pq.write_table(pa.Table.from_pylist([json.loads(line) for line in content]), parquet, row_group_size=5000)
     for path in (frames, parquet):
         other = sketch(path, tmp_path / "sketches", threads=1)
         with pq.ParquetFile(made.path) as one, pq.ParquetFile(other.path) as two:

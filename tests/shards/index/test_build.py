@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -21,11 +18,11 @@ from hypothesis import strategies as st
 from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
+from pilekit.shards.index import build as building
 from pilekit.shards.index import frame_lines
 from pilekit.shards.index import scan as index_scan
 from pilekit.shards.index.build import build_index, index_corpus, index_of
 from pilekit.shards.index.format import INDEX_SUFFIX, find_index
-from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read import reader as reading
 from pilekit.shards.write.seek_table import seek_table
 from pilekit.shards.write.shard_writer import ShardWriter
@@ -113,21 +110,6 @@ def test_parquet(tmp_path_factory: pytest.TempPathFactory, records: list[tuple[s
     ]
 
 
-def test_the_scan_gives_bad_lines_and_stored_bytes(tmp_path: Path) -> None:
-    text = b"\n".join([record("a"), b"{", record("b"), b'{"text": 1}'])
-    pq.write_table(pa.table({"text": ["a", None, "b", None]}), tmp_path / "d.parquet")
-    (tmp_path / "a.jsonl").write_bytes(text)
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text) * 2)
-    (tmp_path / "c.jsonl.zst").write_bytes(zstd_frame(text) + seek_table([(1, 1)]))
-    for path in sorted(tmp_path.iterdir()):
-        stored = bytearray()
-        scan = ShardScan(shard_of(str(path)), on_error="skip", on_stored=stored.extend)
-        documents = sum(len(rows.numbers) for rows in scan.rows())
-        assert bytes(stored) == path.read_bytes()
-        assert [bad.line for bad in scan.skipped.examples] == ([2, 4, 5, 7] if path.suffix == ".gz" else [2, 4])
-        assert documents + scan.skipped.count == scan.lines
-
-
 def test_bad_lines_damage_and_changes_are_errors_and_leave_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     with ShardWriter(path) as writer:
@@ -160,13 +142,14 @@ def test_bad_lines_damage_and_changes_are_errors_and_leave_what_was_there(tmp_pa
     assert not (tmp_path / "folder").exists()
 
 
-def test_rows_are_in_groups_of_a_hundred_thousand(tmp_path: Path) -> None:
+def test_rows_are_in_groups_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "ROWS_PER_GROUP", 1000)
     path = tmp_path / "a.jsonl.zst"
     labels = [f"label {number}" for number in range(300)]
-    text = b"".join(record(str(number), labels[number * number % 300]) + b"\n" for number in range(130_000))
+    text = b"".join(record(str(number), labels[number * number % 300]) + b"\n" for number in range(1300))
     path.write_bytes(zstd_frame(text))
     index = build_index(shard_of(str(path)))
-    assert [len(table) for table in index.row_groups()] == [100_000, 30_000]
+    assert [len(table) for table in index.row_groups()] == [1000, 300]
     assert rows_of(index) == slow_rows(text).rows
     assert index.columns(["text_bytes"]).column_names == ["text_bytes"]
 
@@ -196,41 +179,23 @@ def test_existing_indexes_that_fit_are_kept(tmp_path: Path) -> None:
     assert (third.built, third.header) == (False, second[1].header)
 
 
-@pytest.fixture
-def unwritable_folder() -> Iterator[Path]:
-    """A folder in which nothing can be made; root, who can write anywhere, becomes another user."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "data").mkdir()
-        (folder / "cache").mkdir()
-        (folder / "cache").chmod(0o777)
-        (folder / "data" / "a.jsonl").write_bytes(record("a") + b"\n")
-        (folder / "data").chmod(0o555)
-        user = os.geteuid()
-        if user == 0:
-            os.seteuid(65534)
-        try:
-            yield folder
-        finally:
-            os.seteuid(user)
-
-
 def test_where_nothing_can_be_made_the_index_goes_into_the_cache(
-    unwritable_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = unwritable_folder / "cache"
-    monkeypatch.setenv("PILEKIT_CACHE", str(cache))
-    path = unwritable_folder / "data" / "a.jsonl"
+    """A folder in the place of the lock's file stands for a folder in which nothing can be made."""
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "data" / "a.jsonl"
+    Path(f"{path}{INDEX_SUFFIX}.lock").mkdir(parents=True)
+    path.write_bytes(record("a") + b"\n")
     index = build_index(shard_of(str(path)))
-    assert Path(index.path).is_relative_to(cache / "index")
+    assert Path(index.path).is_relative_to(tmp_path / "cache" / "index")
     found = find_index(shard_of(str(path)))
     assert found is not None
     assert found.path == index.path
-    assert [entry.name for entry in path.parent.iterdir()] == ["a.jsonl"]
+    assert not Path(f"{path}{INDEX_SUFFIX}").exists()
     assert [entry.name for entry in Path(index.path).parent.iterdir()] == ["a.jsonl.index.parquet"]
-    monkeypatch.setenv("PILEKIT_CACHE", str(unwritable_folder / "data" / "cache"))
-    with pytest.raises(PilekitError, match=r"cannot be made: Permission denied; \$PILEKIT_CACHE"):
+    monkeypatch.setenv("PILEKIT_CACHE", str(path))
+    with pytest.raises(PilekitError, match=r"cannot be made: .*; \$PILEKIT_CACHE"):
         index_of(shard_of(str(path)))
 
 

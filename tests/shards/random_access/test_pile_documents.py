@@ -1,4 +1,4 @@
-"""A corpus as a list: documents by position equal those of reading, in any process."""
+"""A corpus as a list: documents by position equal those of reading, in any process; chosen lines by rank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, shard_of
 from pilekit.errors import PilekitError
-from pilekit.shards.index.build import index_corpus
+from pilekit.shards.index.build import index_corpus, index_of
+from pilekit.shards.random_access import selected_lines
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shards.random_access.open_readers import OPEN_SHARDS
 from pilekit.shards.random_access.pile_documents import PileDocuments
+from pilekit.shards.random_access.selected_lines import Int64, SelectedLines, lines_of_subsets
 from pilekit.shards.read.reader import read_corpus
 from pilekit.shards.write.shard_writer import ShardWriter
 from tests.shards.making import LABELS, lines, record, zstd_frame
@@ -178,22 +180,65 @@ def test_files_are_bounded_and_closed_and_no_pickle_holds_them(tmp_path: Path) -
         assert copy[:] == documents[:]
 
 
-def test_real_text(real_corpus: Path) -> None:
-    paths = [real_corpus / f"minipile-0{number}.jsonl.zst" for number in range(2)]
-    every = slow_corpus(paths)
-    with PileDocuments(paths) as documents:
-        places = sorted(np.random.default_rng(0).integers(0, len(documents), 1000).tolist())
-        assert fast_corpus([documents[place] for place in places]) == [every[place] for place in places]
-        assert len(documents) == len(every)
-    assert len(PileDocuments(paths, subsets=["arxiv"])) == sum(row[3] == "ArXiv" for row in every)
+@st.composite
+def chosen(draw: st.DrawFn) -> tuple[int, list[int]]:
+    """(lines, some of their numbers): dense, sparse, none, all, in runs."""
+    lines = draw(st.integers(0, 20_000))
+    share = draw(st.sampled_from([0.0, 0.0005, 0.02, 0.5, 0.98, 1.0]))
+    random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    keep = random.random(lines) < share
+    for _ in range(draw(st.integers(0, 3))):
+        begin, end = sorted(random.integers(0, lines + 1, 2).tolist())
+        keep[begin:end] = draw(st.booleans())
+    return lines, np.flatnonzero(keep).tolist()
 
 
-def test_the_replicas_of_a_distributed_sampler_get_every_document(corpus: Path) -> None:
-    documents, every = PileDocuments(corpus), [row[:2] for row in slow_corpus(corpus)]
-    assert len(every) % 3 == 1, "so that the replicas are padded"
-    of_replica = []
-    for rank in range(3):
-        sampler = DistributedSampler(documents, 3, rank, shuffle=False)  # type: ignore[var-annotated, arg-type]
-        loader = DataLoader(documents, batch_size=10, sampler=sampler, collate_fn=identities)
-        of_replica.append([identity for batch in loader for identity in batch])
-    assert [of_replica[i % 3][i // 3] for i in range(303)] == [*every, *every[:2]]
+def parts_of(numbers: list[int], data: st.DataObject) -> list[Int64]:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(numbers)), max_size=4)))
+    borders = zip([0, *cuts], [*cuts, len(numbers)], strict=True)
+    return [np.array(numbers[begin:end], dtype=np.int64) for begin, end in borders]
+
+
+def check(selected: SelectedLines, expected: list[int], data: st.DataObject) -> None:
+    assert len(selected) == len(expected)
+    for _ in range(5):
+        begin = data.draw(st.integers(0, len(expected)))
+        end = data.draw(st.integers(begin, len(expected)) | st.integers(begin, min(begin + 3, len(expected))))
+        found = selected.numbers(begin, end)
+        assert found.dtype == np.int64
+        assert found.tolist() == expected[begin:end]
+
+
+@given(chosen(), chosen(), st.data())
+def test_ranks_of_any_choice_and_of_masked_choices(
+    choice: tuple[int, list[int]], other: tuple[int, list[int]], data: st.DataObject
+) -> None:
+    lines, numbers = choice
+    selected = SelectedLines.where(lines, parts_of(numbers, data))
+    check(selected, numbers, data)
+    mask = np.zeros(lines, dtype=bool)
+    mask[[number for number in other[1] if number < lines]] = True
+    bits = np.packbits(mask, bitorder="little")
+    check(selected.and_bits(bits), [number for number in numbers if mask[number]], data)
+    check(SelectedLines(lines).and_bits(bits), np.flatnonzero(mask).tolist(), data)
+
+
+def test_all_lines_are_arithmetic() -> None:
+    selected = SelectedLines(10**12)
+    assert (len(selected), selected.bits) == (10**12, None)
+    assert selected.numbers(10**11, 10**11 + 3).tolist() == [10**11, 10**11 + 1, 10**11 + 2]
+
+
+def test_lines_of_subsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(record(str(i), LABELS[i % 3]) if i % 7 else b"" for i in range(100)))
+    index = index_of(shard_of(str(path)))
+    documents = [i for i in range(100) if i % 7]
+    assert lines_of_subsets(index, None).numbers(0, len(documents)).tolist() == documents
+    for label in LABELS[:4]:
+        expected = [i for i in documents if LABELS[i % 3] == label]
+        selected = lines_of_subsets(index, label.__eq__)
+        assert selected.numbers(0, len(selected)).tolist() == expected
+    monkeypatch.setattr(selected_lines, "MOST_LINES", 99)
+    with pytest.raises(PilekitError, match=r"its shard has 100 lines, more than can be chosen from \(99\)"):
+        lines_of_subsets(index, None)

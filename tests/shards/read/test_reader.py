@@ -114,7 +114,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("b.jsonl.zst", record("a"), "is not a zstd file"),
         ("c.txt", record("a"), "not named like a shard"),
         ("d.jsonl", None, "no such file"),
-        ("folder.jsonl", None, "is a folder"),
+        ("folder.jsonl", None, "no shards"),
     ):
         if content is not None:
             (tmp_path / name).write_bytes(content)
@@ -199,3 +199,19 @@ def test_real_text(real_corpus: Path) -> None:
     assert documents(read(path)) == expected
     chosen = ["Github", "Wikipedia (en)"]
     assert documents(read(path, chosen)) == [d for d in expected if d[2] in chosen]
+
+
+def test_a_folder_a_glob_a_list_and_a_corpus_are_read_alike(tmp_path: Path) -> None:
+    paths = [tmp_path / "00.jsonl", tmp_path / "1[2].jsonl.gz"]
+    paths[0].write_bytes(TEXT[: TEXT.index(b"\n", 5000) + 1])
+    paths[1].write_bytes(gzip.compress(TEXT))
+    expected = documents(read(paths[0])) + documents(read(paths[1]))  # a name that looks like a glob, of a file
+    store = fsspec.filesystem("memory")
+    for path in paths:
+        store.pipe_file(f"/alike/{path.name}", path.read_bytes())
+    for source in (tmp_path, f"{tmp_path}/*", paths, Corpus(tmp_path), "memory://alike/", "memory://alike/*.gz"):
+        of_all = str(source).endswith("gz") is False
+        for way in (read, read_corpus):
+            assert documents(way(source)) == (expected if of_all else documents(read(paths[1])))
+    with pytest.raises(PilekitError, match="start= is a document number of one shard"):
+        read(tmp_path, start=1)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.zstd_frames import (
     MAX_WINDOW,
-    PIECE_BYTES,
     decompress_frame_at,
     decompress_frames,
     parse_frame_header,
@@ -103,12 +102,6 @@ def test_garbage() -> None:
     assert "empty" in damage(b"")[1].reason
 
 
-def test_pieces_stay_small_however_well_the_text_compresses() -> None:
-    sizes = list(map(len, decompress_frames(io.BytesIO(zstd_frame(bytes(100 << 20))))))
-    assert sum(sizes) == 100 << 20
-    assert max(sizes) <= PIECE_BYTES
-
-
 @given(st.lists(st.tuples(st.binary(max_size=300), st.booleans()), min_size=1, max_size=8))
 def test_every_frame_reports_its_first_byte_and_can_be_decoded_alone(parts: list[tuple[bytes, bool]]) -> None:
     stored, begins = b"", []
@@ -127,20 +120,6 @@ def test_every_frame_reports_its_first_byte_and_can_be_decoded_alone(parts: list
     for number, (data, _) in enumerate(parts):
         alone = decompress_frame_at(io.BytesIO(stored), begins[number], number=number)
         assert b"".join(alone) == data
-
-
-def test_damage_of_a_single_frame_names_frame_and_byte() -> None:
-    first, second = zstd_frame(TEXT[:50_000]), zstd_frame(TEXT, checksum=True)
-    for damaged, reason, byte in (
-        (first + second[:-1], "is cut off: frame 7 has no end", len(first) + len(second) - 1),
-        (first + second[:-1] + bytes([second[-1] ^ 1]), "frame 7 is damaged", len(first) + len(second)),
-        (first, "no frame begins where one should", len(first)),
-        (first + b"garbage" + second, "no frame begins where one should", len(first)),
-    ):
-        with pytest.raises(ShardDamage) as raised:
-            list(decompress_frame_at(io.BytesIO(damaged), len(first), number=7))
-        assert reason in raised.value.reason
-        assert (raised.value.frame, raised.value.byte) == (7, byte)
 
 
 def test_a_window_larger_than_allowed_is_refused_before_it_is_allocated() -> None:

@@ -19,6 +19,7 @@ from pilekit.errors import PilekitError
 from pilekit.shards.random_access.document_reader import read_documents
 from pilekit.shards.read.reader import read
 from pilekit.shards.read.zstd_frames import PIECE_BYTES
+from pilekit.shards.write import parquet_writer as parquet_writing
 from pilekit.shards.write.parquet_writer import parquet_writer
 from pilekit.shards.write.seek_table import seek_table
 from tests.shards.making import record, some_lines, unzstd, zstd_frame
@@ -261,8 +262,9 @@ def test_a_seek_table_that_lists_other_frames(tmp_path: Path) -> None:
     assert "add up" in only(listing(*right[:-1])).problem
 
 
-def test_a_flipped_bit_in_our_parquet_is_found(tmp_path: Path) -> None:
-    source, path = write(tmp_path / "source.jsonl.zst", some_lines(40_000), 1 << 20), tmp_path / "00.parquet"
+def test_a_flipped_bit_in_our_parquet_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writing, "ROW_GROUP_BYTES", 200_000)
+    source, path = write(tmp_path / "source.jsonl.zst", some_lines(2000), 1 << 20), tmp_path / "00.parquet"
     with parquet_writer(path, RecordFormat()) as rows, read(source) as batches:
         for batch in batches:
             rows.write(batch)

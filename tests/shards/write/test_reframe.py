@@ -27,7 +27,7 @@ from pilekit.shards import processes
 from pilekit.shards.index.format import find_index
 from pilekit.shards.read.reader import read
 from pilekit.shards.write import reframe as reframing
-from pilekit.shards.write.reframe import Reframed, cut_at_lines, reframe_corpus
+from pilekit.shards.write.reframe import Reframed, reframe_corpus
 from pilekit.shards.write.seek_table import read_seek_table
 from tests.shards import making
 from tests.shards.reading import documents, value_and_memory
@@ -78,14 +78,6 @@ def contents(draw: st.DrawFn) -> bytes:
     )
     text = b"\n".join(draw(st.lists(line, max_size=30)))
     return text + draw(st.sampled_from([b"", b"\n"]))
-
-
-@given(st.binary(max_size=200).map(lambda text: text.replace(b"\x00", b"\n")), st.integers(1, 50), st.data())
-def test_a_frame_ends_at_the_first_line_end_that_reaches_the_size(text: bytes, size: int, data: st.DataObject) -> None:
-    borders = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)) | {0, len(text)})
-    pieces = [text[begin:end] for begin, end in itertools.pairwise(borders)]
-    found = [bytes(part) for part in cut_at_lines(iter(pieces), size)]
-    assert found == (slow_frames(text, size) if text else [])
 
 
 @settings(max_examples=30)

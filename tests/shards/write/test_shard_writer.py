@@ -1,4 +1,4 @@
-"""A written shard is read back byte for byte by every tool, and appears only when it is complete."""
+"""A written shard is read back byte for byte by every tool, and appears only when it is complete; seek tables."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import errno
 import gzip
 import io
 import os
+import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
+from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.reader import read
-from pilekit.shards.write.seek_table import read_seek_table
+from pilekit.shards.write import frame_writer
+from pilekit.shards.write.frame_writer import FrameWriter
+from pilekit.shards.write.seek_table import MAX_FRAMES, read_seek_table, seek_table
 from pilekit.shards.write.shard_writer import ShardWriter
-from tests.shards.making import LABELS, lines, some_lines, texts, unzstd
+from tests.shards.making import LABELS, lines, some_lines, texts, unzstd, zstd_frame
 
 NAMES = ("a.jsonl.zst", "a.jsonl", "a.jsonl.gz")
 
@@ -91,3 +96,105 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
     for name, why in (("a.txt", "not named like a shard"), ("a.parquet", "shards are written as")):
         with pytest.raises(PilekitError, match=why):
             ShardWriter(tmp_path / name)
+
+
+def test_limits_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text larger than the largest frame is several frames; more frames than a reader accepts are refused."""
+    monkeypatch.setattr(frame_writer, "MAX_FRAME_BYTES", 10)
+    monkeypatch.setattr(frame_writer, "MAX_FRAMES", 4)
+    with ThreadPoolExecutor(2) as threads:
+        for executor in (None, threads):
+            file = io.BytesIO()
+            writer = FrameWriter(file, 3, executor, most=2)
+            for text in (b"0123456789" * 3, b"x"):
+                writer.write(text)
+            writer.finish()
+            assert [decoded for _, decoded in writer.frames] == [10, 10, 10, 1]
+            assert read_seek_table(file, len(file.getvalue())) == writer.frames
+            writer = FrameWriter(file, 3, executor, most=2)
+            with pytest.raises(PilekitError, match="more than 4 frames"):
+                for _ in range(5):
+                    writer.write(b"x")
+                writer.finish()
+
+
+Frames = list[tuple[int, int]]
+
+frames = st.lists(st.tuples(st.integers(8, 300), st.integers(0, (1 << 32) - 1)), max_size=20)
+
+
+def with_table(listed: Frames) -> bytes:
+    """A file with a table; its frames are only bytes, because a reader of the table does not look at them."""
+    return b"f" * sum(stored for stored, _ in listed) + seek_table(listed)
+
+
+def table_of(data: bytes) -> Frames | None:
+    return read_seek_table(io.BytesIO(data), len(data))
+
+
+def checked(listed: Frames) -> bytes:
+    """The other form of the format, with a checksum in each entry."""
+    entries = b"".join(struct.pack("<III", *entry, 0xDEADBEEF) for entry in listed)
+    body = entries + struct.pack("<IBI", len(listed), 0x80, 0x8F92EAB1)
+    return b"f" * sum(stored for stored, _ in listed) + struct.pack("<II", 0x184D2A5E, len(body)) + body
+
+
+@given(frames)
+@example([])
+def test_a_table_is_read_as_written(listed: Frames) -> None:
+    assert table_of(with_table(listed)) == listed
+    assert table_of(checked(listed)) == listed
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(zstd_frame(b"text\n"))
+@example(struct.pack("<II", 0x184D2A5E, 20) + b"\0" * 20)  # a skippable frame of another tool
+def test_a_file_without_table_has_none(data: bytes) -> None:
+    assert table_of(data) is None
+
+
+@given(frames, st.data())
+def test_every_flipped_bit_of_a_table_is_an_error(listed: Frames, data: st.DataObject) -> None:
+    whole = bytearray(with_table(listed))
+    begin = sum(stored for stored, _ in listed)
+    position = data.draw(st.integers(begin, len(whole) - 1))
+    bit = data.draw(st.integers(0, 7))
+    whole[position] ^= 1 << bit
+    with pytest.raises(ShardDamage, match="add up"):
+        table_of(b"f" + with_table(listed))
+    entries = begin + 8
+    decoded_size = entries <= position < len(whole) - 9 and (position - entries) % 8 >= 4
+    unused_bit = position == len(whole) - 5 and (bit < 2 or (bit == 7 and not listed))
+    if decoded_size or unused_bit:
+        # Only decoding tells the decoded size. The format does not use two of the bits, and one says how long entries
+        # are, of which there may be none.
+        assert table_of(bytes(whole)) is not None
+    else:
+        with pytest.raises(ShardDamage) as raised:
+            table_of(bytes(whole))
+        assert begin <= raised.value.byte <= len(whole)
+
+
+@given(st.binary(max_size=60), st.integers(0, (1 << 32) - 1), st.integers(0, 255))
+def test_a_hostile_footer_is_an_error(before: bytes, number: int, descriptor: int) -> None:
+    data = before + struct.pack("<IBI", number, descriptor, 0x8F92EAB1)
+    if len(data) >= 17:
+        with pytest.raises(ShardDamage, match="seek table"):
+            table_of(data)
+    else:
+        assert table_of(data) is None
+
+
+def test_a_table_of_too_many_frames_is_refused_unread_and_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
+    for number in (MAX_FRAMES + 1, (1 << 29) - 3):
+        with (tmp_path / "a.zst").open("wb+") as file:  # a hole
+            file.seek(1 << 40)
+            file.write(struct.pack("<II", 0x184D2A5E, number * 8 + 9))
+            file.seek(number * 8, 1)
+            file.write(struct.pack("<IBI", number, 0, 0x8F92EAB1))
+            with pytest.raises(ShardDamage, match=f"{number:,} frames"):
+                read_seek_table(file, file.tell())
+    data = with_table([(30, 5)])
+    with pytest.raises(ShardDamage, match="shorter"):
+        read_seek_table(io.BytesIO(data[:-3]), len(data))
