@@ -9,10 +9,11 @@ from pilekit.artifacts.header import read_header
 from pilekit.corpus import Corpus, load_manifest, resolve_subsets
 from pilekit.dedup.previous_runs import KIND as DEDUP
 from pilekit.errors import PilekitError
-from pilekit.evaluate.model.load import check_folder
+from pilekit.evaluate.model.folder import check_folder
 from pilekit.stream import Batch, PileStream
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
+from pilekit.stream.read.mixture import exact_weights
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import TrainConfig, check_world, world_sizes
 
@@ -37,6 +38,10 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         subsets = None if data.subsets is None else resolve_subsets(*data.subsets, manifest=manifest)
     with _field("data.repeats"):
         repeats = exact_repeats(data.repeats, subsets, manifest)
+    with _field("data.weights"):
+        if data.weights is not None and (subsets is not None or repeats):
+            raise PilekitError("stands instead of data.subsets and data.repeats; drop these")
+        weights = None if data.weights is None else exact_weights(data.weights, manifest)
     if data.dedup is not None:
         with _field("data.dedup"):
             read_header(data.dedup, DEDUP)
@@ -49,7 +54,8 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
         rank=rank,
         world_size=ranks,
         subsets=subsets,
-        repeats=repeats,
+        repeats=None if weights else repeats,
+        weights=weights,
         packing=data.packing,
         objective=config.train.objective,
         window=data.window,

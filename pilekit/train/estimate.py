@@ -16,9 +16,9 @@ Parameters are cut along their first dimension, so the first rank holds Ψ/W rou
 float32 gathers nothing and needs no buffers. The peak is when a backward pass begins (all activations are there) or
 ends (all gradients are there). Memory outside of tensors, such as libraries and fragments, comes on top.
 
-The trunk runs once on the meta device, where tensors have shapes but no numbers, and autograd tells which tensors it
-keeps. That gives the activations of any model; the mask, the loss and recomputation are formulas. Tests compare the
-sum with real steps, to 10 %.
+Activations are a formula too: for every token, a block keeps twice as many numbers as its matrix products give, because
+what lies between two products (norms, rotations, activation functions) keeps about as many again. That is within 2 %
+for GPT-NeoX, and approximate for other architectures. Tests compare the sum with the peak of real steps, to 10 %.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from pilekit.stream.batch.mlm import CHOSEN
-from pilekit.train.config import Attention, Objective, TrainConfig, check, check_world, world_sizes
+from pilekit.train.config import TrainConfig, check, check_world, world_sizes
 from pilekit.train.data import open_tokenizer
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import model_shape
@@ -109,15 +106,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
         stage: held_bytes(shape, stage=stage, world_size=world_size, dtype=dtype, micro_batches=micro_batches)
         for stage in get_args(Stage)
     }
-    activations = activation_bytes(
-        shape,
-        rows=train.micro_batch_size,
-        seq_len=config.data.seq_len,
-        attention=config.data.attention,
-        objective=train.objective,
-        dtype=dtype,
-        recomputed=parallel.activation_checkpoint,
-    )
+    activations = activation_bytes(shape, config)
     return Estimate(
         parameters=sum(parameter.numel() for parameter in shape.parameters()),
         world_size=world_size,
@@ -169,39 +158,32 @@ def _numbers(parameters: list[nn.Parameter], ranks: int = 1) -> int:
     return sum(-(-(p.shape[0] if p.ndim else 1) // ranks) * math.prod(p.shape[1:]) for p in parameters)
 
 
-def activation_bytes(
-    model: PreTrainedModel,
-    *,
-    rows: int,
-    seq_len: int,
-    attention: Attention,
-    objective: Objective = "clm",
-    dtype: torch.dtype,
-    recomputed: Literal["none", "full", "selective"],
-) -> int:
+def activation_bytes(model: PreTrainedModel, config: TrainConfig) -> int:
     """The most bytes that a micro-batch holds between forward and backward pass, apart from parameters.
-
-    model       on the meta device; its type is changed to `dtype`
-    recomputed  `parallel.activation_checkpoint`
 
     Models that change their logits, other than by scaling or a soft cap, hold all of their logits besides.
     """
-    model.to(dtype)  # type: ignore[arg-type]
+    rows, seq_len, recomputed = (
+        config.train.micro_batch_size,
+        config.data.seq_len,
+        config.parallel.activation_checkpoint,
+    )
+    is_causal, dtype = config.train.objective == "clm", DTYPES[config.precision.dtype]
     blocks, tokens = blocks_of(model), rows * seq_len
-    trunk, mask = _kept_by_trunk(model, rows, seq_len, objective), 0
-    if attention == "document" or objective == "mlm":
-        mask = tokens * seq_len  # one mask for all blocks; each block keeps a copy in `dtype`
-        trunk += len(blocks) * mask * dtype.itemsize
-    head = head_bytes(model, rows * (seq_len - 1) if objective == "clm" else round(CHOSEN * tokens), dtype)
-    if recomputed == "none" or not blocks:
-        return mask + trunk + head
     width: int = cast("Any", model).get_output_embeddings().weight.shape[1]
-    kept_of_block = width  # the block's input
-    if recomputed == "selective":
-        products = [module for module in blocks[0].modules() if isinstance(module, nn.Linear | Conv1D)]
-        kept_of_block += width + sum(m.out_features if isinstance(m, nn.Linear) else m.nf for m in products)
-    kept = tokens * (len(blocks) * kept_of_block + width) * dtype.itemsize  # with the input of the last norm
-    return mask + kept + max(head, trunk // len(blocks))  # blocks are computed again after the head's backward pass
+    products = 0  # the numbers per token that the matrix products of a block give
+    for module in blocks[0].modules() if blocks else ():
+        products += module.out_features if isinstance(module, nn.Linear) else 0
+        products += module.nf if isinstance(module, Conv1D) else 0
+    mask = tokens * seq_len if config.data.attention == "document" or not is_causal else 0  # one for all blocks
+    block = (2 * tokens * products + mask) * dtype.itemsize  # each block keeps a copy of the mask in `dtype`
+    outside = mask + 2 * tokens * width * dtype.itemsize  # the last norm's input and result
+    head = head_bytes(model, rows * (seq_len - 1) if is_causal else round(CHOSEN * tokens), dtype)
+    if recomputed == "none":
+        return outside + len(blocks) * block + head
+    kept = width if recomputed == "full" else 2 * width + products  # the block's input, and results that are kept
+    kept_of_all = tokens * len(blocks) * kept * dtype.itemsize
+    return outside + kept_of_all + max(head, block)  # blocks are computed again after the head's backward pass
 
 
 def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
@@ -212,41 +194,6 @@ def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
     gradient = 4 * words * width
     total: int = states + gradient + max(logits, gradient)  # the gradient exists twice when the backward pass begins
     return total
-
-
-def _kept_by_trunk(model: PreTrainedModel, rows: int, seq_len: int, objective: Objective) -> int:
-    """Bytes that autograd keeps from the trunk's forward pass, without parameters and buffers."""
-    storages: dict[int, int] = {}
-    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage._cdata] = storage.nbytes()
-        return tensor
-
-    model.train()
-    ids = torch.zeros(rows, seq_len, dtype=torch.int64, device="meta")
-    with saved_tensors_hooks(pack, lambda packed: packed), _MetaTrunk():
-        result = cast("Any", model.base_model)(ids, **({} if objective == "mlm" else {"use_cache": False}))
-    del result  # held until here, so that no storage is freed and its address given to another
-    return sum(size for key, size in storages.items() if key not in own)
-
-
-class _MetaTrunk(TorchFunctionMode):
-    """Makes attention keep queries, keys, values, result and a number per row, as fused kernels do.
-
-    On the meta device torch would choose the path that keeps whole attention matrices. Conditions on numbers are true:
-    transformers asks whether each row is a single document.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is functional.scaled_dot_product_attention:
-            given = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
-            parts = given["query"], given["key"], given["value"]
-            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*parts)[0]
-        if func is Tensor.__bool__:
-            return True
-        return func(*args, **(kwargs or {}))
 
 
 def table(found: Estimate) -> list[str]:

@@ -34,6 +34,7 @@ import msgspec
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
+from pilekit.artifacts.own_file import refuse_linked_folders
 from pilekit.errors import PilekitError, visible
 from pilekit.train.config import TrainConfig, differences, load_config, shown, to_toml
 
@@ -257,6 +258,7 @@ def _check_folder(run: RunFolder, name: str) -> None:
         raise PilekitError(f"{name}: cannot be the folder of a run: {why}; name another with --out") from error
     if HEADER_FILE in entries:
         read_header(run.path, KIND)
+        refuse_linked_folders(run.path / "checkpoints", run.model)
     # A start that was killed leaves no more than these.
     elif others := [entry for entry in entries if entry != LOCK_FILE and not entry.startswith(f"{HEADER_FILE}.")]:
         raise PilekitError(

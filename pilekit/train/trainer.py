@@ -160,6 +160,8 @@ class Trainer:
                             )
                             seconds = time.perf_counter() - started
                             metrics = figures(done, sums, update, lr=lr, scale=scale, tokens=tokens, seconds=seconds)
+                            places = self.stream.global_batch_size * self.stream.seq_len
+                            metrics = structs.replace(metrics, padding=1 - tokens / places)
                             if self._is_measured(done.step):
                                 metrics = structs.replace(metrics, bpb=self._bits_per_byte())
                             failed = error_of(metrics, log, on_step)
@@ -191,8 +193,8 @@ class Trainer:
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch, int, int]:
         """This rank's batch of the next step, and the number of targets and tokens of all ranks' batches.
 
-        A step may have no target: with one document per row, the shortest of each window come first, and these may be
-        empty. If whole windows have no target, there is nothing to learn, and this raises PilekitError.
+        A step may have no target, as with documents of one token. If whole windows have no target, there is nothing to
+        learn, and this raises PilekitError.
         """
         batch, error = None, None
         try:

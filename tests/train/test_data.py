@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 
 from pilekit.errors import PilekitError
 from pilekit.stream.order.lane_grid import divisors
@@ -60,19 +59,6 @@ def test_wrong_dedup_folders_and_repeats_are_named(made: TrainConfig, tmp_path: 
 
     with pytest.raises(PilekitError, match=r"^data\.repeats: .*ArXif.*ArXiv"):
         open_stream(changed(made, "data", repeats={"ArXif": 2.0}))
-
-
-def test_a_planned_run_is_seen_by_its_first_rank(made: TrainConfig) -> None:
-    assert not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1
-    stream = open_stream(made, world_size=4)
-    assert (stream.rank, stream.world_size, stream.batch_size) == (0, 4, 2)
-    for ranks, message in (
-        (3, "train.global_batch_size = 8: 3 ranks cannot"),
-        (8, "train.global_batch_size = 8: 8 ranks cannot share it in micro-batches of 2 rows"),
-    ):
-        with pytest.raises(PilekitError) as raised:
-            open_stream(made, world_size=ranks)
-        assert str(raised.value).startswith(message)
 
 
 def test_a_restart_may_use_any_ranks_that_divide_lanes_and_micro_batches(made: TrainConfig) -> None:

@@ -23,18 +23,16 @@ from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.stream import PileStream
-from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.tokenize import load_tokenizer
 from pilekit.train.config import ModelConfig, load_config
-from pilekit.train.estimate import activation_bytes, head_bytes
 from pilekit.train.model.build import build_model, model_shape
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_corpus, tiny_tokenizer
+from tests.tiny import tiny_corpus
 from tests.tiny_masked import FAMILIES, PAD, called, config_of, made_of
 from tests.tokenize.making import byte_level_bpe
 from tests.train.runs import lines
-from tests.train.step.test_mlm_loss import masked, plain_nll
+from tests.train.step.test_mlm_loss import plain_nll
 from tests.train.test_trainer import OUTPUTS
 
 SEQ_LEN = 24
@@ -105,31 +103,6 @@ def test_a_model_that_mixes_documents_is_refused(made: Path, tmp_path: Path) -> 
         trainer(made, tmp_path / "run", change)
     assert not (tmp_path / "run").exists()
     assert trainer(made, tmp_path / "run", change, "data.attention=row", "train.steps=1").fit().step == 1
-
-
-def test_models_that_are_not_masked(made: Path, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(made / "tokenizer")
-
-    def refused(config: Any) -> str:
-        config.save_pretrained(tmp_path / "model")
-        with pytest.raises(PilekitError) as raised:
-            build_model(ModelConfig(config=str(tmp_path / "model")), tokenizer, seq_len=16, seed=0, objective="mlm")
-        return str(raised.value)
-
-    decoder = config_of("bert")
-    decoder.is_decoder = True
-    assert refused(decoder).endswith('if its config.json has "is_decoder": true, set that to false')
-    assert "has no embedding of tokens" in refused(config_of("ibert"))
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "gpt_neox"}')
-    with pytest.raises(PilekitError, match="gpt_neox model is not a masked language model"):
-        model_shape(ModelConfig(config=str(tmp_path / "model")), tokenizer, 16, "mlm")
-
-
-def test_a_model_that_needs_padding_and_a_tokenizer_without(made: Path, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(made / "tokenizer")
-    tokenizer.pad_id = None
-    with pytest.raises(PilekitError, match='this roberta model needs a padding token: name it as "pad_token"'):
-        build_model(ModelConfig(config=str(made / "roberta")), tokenizer, seq_len=16, seed=0, objective="mlm")
 
 
 def steps_of(made: Path, count: int) -> list[Batch]:
@@ -214,12 +187,6 @@ def test_it_is_the_plain_loop_and_loads_with_equal_logits(made: Path, tmp_path: 
     assert exported.mask_id == load_tokenizer(made / "tokenizer").mask_id == 300
 
 
-def test_a_tokenizer_without_a_mask_token(made: Path, tmp_path: Path) -> None:
-    tokenizer = tiny_tokenizer(tmp_path / "tokenizer")
-    with pytest.raises(PilekitError, match='has no mask token, which objective="mlm" needs'):
-        trainer(made, tmp_path / "run", f"data.tokenizer={tokenizer}")
-
-
 def test_a_step_in_which_nothing_was_masked_is_skipped(made: Path, tmp_path: Path) -> None:
     few = ("data.seq_len=4", "train.global_batch_size=1", "train.micro_batch_size=1", "train.steps=30")
     trainer(made, tmp_path / "run", *few).fit()
@@ -229,29 +196,6 @@ def test_a_step_in_which_nothing_was_masked_is_skipped(made: Path, tmp_path: Pat
         assert record["skipped"] == skipped
         assert (record["grad_norm"] is None) == (record["loss"] is None)
     assert 5 < skipped < 25
-
-
-def test_the_estimate_counts_the_kept_activations(made: Path) -> None:
-    model = made_of(config_of("bert")).train()
-    own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    batch = masked([5, 3, 20, 4, 9])
-    rows, seq_len = batch["input_ids"].shape
-    mask = torch.ones((rows, 1, seq_len, seq_len), dtype=torch.bool).tril()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
-        result = model.base_model(input_ids=batch["input_ids"], attention_mask=mask, position_ids=batch["position_ids"])
-    del result
-    total = sum(size for key, size in kept.items() if key not in own)
-    shape = model_shape(ModelConfig(config=str(made / "bert")), load_tokenizer(made / "tokenizer"), SEQ_LEN, "mlm")
-    settings: Any = {"rows": rows, "seq_len": seq_len, "attention": "document", "dtype": torch.float32}
-    found = activation_bytes(shape, objective="mlm", recomputed="none", **settings)
-    found -= head_bytes(shape, round(CHOSEN * rows * seq_len), torch.float32)
-    assert found == pytest.approx(total + rows * seq_len**2, rel=0.05)
 
 
 # In each rank

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPTNeoXConfig
+from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
@@ -95,7 +95,7 @@ def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:
     assert (run / "latest").read_text().strip() == "checkpoints/step-8"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [list(record) for record in records] == [
-        ["step", "loss", "loss_by_subset", "lr", "grad_norm", "tokens", *TIMES, "loss_scale", "skipped"]
+        ["step", "loss", "loss_by_subset", "lr", "grad_norm", "tokens", "padding", *TIMES, "loss_scale", "skipped"]
     ] * 8
     assert [record["step"] for record in records] == list(range(1, 9))
     assert all(0 <= record["data_wait"] <= 1 for record in records)
@@ -240,46 +240,6 @@ def test_a_run_may_get_more_or_fewer_steps(made: Path, tmp_path: Path) -> None:
     assert finished.model == tmp_path / "parts" / "model"
     assert finished.model.exists()
     assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == before
-
-
-def test_loss_falls_and_transformers_loads_the_model(made: Path, tmp_path: Path) -> None:
-    ours = trainer(made, tmp_path / "run", "train.steps=40", "log.every=20", "checkpoint.every=1000")
-    losses: list[float] = []
-    finished = ours.fit(lambda metrics: losses.append(metrics.loss))
-    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
-    assert [record["step"] for record in lines(tmp_path / "run")] == [20, 40]
-    assert finished.model is not None
-    theirs = AutoModelForCausalLM.from_pretrained(finished.model)
-    ids = torch.randint(0, 300, (2, 20))
-    assert torch.equal(theirs(input_ids=ids).logits, ours.engine.lm.model.eval()(input_ids=ids).logits)
-    text = "the quick brown fox läuft"
-    assert AutoTokenizer.from_pretrained(finished.model)(text)["input_ids"] == (
-        ours.tokenizer.encode_batch([text])[0].tolist()
-    )
-
-
-def test_a_nan_loss_names_its_step_and_documents(made: Path, tmp_path: Path) -> None:
-    """A real NaN: one token's embedding is NaN, so exactly the rows that hold the token have no loss."""
-    texts = ["the quick brown fox"] * 39
-    texts.insert(20, "a rare Ω")
-    shard = tmp_path / "corpus.jsonl"
-    shard.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    ours = trainer(made, tmp_path / "run", f"data.path={shard}", "checkpoint.every=1000", "train.steps=100")
-    stream = PileStream(Corpus(shard), tokenizer=made / "tokenizer", seq_len=24, batch_size=6)
-    poison = int(ours.tokenizer.encode_batch(["Ω"])[0][-1])
-    step, batch = next((i, batch) for i, batch in enumerate(stream, 1) if (batch["input_ids"] == poison).any())
-    with torch.no_grad():
-        ours.engine.lm.model.get_input_embeddings().weight[poison] = math.nan
-    bad_row = int((batch["input_ids"] == poison).any(dim=1).nonzero()[0])
-    with pytest.raises(PilekitError, match=f"step {step}: the loss is nan") as raised:
-        ours.fit()
-    assert ("corpus.jsonl", 20) in batch.documents()[bad_row]
-    assert "corpus.jsonl document " in str(raised.value)
-    report = json.loads((tmp_path / "run" / f"failed-step-{step}.json").read_text())
-    assert [row["finite"] for row in report["rows"]] == [row != bad_row for row in range(6)]
-    assert {"shard": "corpus.jsonl", "number": 20} in report["rows"][bad_row]["documents"]
-    assert [record["step"] for record in lines(tmp_path / "run")] == list(range(1, step))
-    assert "\n" not in str(raised.value)
 
 
 def test_a_wrong_config_is_refused_before_anything_is_written(made: Path, tmp_path: Path) -> None:

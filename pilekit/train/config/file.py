@@ -1,4 +1,4 @@
-"""`load_config` reads a `TrainConfig` from a TOML file and `--set`; `to_toml` writes it back.
+"""`load_config` makes a `TrainConfig` of a TOML file or of dicts, and `--set`; `to_toml` writes it as TOML.
 
 The written file has every field with a value, defaults included, and loads to an equal config.
 """
@@ -6,7 +6,7 @@ The written file has every field with a value, defaults included, and loads to a
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,20 @@ LARGEST_FILE = 2**20
 """Bytes. A config has some hundreds; a shard given by mistake must not be read whole."""
 
 
-def load_config(path: str | Path, changes: Sequence[str] = ()) -> TrainConfig:
-    """The config in the file at `path` with `changes` such as "train.steps=50", checked as a whole.
+def load_config(
+    source: str | Path | Mapping[str, Mapping[str, Any]] | TrainConfig, changes: Sequence[str] = ()
+) -> TrainConfig:
+    """The config of `source` with `changes` such as "train.steps=50", checked as a whole.
 
-    The value of a change is TOML. Text needs no quotes: `model.path=00/model`. Paths in a config are relative to the
+    `source` is a TOML file, its content as dicts ({"train": {"steps": 100}, ...}), or a config to be changed. The value
+    of a change is TOML. Text needs no quotes: `model.path=00/model`. Paths in a config are relative to the
     current folder. PilekitError names the file or `--set`, and the field that is wrong.
     """
-    place = name = visible(str(path))
+    is_file = isinstance(source, str | Path)
+    place = name = visible(str(source)) if is_file else "config"
     given: dict[str, Any] = {}
     try:
-        for section, table in _read(path).items():
+        for section, table in _tables(source).items():
             _check_name("section", section, SECTIONS)
             if not isinstance(table, dict):
                 raise PilekitError(f"{section} must be a section, which begins with [{section}]")
@@ -61,12 +65,20 @@ def load_config(path: str | Path, changes: Sequence[str] = ()) -> TrainConfig:
 
 def to_toml(config: TrainConfig) -> str:
     """The whole config as TOML, defaults included, without fields that have no value."""
-    return tomli_w.dumps(
-        {
-            section: {field: value for field, value in table.items() if value is not None}
-            for section, table in msgspec.to_builtins(config).items()
-        }
-    )
+    return tomli_w.dumps(_tables(config))
+
+
+def _tables(source: str | Path | Mapping[str, Any] | TrainConfig) -> dict[str, Any]:
+    """The sections of a config, without fields that have no value."""
+    if isinstance(source, str | Path):
+        return _read(source)
+    tables = msgspec.to_builtins(source) if isinstance(source, TrainConfig) else dict(source)
+    return {
+        section: {field: value for field, value in table.items() if value is not None}
+        if isinstance(table, Mapping)
+        else table
+        for section, table in tables.items()
+    }
 
 
 def _read(path: str | Path) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     """Use only documents of these subsets, by any of their names. Default: all."""
     repeats: Numbers | None = None
     """Uses of a subset's documents per epoch, such as {ArXiv = 2.5}; 0 means never. Default: once."""
+    weights: Numbers | None = None
+    """The mixture as shares of tokens, such as {ArXiv = 0.3, GitHub = 0.7}; stands instead of `subsets`, `repeats`."""
     dedup: Text | None = None
     """Folder of a finished `pilekit dedup`, whose removed documents are left out."""
     on_error: Literal["raise", "skip"] = "raise"

@@ -31,9 +31,6 @@ from pilekit.evaluate.results.result import BitsPerByte
 
 logger = logging.getLogger(__name__)
 
-MOST_WAITING = 64 << 20
-"""Bytes of lines that may wait for room on the disk."""
-
 
 class StepBitsPerByte(msgspec.Struct, frozen=True, kw_only=True):
     """Bits per byte of the held-out documents after a step; null where there is no byte to count."""
@@ -65,6 +62,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The gradient's norm before clipping; null in a skipped step."""
     tokens: int
     """Tokens trained on since the run began, without padding."""
+    padding: float = 0.0
+    """Share of the step's rows that is padding, 0 to 1. 0 in lines of a pilekit that did not count it."""
     tokens_per_second: float
     """Speed of this step."""
     data_wait: float
@@ -108,7 +107,7 @@ class MetricsLog:
     def write(self, metrics: StepMetrics) -> None:
         """Append one line, now or when there is room.
 
-        Raises PilekitError for a number that is infinite or NaN, and if `MOST_WAITING` bytes wait already.
+        Raises PilekitError for a number that is infinite or NaN.
         """
         for name, number in numbers_of(metrics):
             if not math.isfinite(number):
@@ -116,11 +115,6 @@ class MetricsLog:
                     f"step {metrics.step:,}: {visible(name, 80)} is {number}, so the run is lost; "
                     "lower optimizer.lr or lengthen schedule.warmup, and resume from the last checkpoint"
                 )
-        if len(self._waiting) >= MOST_WAITING:
-            raise PilekitError(
-                f"{visible(str(self._path))}: has not been writable since step {self._waiting_since:,}, and no more "
-                "lines are kept in memory; make room and run the same command again"
-            )
         self._waiting += msgspec.json.encode(metrics) + b"\n"
         error = self._flush()
         if error is not None and self._waiting_since is None:

@@ -21,12 +21,12 @@ from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, tokens_of
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, check_vocabulary, max_length_of
+from pilekit.evaluate.model.folder import check_folder
 from pilekit.evaluate.model.load import (
     CAUSAL,
     MASKED,
     Kind,
     attention_of,
-    check_folder,
     load_model,
     model_on_meta,
     quiet,

@@ -1,8 +1,6 @@
 """Kill real processes while they save, and check their leftovers; a program of its own, because it forks.
 
-    python -m tests.train.checkpoint.killing moments FOLDER      at every file operation of a save, of a resume
-    python -m tests.train.checkpoint.killing twice FOLDER        at every one of a save, then of the resume
-    python -m tests.train.checkpoint.killing random FOLDER N     N times, at random moments of a loop of saves
+    python -m tests.train.checkpoint.killing moments FOLDER N    at every Nth file operation of a save, of a resume
     python -m tests.train.checkpoint.killing ranks FOLDER N      one of two ranks, at every Nth file operation of a save
 
 It fails with a traceback if the newest good state is not found, differs from what was saved, or leaves files about. It
@@ -14,11 +12,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import random
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,10 +33,10 @@ CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod",
 """Python announces these to audit hooks; between two of them only the inside of a file changes."""
 
 
-def save(run: Path, step: int, tokens: int, *, keep_last: int, width: int = 8, ranks: Ranks | None = None) -> None:
-    model = nn.Linear(width, width)
+def save(run: Path, step: int, tokens: int, *, keep_last: int, ranks: Ranks | None = None) -> None:
+    model = nn.Linear(8, 8)
     optimizer = adamw(model)
-    model(torch.ones(1, width)).sum().backward()
+    model(torch.ones(1, 8)).sum().backward()
     optimizer.step()
     checkpoints = checkpoints_in(run, ranks, keep_last=keep_last, asynchronous=True)
     fill(model, optimizer, tokens)
@@ -56,14 +52,14 @@ def fill(model: nn.Module, optimizer: torch.optim.AdamW, tokens: int) -> None:
             tensor.fill_(tokens)
 
 
-def resume(run: Path, *, width: int = 8) -> Progress | None:
+def resume(run: Path) -> Progress | None:
     """Find the newest state; prove that it was saved and that no other files are left."""
     checkpoints = checkpoints_in(run)
     folder = checkpoints.newest()
     if folder is None:
         assert not list((run / "checkpoints").glob("*"))
         return None
-    model = nn.Linear(width, width)
+    model = nn.Linear(8, 8)
     optimizer = adamw(model)
     progress = checkpoints.load(folder, model, optimizer)
     tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
@@ -111,20 +107,19 @@ def begin(run: Path) -> None:
     save(run, 1, 100, keep_last=1)
 
 
-def kill_each_moment(
-    prepare: Callable[[], object], action: Callable[[], object], check: Callable[[bool], object]
-) -> int:
-    """Kill `action` at each of its file operations, each time after `prepare`; the number of kills."""
-    for moment in itertools.count():
-        prepare()
-        killed = killed_at(moment, action)
-        check(killed)
-        if not killed:
-            return moment
-    raise AssertionError
+def moments(run: Path, every: int) -> int:
+    def kill_each_moment(
+        prepare: Callable[[], object], action: Callable[[], object], check: Callable[[bool], object]
+    ) -> int:
+        """Kill `action` at every Nth of its file operations, each time after `prepare`; the number of kills."""
+        for kills, moment in enumerate(itertools.count(0, every)):
+            prepare()
+            killed = killed_at(moment, action)
+            check(killed)
+            if not killed:
+                return kills
+        raise AssertionError
 
-
-def moments(run: Path) -> int:
     def check_second(killed: bool) -> None:
         found = resume(run)
         assert found is not None
@@ -141,6 +136,17 @@ def moments(run: Path) -> int:
         shutil.rmtree(run)
         run.mkdir()
 
+    def check_completed(killed: bool) -> None:
+        found = resume(run)
+        assert found is not None
+        assert found.tokens == 200
+
+    def leave_partial(step: int) -> None:
+        """As a save leaves it that was killed before its last rename, or, of step 1, after the old folder had gone."""
+        begin(run)
+        save(run, step, 200, keep_last=2)
+        (run / "checkpoints" / f"step-{step}").rename(run / "checkpoints" / f"step-{step}.partial")
+
     def damage_second() -> None:
         begin(run)
         save(run, 2, 200, keep_last=2)
@@ -150,54 +156,8 @@ def moments(run: Path) -> int:
     kills = kill_each_moment(empty, lambda: save(run, 1, 100, keep_last=1), check_first)
     for step in (2, 1):  # the next step, and the same step again
         kills += kill_each_moment(lambda: begin(run), partial(save, run, step, 200, keep_last=1), check_second)
+        kills += kill_each_moment(partial(leave_partial, step), lambda: checkpoints_in(run).newest(), check_completed)
     return kills + kill_each_moment(damage_second, lambda: checkpoints_in(run).newest(), check_first)
-
-
-def twice(run: Path) -> int:
-    """Kill a save, and then the resume after it."""
-    kills = 0
-    for step, first in ((step, first) for step in (2, 1) for first in range(60)):
-        for second in itertools.count():
-            begin(run)
-            killed = killed_at(first, partial(save, run, step, 200, keep_last=1))
-            killed_again = killed_at(second, lambda: checkpoints_in(run).newest())
-            found = resume(run)
-            assert found is not None
-            assert found.tokens in (100, 200) if killed else found.tokens == 200
-            kills += killed + killed_again
-            if not (killed and killed_again):
-                break
-    assert not killed  # 60 operations are more than a save has
-    return kills
-
-
-def at_random(run: Path, times: int) -> int:
-    """A loop of saves of 3 MB each, killed from outside; the last reported step must be found, or a newer one."""
-    rng = random.Random(0)
-    step = 0
-    for _ in range(times):
-        read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(read_end)
-                while True:
-                    step += 1
-                    save(run, step, step, keep_last=rng.choice([1, 2]), width=512)
-                    os.write(write_end, b"%d\n" % step)
-            finally:
-                os._exit(1)
-        os.close(write_end)
-        time.sleep(rng.uniform(0, 0.1))
-        os.kill(child, signal.SIGKILL)
-        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        with os.fdopen(read_end, "rb") as pipe:
-            told = [int(line) for line in pipe]
-        found = resume(run, width=512)
-        saved = max(told, default=step)
-        step = 0 if found is None else found.step
-        assert saved <= step <= saved + 1
-    return times
 
 
 def one_of_two(run: Path, every: int) -> int:
@@ -251,19 +211,14 @@ def rank_killed_at(run: Path, step: int, victim: int, moment: int) -> bool:
 
 
 def main() -> None:
-    what, run, *times = sys.argv[1:]
+    what, run, every = sys.argv[1:]
     logging.disable()
     torch.set_num_threads(1)
     begin(Path(run) / "first")  # imports during the first save do not count as moments
     assert resume(Path(run) / "first")
     folder = Path(run) / "run"
     folder.mkdir()
-    if what == "random":
-        print(at_random(folder, int(times[0])))
-    elif what == "ranks":
-        print(one_of_two(folder, int(times[0])))
-    else:
-        print({"moments": moments, "twice": twice}[what](folder))
+    print({"moments": moments, "ranks": one_of_two}[what](folder, int(every)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.optim import AdamW
 
 from pilekit.errors import PilekitError
 from pilekit.train.checkpoint import Progress
@@ -121,18 +120,6 @@ def test_an_optimizer_that_has_not_stepped(tmp_path: Path) -> None:
     assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
 
 
-def test_frozen_parameters_have_no_optimizer_state(tmp_path: Path) -> None:
-    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
-    for one in (model, other):
-        one.bias.requires_grad_(False)
-    optimizer = AdamW([("bias", model.bias), ("weight", model.weight)])
-    other_optimizer = AdamW([("weight", other.weight)])
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    load(save(tmp_path, 1, model, optimizer), other, other_optimizer)
-    assert_same(state_of(other, other_optimizer), state_of(model, optimizer))
-
-
 def test_a_checkpoint_describes_its_run(tmp_path: Path) -> None:
     model = tiny_model()
     progress = Progress(4, 7, {}, 1, "shape", skipped=2, loss_scale={"value": 2.0**16, "good": 3}, world_size=4)
@@ -177,28 +164,6 @@ def test_a_checkpoint_of_another_run_loads_too(tmp_path: Path) -> None:
         ours.load(folder, other, adamw(other))
     with pytest.raises(PilekitError, match=r"theirs: is not a good checkpoint: it has no state\.json; name one of"):
         ours.load(tmp_path / "theirs", other, adamw(other))
-
-
-def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
-    theirs = nn.ModuleDict({"shared": nn.Linear(2, 2), "wide": nn.Linear(2, 5), "short": nn.Linear(1, 1).half()})
-    theirs.update({f"\x1b[2J{number}": nn.Linear(1, 1) for number in range(100)})
-    model = nn.ModuleDict(
-        {"shared": nn.Linear(2, 2), "wide": nn.Linear(2, 4), "new": nn.Linear(1, 1), "short": nn.Linear(1, 1)}
-    )
-    folder = save(tmp_path, 1, theirs)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(PilekitError) as caught:
-        load(folder, model)
-    message = str(caught.value)
-    assert f"{folder}: does not fit the model and its optimizer" in message
-    assert "it lacks model.new.bias, model.new.weight;" in message
-    assert r"it alone has model.\x1b[2J0.bias, " in message
-    assert " and 195 more;" in message
-    assert "model.wide.weight ([5, 2] float32, not [4, 2] float32)" in message
-    assert "model.short.bias ([1] float16, not [1] float32)" in message
-    assert "shared" not in message
-    assert "\n" not in message
-    assert_same(model.state_dict(), before)
 
 
 def test_an_optimizer_state_that_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:

@@ -314,3 +314,19 @@ def test_ranks_pass_if_each_gets_whole_micro_batches_and_rows_of_lanes(
     else:
         with pytest.raises(PilekitError, match=f"^train.global_batch_size = {rows}: {ranks} ranks cannot share it in"):
             check_world(config, ranks)
+
+
+def test_dicts_and_configs_are_taken_as_files_are(good: Path) -> None:
+    tables = {**tomllib.loads(GOOD), "log": {"every": 7, "profile": None}}
+    config = load_config(tables)
+    assert config == load_config(good, ["log.every=7"])
+    assert load_config(config) == config
+    changed = load_config(config, ["train.tokens=1000000", "optimizer.lr=1e-3"])
+    assert (changed.train.steps, changed.optimizer.lr) == (None, 1e-3)
+    for wrong, message in (
+        ({"train": {"stepz": 5}}, 'config: unknown key of train, "stepz": did you mean "steps"'),
+        ({"train": 5}, "config: train must be a section"),
+        ({"train": {"steps": "x"}}, "config: train.steps"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            load_config(wrong)  # type: ignore[arg-type]

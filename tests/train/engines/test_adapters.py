@@ -18,11 +18,10 @@ from pilekit.train.config import ParallelConfig, PrecisionConfig, TrainConfig, T
 from pilekit.train.engines import check_engine
 from pilekit.train.engines.accelerate import AccelerateEngine
 from pilekit.train.engines.adapter import share_weights
-from pilekit.train.engines.deepspeed import DeepSpeedEngine, deepspeed_config, module_of, own_share
+from pilekit.train.engines.deepspeed import DeepSpeedEngine, deepspeed_config, own_share
 from pilekit.train.engines.protocol import TrainEngine
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
-from tests.tiny import tiny_model
 
 ENGINES: list[Callable[..., TrainEngine]] = [Engine, DeepSpeedEngine, AccelerateEngine]
 """mypy checks these against the protocol."""
@@ -100,20 +99,6 @@ def test_missing_packages_and_devices(load: Callable[..., TrainConfig], monkeypa
         check_engine(load("precision.dtype=bf16"), GPU)
     check_engine(load("precision.dtype=fp16"), GPU)
     check_engine(load("precision.dtype=bf16"), CPU)
-
-
-def test_a_module_of_parts_has_their_names() -> None:
-    model = tiny_model("gpt2")  # whose head is its embedding
-    model.register_buffer("seen", torch.ones(2), persistent=True)
-    view = module_of(dict(model.named_parameters()), dict(model.named_buffers()), set(model.state_dict()))
-    assert {name: id(buffer) for name, buffer in view.named_buffers()} == {
-        name: id(buffer) for name, buffer in model.named_buffers()
-    }
-    names = dict(model.named_parameters()).keys()
-    assert dict(view.named_parameters()).keys() == names
-    assert view.state_dict().keys() == {*names, *(model.state_dict().keys() & dict(model.named_buffers()).keys())}
-    for name, parameter in view.named_parameters():
-        assert torch.equal(parameter, model.get_parameter(name))
 
 
 SHAPES = [(1,), (2,), (5,), (4, 3), (1, 7), (3, 2, 2), ()]

@@ -37,17 +37,10 @@ def main(folder: Path, kind: str, *more: str) -> None:
             if ranks.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             ranks.gather(None)
-        elif kind == "fails":
-            ranks.on_all_ranks(lambda: refuse(ranks))
         elif kind == "loops":
             loop(ranks, folder)
         else:
             assert kind == "ends"
-
-
-def refuse(ranks: Ranks) -> None:
-    if ranks.rank == 1:
-        raise PilekitError("rank 1 does not like it")
 
 
 def loop(ranks: Ranks, folder: Path) -> None:

@@ -1,10 +1,9 @@
-"""Functions for the ranks of `notebook_launch` in its tests; a fresh process can import them."""
+"""Functions for the ranks of `notebook_launch` in its tests."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,32 @@ import torch
 
 from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
+from pilekit.train.config import load_config
 from pilekit.train.launch.interrupt import first_interrupt
+from pilekit.train.trainer import Trainer
 
 
 def about(*args: Any) -> list[tuple[Any, ...]]:
     ranks = join()
-    mine = (ranks.rank, ranks.world_size, ranks.local_rank, torch.get_num_threads(), "__main__" in sys.modules, args)
-    return ranks.gather(mine)
+    return ranks.gather((ranks.rank, ranks.world_size, ranks.local_rank, torch.get_num_threads(), args))
 
 
-def fail(kind: str) -> None:
+def fail(kind: str) -> object:
     ranks = join()
     ranks.gather(None)
+    if kind == "unpicklable":
+        return lambda: 0
     if ranks.rank == 1:
         if kind == "told":
             raise PilekitError("train.steps = 0: it must be at least 1")
         if kind == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError(f"{kind}\nmore")
-    ranks.gather(None)
+    return ranks.gather(None)
 
 
-def unpicklable() -> object:
-    return lambda: 0
+def train(folder: Path, out: Path) -> int:
+    return Trainer(load_config(folder / "tiny.toml", ["parallel.zero=2"]), out).fit().step
 
 
 def loop(folder: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -102,19 +101,6 @@ def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_messages_of_ranks_stand_above_the_line(tmp_path: Path) -> None:
-    code, stdout, stderr = run(tmp_path, 2, "fails", restarts=1)
-    assert (code, stdout) == (1, "")
-    messages = ["error: " + line.strip() for line in stderr.split("error: ")[1:]]  # two ranks print at once
-    assert set(messages[:-1]) == {"error: rank 1 does not like it"}
-    # The agent ends the other rank after the first failure, so either of them may be named.
-    assert re.sub("rank [01] of", "rank N of", messages[-1]) == (
-        "error: rank N of the run ended with exit code 1; see its message above, after 1 restart; the same command "
-        "resumes from the newest checkpoint"
-    )
-
-
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
 )
@@ -160,24 +146,6 @@ def test_a_signal_before_there_is_anything_to_save(tmp_path: Path, number: signa
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert (process.returncode, stdout, stderr) == (expected, "", "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 1.0), (signal.SIGTERM, 2.5), (signal.SIGINT, 4.0)])
-def test_a_signal_at_any_moment_leaves_nothing_running(tmp_path: Path, number: signal.Signals, seconds: float) -> None:
-    with launched(tmp_path, 2, "loops", restarts=2) as process:
-        time.sleep(seconds)
-        process.send_signal(number)
-        process.communicate(timeout=SECONDS)
-        wait_for(lambda: not any(map(is_there, pids(tmp_path))))
-        of_this_run = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in read(path)]
-        assert [path for path in of_this_run if is_there(int(path.parent.name))] == []
-
-
-def read(path: Path) -> bytes:
-    with suppress(OSError):
-        return path.read_bytes()
-    return b""
 
 
 def test_a_signal_ends_a_rank_that_waits_for_the_others(tmp_path: Path) -> None:

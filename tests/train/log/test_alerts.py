@@ -6,13 +6,11 @@ import logging
 import math
 import random
 import statistics
-from types import SimpleNamespace
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilekit.train.log.alerts import Watch, against_waiting
+from pilekit.train.log.alerts import Watch
 from pilekit.train.log.metrics import StepMetrics
 
 
@@ -157,14 +155,3 @@ def test_waiting_for_data_warns_once_with_the_longest_step() -> None:
     assert "26% of their time" in message
     assert watched([step_of(step, wait=0.9 if step <= 10 else 0.0, seconds=100.0) for step in range(1, 200)]) == []
     assert watched([step_of(step, wait=0.2) for step in range(1, 200)]) == []
-
-
-def test_the_remedy_fits_the_stream() -> None:
-    for path, plan, remedy in (
-        ("s3://pile/00.jsonl.zst", "random", "local disk"),
-        ("00.jsonl.gz", "sequential", "pilekit reframe"),
-        ("00.jsonl.zst", "random", "data.workers"),
-    ):
-        corpus = SimpleNamespace(shards=[SimpleNamespace(path=path)])
-        stream: Any = SimpleNamespace(corpus=corpus, grid=SimpleNamespace(plan=plan))
-        assert remedy in against_waiting(stream)

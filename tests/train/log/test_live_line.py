@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.cli.display.live_line import duration, line_of
+from pilekit.cli.display.live_line import line_of
 from pilekit.train.log.metrics import StepMetrics
 
 
@@ -30,11 +30,6 @@ def test_the_line() -> None:
     skipped = metrics(90, loss=None, grad_norm=None, skipped=3)
     assert line_of(skipped, 100, 2.0, None, None, 80).startswith("step 90/100  no loss  lr 2.5e-04  ")
     assert line_of(skipped, 100, 2.0, None, None, 80).endswith("  20 s left  skipped 3")
-
-
-def test_durations() -> None:
-    expected = {0: "0 s", 0.6: "1 s", 99.4: "99 s", 99.6: "2 min", 5969: "99 min", 5971: "1.7 h", 172_800: "2.0 d"}
-    assert {seconds: duration(seconds) for seconds in expected} == expected
 
 
 @given(

@@ -9,13 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.train.log import metrics as module
-from pilekit.train.log.metrics import MetricsLog, StepBitsPerByte, StepMetrics, read_metrics, step_memory
+from pilekit.train.log.metrics import MetricsLog, StepBitsPerByte, StepMetrics, read_metrics
 from tests.small_disk import files_limited_to
 
 
@@ -68,16 +66,6 @@ def test_lines_are_read_back(
         assert list(parsed) == [*list(StepMetrics.__struct_fields__)[:-1], *["bpb"] * (one.step == 4)]
         assert parsed["loss_by_subset"] == one.loss_by_subset
         assert parsed["loss"] == one.loss
-
-
-def test_the_memory_of_a_step_is_what_the_process_has() -> None:
-    before = step_memory(torch.device("cpu"))
-    block = bytearray(200 << 20)
-    block[::4096] = b"x" * len(block[::4096])
-    after = step_memory(torch.device("cpu"))
-    assert 195 << 20 <= after - before <= 230 << 20
-    del block
-    assert step_memory(torch.device("cpu")) < after - (100 << 20)
 
 
 def test_a_resumed_file_equals_that_of_a_run_that_never_stopped(tmp_path: Path) -> None:
@@ -174,21 +162,3 @@ def test_lines_that_are_lost_are_an_error_at_the_end(tmp_path: Path, closing: bo
     with pytest.raises(PilekitError if closing else ValueError, match=told if closing else "another"):
         fill()
     assert [one.step for one in read_metrics(path)] == ([1, 2] if closing else [1, 2, 3, 4, 5])
-
-
-def test_lines_do_not_wait_without_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 1000)
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path, resume_step=0)
-    with files_limited_to(0), pytest.raises(PilekitError, match=r"has not been writable since step 1, and no more lin"):
-        for step in range(1, 100):
-            log.write(metrics(step))
-    log.close()
-    assert 2 < len(read_metrics(path)) < 10
-
-
-def test_files_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(PilekitError, match="is a folder"):
-        MetricsLog(tmp_path, resume_step=0)
-    with pytest.raises(PilekitError, match="cannot be read: No such file"):
-        read_metrics(tmp_path / "missing.jsonl")

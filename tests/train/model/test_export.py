@@ -222,14 +222,3 @@ def test_a_changed_tokenizer_is_not_exported(tokenizer: Tokenizer, tmp_path: Pat
     with pytest.raises(PilekitError, match="has changed since it was loaded"):
         export_model(tmp_path / "model", model_of("gpt2"), tokenizer)
     assert names(tmp_path) == ["tokenizer"]
-
-
-def test_generation_settings_that_transformers_refuses_do_not_matter(tmp_path: Path) -> None:
-    source = tiny_model_dir(tmp_path / "from")
-    lm, tokenizer = load_causal_lm(source), load_tokenizer(source)
-    lm.model.generation_config.temperature = -3.0
-    with pytest.raises(ValueError, match="temperature"):
-        lm.model.save_pretrained(tmp_path / "refused")
-    export_model(tmp_path / "model", lm, tokenizer)
-    assert lm.model.generation_config.temperature == -3.0
-    AutoModelForCausalLM.from_pretrained(tmp_path / "model")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPTNeoXConfig
+from transformers import AutoModelForCausalLM
 
 from pilekit.train.config import load_config
 from pilekit.train.trainer import Trainer
@@ -75,112 +71,6 @@ def test_figures_of_all_stages_precisions_and_sizes(made: Path, tmp_path: Path, 
         for world_size in (1, 2, 4)
     }
     check_figures(made, tmp_path, process_group, cases)
-
-
-@dataclass
-class Step:
-    """The inputs of a step: the weights before it, on rank 0, and this rank's rows."""
-
-    weights: dict[str, Array]
-    rows: dict[str, Array]
-
-
-def fit_and_note_all(made: Path, out: Path, changes: Sequence[str]) -> tuple[list[Step], tuple[str, ...]]:
-    """(every step, the subsets' names) of a run, in each rank."""
-    ours = Trainer(load_config(made / "run.toml", changes), out)
-    steps: list[Step] = []
-    forward_backward, begins = ours.engine.forward_backward, [True]
-
-    def noting(rows: Mapping[str, torch.Tensor], *, scale: float, last: bool) -> torch.Tensor:
-        columns = {name: rows[name].numpy().copy() for name in ("input_ids", "doc_ids", "subset_ids")}
-        if begins[0]:
-            weights = {name: value.numpy().copy() for name, value in ours.engine.full_parameters()}
-            steps.append(Step(weights, columns))
-        else:
-            steps[-1].rows = {name: np.concatenate([steps[-1].rows[name], columns[name]]) for name in columns}
-        begins[0] = last
-        return forward_backward(rows, scale=scale, last=last)
-
-    cast("Any", ours.engine).forward_backward = noting
-    ours.fit()
-    return steps, ours.stream.subset_names
-
-
-def losses_of(model: Any, rows: dict[str, Array], names: Sequence[str]) -> list[tuple[str, float]]:
-    """(subset, loss) of each token with a token before it in its document and row, one document at a time."""
-    losses = []
-    for ids, documents, subsets in zip(rows["input_ids"], rows["doc_ids"], rows["subset_ids"], strict=True):
-        for document in range(int(documents.max()) + 1):
-            own = torch.from_numpy(ids[documents == document])
-            shares = torch.log_softmax(model(input_ids=own[None], use_cache=False).logits[0].double(), -1)
-            (subset,) = set(subsets[documents == document].tolist())
-            losses += [(names[subset], -float(shares[i, own[i + 1]])) for i in range(len(own) - 1)]
-    return losses
-
-
-@pytest.mark.parametrize(
-    ("world_size", "changes"),
-    [
-        (
-            2,
-            (
-                "parallel.zero=3",
-                "train.global_batch_size=6",
-                "train.micro_batch_size=1",
-                "data.packing=none",
-                "data.window=1",
-            ),
-        ),
-        pytest.param(4, ("parallel.zero=2", "data.attention=document"), marks=pytest.mark.slow),
-        pytest.param(
-            2, ("parallel.zero=1", "train.global_batch_size=6", "train.micro_batch_size=3"), marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_losses_equal_those_of_the_model_on_each_document(
-    made: Path, tmp_path: Path, process_group: ProcessGroups, world_size: int, changes: tuple[str, ...]
-) -> None:
-    """Computed from the weights before each step, one document at a time: the step's loss, and each subset's."""
-    seen = process_group(world_size).run(fit_and_note_all, made, tmp_path / "run", changes, timeout=TIMEOUT)
-    records, names = lines(tmp_path / "run"), seen[0][1]
-    assert len(records) == STEPS
-    config: Any = GPTNeoXConfig.from_pretrained(made / "plain")
-    auto: Any = AutoModelForCausalLM
-    model = auto.from_config(config, attn_implementation="eager").eval()
-    uneven, several = 0, 0
-    for record, parts in zip(records, zip(*(steps for steps, _ in seen), strict=True), strict=True):
-        model.load_state_dict({name: torch.from_numpy(value) for name, value in parts[0].weights.items()})
-        with torch.no_grad():
-            by_rank = [losses_of(model, part.rows, names) for part in parts]
-        by_subset = defaultdict(list)
-        for subset, loss in (pair for losses in by_rank for pair in losses):
-            by_subset[subset].append(loss)
-        mean = np.mean([loss for losses in by_subset.values() for loss in losses])
-        assert record["loss"] == pytest.approx(mean, rel=1e-5)
-        assert record["loss_by_subset"] == pytest.approx(
-            {name: np.mean(by_subset[name]) for name in by_subset}, rel=1e-5
-        )
-        mean_of_means = np.mean([np.mean([loss for _, loss in losses]) for losses in by_rank])
-        uneven += abs(mean_of_means / mean - 1) > 1e-3
-        several += len(by_subset) > 2
-    assert several >= STEPS // 2
-    if "data.packing=none" in changes:
-        assert uneven >= 2  # a mean of the ranks' means would have been wrong
-
-
-@pytest.mark.slow
-def test_training_in_fp16_converges(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    """From a loss scale that is far too large, which all ranks lower together."""
-    changes = (*case("fp16", 2, 4), "precision.loss_scale=1073741824", "precision.loss_scale_hysteresis=1")
-    changes += ("train.steps=40", "checkpoint.every=1000", "optimizer.eps=1e-8")
-    seen = process_group(2).run(fit, made, tmp_path / "run", changes, timeout=TIMEOUT)
-    assert [part.error for part in seen] == [None, None]
-    records = lines(tmp_path / "run")
-    assert 0 < records[-1]["skipped"] < 20
-    assert records[-1]["loss_scale"] < 2**30
-    assert records[-1]["grad_norm"] is not None
-    losses = [record["loss"] for record in records if record["loss"] is not None]
-    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
 def fit_and_gather(made: Path, out: Path, changes: Sequence[str]) -> dict[str, Array]:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from pilekit.train.checkpoint import saving
-from pilekit.train.checkpoint.tensors import write_tensors
-from pilekit.train.config import load_config
-from pilekit.train.log.metrics import StepMetrics
-from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
 from tests.train.ranks.fitting import (
     STEPS,
@@ -94,33 +87,6 @@ def test_resumed_on_other_ranks_and_in_other_stages(
     assert_close(lines(tmp_path / "parts"), lines(tmp_path / "whole"), loss=1e-5, grad_norm=1e-5)
     for name, value in whole[0].state.items():
         np.testing.assert_allclose(seen[0].state[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-def fit_and_leave(made: Path, out: Path) -> list[str]:
-    """Interrupt training while a checkpoint is being written; returns the checkpoints right after that."""
-
-    def slowly(*arguments: Any) -> None:
-        time.sleep(1.0)
-        write_tensors(*arguments)
-
-    def leave(metrics: StepMetrics) -> None:
-        if metrics.step == 3:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saving, "write_tensors", slowly)
-        with pytest.raises(KeyboardInterrupt):
-            Trainer(load_config(made / "run.toml"), out).fit(leave)
-    return [path.name for path in (out / "checkpoints").iterdir()]
-
-
-def test_training_again_finds_the_checkpoint_that_was_being_written(
-    made: Path, tmp_path: Path, process_group: ProcessGroups
-) -> None:
-    group, run = process_group(2), tmp_path / "run"
-    assert group.run(fit_and_leave, made, run, timeout=TIMEOUT) == [["step-2"]] * 2
-    for part in group.run(fit, made, run, (), timeout=TIMEOUT):
-        assert (part.error, part.steps) == (None, [3, 4, 5, 6])
 
 
 @pytest.mark.slow

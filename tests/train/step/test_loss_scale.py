@@ -78,13 +78,3 @@ def test_it_follows_its_definition_and_survives_being_saved(
             return
         scale.update(overflow=overflow)
         assert scale.value == expected
-
-
-def test_a_loaded_state_keeps_the_limits_of_the_config() -> None:
-    scale = made(initial=8, window=4, hysteresis=1, floor=2)
-    scale.load_state_dict({"value": 1.0, "good_steps": 900, "patience": 7})
-    values = [scale.value]
-    for overflow in (False, True):
-        scale.update(overflow=overflow)
-        values.append(scale.value)
-    assert values == [2, 4, 2]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-import pytest
 
 from pilekit.engine.ranks import join
 from pilekit.evaluate.model.causal import as_causal_lm
@@ -16,17 +14,15 @@ from pilekit.train.step.engine import Engine
 from pilekit.train.step.sharding import own_part
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
-from tests.train.plain_loop import cut, plain_loop, random_rows, targets
+from tests.train.plain_loop import plain_loop, random_rows
 from tests.train.step.test_engine import (
     CLIP,
     EPS,
     LR,
     batches,
-    engine_of,
     model_of,
     settings,
     train,
-    weights,
 )
 
 
@@ -62,45 +58,6 @@ def test_only_blocks_and_head_leave_float32(process_group: ProcessGroups) -> Non
         for seen in process_group(world_size).run(types_in_a_step, dtype):
             assert seen.pop("block") == seen.pop("head") == {computed}
             assert seen == {key: {"torch.float32"} for key in ("loss", "masters", "gradients", "optimizer")}
-
-
-def scale_of(engine: Engine) -> float | None:
-    return None if engine.loss_scale is None else engine.loss_scale.value
-
-
-def figures_with_a_broken_rank(zero: int, dtype: str) -> dict[str, Any]:
-    """The second of three steps overflows on the last rank alone."""
-    ranks = join()
-    config = settings(zero, dtype, loss_scale=64.0, loss_scale_hysteresis=1)
-    engine = engine_of("gpt_neox", config, ranks)
-    seen: dict[str, Any] = {"skipped": [], "scales": [], "moved": [], "norms": []}
-    for number, batch in enumerate(batches(config)[:3]):
-        before = weights(engine)
-        count = targets(batch)
-        pieces = cut(cut(batch, ranks.world_size)[ranks.rank], 2)
-        for micro_batch, rows in enumerate(pieces):
-            broken = number == 1 and micro_batch == 0 and ranks.rank == ranks.world_size - 1
-            scale = float("inf") if broken else ranks.world_size / count
-            engine.forward_backward(rows, scale=scale, last=micro_batch == 1)
-        update = engine.update(LR)
-        after = weights(engine)
-        seen["skipped"].append(update.skipped)
-        seen["norms"].append(update.grad_norm)
-        seen["scales"].append(scale_of(engine))
-        seen["moved"].append(any(not np.array_equal(before[name], after[name]) for name in before))
-        seen["steps"] = {float(own_part(state["step"])) for state in engine.optimizer.state.values()}
-    return seen
-
-
-@pytest.mark.parametrize(("zero", "dtype"), [(3, "fp16"), pytest.param(0, "bf16", marks=pytest.mark.slow)])
-def test_an_overflow_on_one_rank_skips_the_step_on_all(process_group: ProcessGroups, zero: int, dtype: str) -> None:
-    results = process_group(2).run(figures_with_a_broken_rank, zero, dtype)
-    for seen in results:
-        assert seen["skipped"] == [False, True, False]
-        assert [math.isfinite(norm) for norm in seen["norms"]] == [True, False, True]
-        assert seen["scales"] == ([64.0, 32.0, 32.0] if dtype == "fp16" else [None] * 3)
-        assert seen["steps"] == {2.0}
-    assert results[0]["moved"] == [True, False, True]
 
 
 def test_fp16_is_close_to_fp32(process_group: ProcessGroups) -> None:
