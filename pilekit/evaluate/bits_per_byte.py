@@ -30,9 +30,8 @@ from pilekit.evaluate.masked.model import MaskedLM, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import pseudo_score_documents
 from pilekit.evaluate.model.causal import CausalLM, load_causal_lm
 from pilekit.evaluate.model.device import device_of
-from pilekit.evaluate.plan import Data, Options, Plan, corpus_of, make_plan, prepare
+from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
 from pilekit.evaluate.progress import ScoringProgress
-from pilekit.evaluate.protocol import MLM_SEED
 from pilekit.evaluate.ranks import alone, apart, ranks_of_job
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, counted, write_result

@@ -2,34 +2,44 @@
 
 The weights may take minutes to read. So errors in the arguments, the tokenizer, the corpus or the machine are found
 with the model's configuration and shapes alone.
+
+The plan's protocol is everything that a figure depends on, as JSON types. Bits per byte of one model differ with the
+window, the prefix, the data, and what counts as a byte, so a number without these cannot be compared with another. The
+protocol is stored and printed with the figures. Fingerprints stand for the model's weights and the tokenizer's file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.metadata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+import xxhash
 from transformers import PreTrainedModel
 
-from pilekit.corpus import Corpus, resolve_subsets
+from pilekit import __version__
+from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
 from pilekit.evaluate.model.causal import check_vocabulary, max_length_of
 from pilekit.evaluate.model.device import dtype_of
-from pilekit.evaluate.model.load import MASKED, kind_of, outline, stored_dtype
-from pilekit.evaluate.protocol import describe
+from pilekit.evaluate.model.load import MASKED, kind_of, outline, stored_dtype, weight_files
 from pilekit.evaluate.results.result_folder import record_key
 from pilekit.shards.read.reader import OnError
+from pilekit.stream.arguments import check_number, subsets_of
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 Data = str | Path | Sequence[str | Path] | Corpus | None
 
 USUAL_MAX_LENGTH = 2048
 """The window of a model that declares no limit, as in lm-evaluation-harness."""
+
+MLM_SEED = 0
+"""Seed of the sample of tokens in a masked model's windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +59,8 @@ class Options:
     def check(self, model_type: str, masked: bool) -> None:
         """PilekitError for a count that is not positive, and for an option that belongs to the other kind of model."""
         for name in ("limit", "max_length", "batch_tokens", "context_len", "mlm_sample"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise PilekitError(f"{name} is a whole number from 1 on, not {visible(repr(value), 40)}")
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value)
         usual = {"context_len": 1, "prefix": "auto", "paper": False} if masked else {"mlm_sample": None}
         kind, other = ("masked", "causal") if masked else ("causal", "masked")
         for name, value in usual.items():
@@ -101,7 +110,7 @@ def prepare(
     corpus = corpus_of(data).only_held_out()
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
-    exact_subsets(options.subsets, corpus)  # before the files of the model, which take longer
+    subsets_of(options.subsets, corpus)  # before the files of the model, which take longer
     kind = kind_of(model_dir)
     model = outline(model_dir, kind)
     tokenizer = load_tokenizer(model_dir)
@@ -147,26 +156,16 @@ def make_plan(
         )
     if template is not None:
         template.room(max_length)
-    subsets = exact_subsets(options.subsets, corpus)
+    subsets = subsets_of(options.subsets, corpus)
     prefix = None if template is not None else prefix_token(options.prefix, tokenizer, model)
     plan = Plan(corpus, tokenizer, options, subsets, max_length, prefix, template, dtype, {})
-    plan.protocol.update(describe(plan, model, device.type, model_dir))
+    plan.protocol.update(_described(plan, model, device.type, model_dir))
     return plan
 
 
 def corpus_of(data: Data) -> Corpus:
     """The corpus that `data` names."""
     return data if isinstance(data, Corpus) else Corpus(data)
-
-
-def exact_subsets(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
-    """The exact names of the subsets asked for; None: all."""
-    if subsets is None:
-        return None
-    names = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
-    if not names:
-        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
-    return names
 
 
 def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel) -> int | None:
@@ -189,3 +188,81 @@ def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel
     if int(text) >= rows:
         raise PilekitError(f"prefix is the token id {text}, but the model has only the ids 0 to {rows - 1}")
     return int(text)
+
+
+def _described(plan: Plan, model: PreTrainedModel, device: str, model_dir: Path | None) -> dict[str, Any]:
+    """The protocol of a plan; a model in memory (`model_dir` None) has no path and no fingerprints."""
+    options, tokenizer, template, prefix = plan.options, plan.tokenizer, plan.template, plan.prefix_id
+    masked = {}
+    if template is not None:
+        masked = {
+            "template": {"before": list(template.before), "behind": list(template.behind), "mask": template.mask},
+            "mlm_sample": options.mlm_sample,
+            "mlm_seed": MLM_SEED,
+        }
+    return {
+        "pilekit": __version__,
+        "torch": str(torch.__version__),  # a subclass of str
+        "transformers": importlib.metadata.version("transformers"),
+        "kind": "causal" if template is None else "masked",
+        "model": {
+            "path": None if model_dir is None else str(model_dir),
+            "weights": None if model_dir is None else _fingerprint(weight_files(model_dir)),
+            "config": None if model_dir is None else _fingerprint([model_dir / "config.json"]),
+            "model_type": model.config.model_type,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        },
+        "tokenizer": {
+            "fingerprint": f"sha256:{tokenizer.fingerprint}",
+            "backend": f"{tokenizer.backend} {importlib.metadata.version(tokenizer.backend)}",
+            "special_tokens": tokenizer.special_tokens,
+        },
+        "dtype": str(plan.dtype).removeprefix("torch."),
+        "device": device,
+        "max_length": plan.max_length,
+        "context_len": options.context_len,
+        "windows": _windows(plan),
+        "prefix": {
+            "given": "none" if template is not None else str(options.prefix),
+            "id": prefix,
+            "token": None if prefix is None else tokenizer.decode([prefix]),
+        },
+        **masked,
+        "bytes": "UTF-8 bytes of the raw text",
+        "data": [{"name": shard.name, "size": shard.size} for shard in plan.corpus.shards],
+        "manifest": plan.corpus.manifest.name,
+        "subsets": None if plan.subsets is None else list(plan.subsets),
+        "limit": options.limit,
+        "paper": options.paper,
+    }
+
+
+def _fingerprint(files: Iterable[Path]) -> str:
+    """XXH3 (128 bits) of the bytes of the files, one after another."""
+    digest = xxhash.xxh3_128()
+    for path in files:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 24):
+                digest.update(piece)
+    return f"xxh3:{digest.hexdigest()}"
+
+
+def _windows(plan: Plan) -> str:
+    """How documents are cut into windows, in words."""
+    sample = plan.options.mlm_sample
+    if plan.template is not None:
+        each = "each token" if sample is None else f"{sample:,} tokens, drawn at random,"
+        return (
+            "each document alone, as disjoint windows of at most max_length tokens, the tokenizer's special "
+            f"ones around them included; {each} masked one at a time and predicted from all others of the window"
+        )
+    cut = "disjoint windows of max_length inputs, of which the last reaches back so that its inputs are full too"
+    if plan.options.context_len > 1:
+        cut = (
+            "windows of max_length inputs that overlap, so that each token behind the first window is predicted from "
+            "at least context_len inputs"
+        )
+    first = "the first from the prefix"
+    if plan.prefix_id is None:
+        first = "but the first, which is context only, while its bytes count"
+    return f"each document alone, as {cut}; each token predicted once, {first}"

@@ -33,7 +33,7 @@ def selected(
     """All batches of the documents that `plan` selects, in the corpus's order.
 
     With a limit, reading ends when all subsets asked for are full, or else all subsets of the manifest and all others
-    met so far.
+    met so far. A manifest without subsets does not tell which labels follow, so all shards are read.
 
     labels    receives the number of documents taken of each label that is met, 0 for labels that are not selected
     skipped   collects the bad lines that are passed over
@@ -49,8 +49,9 @@ def selected(
         return wanted
 
     def is_full() -> bool:
+        """Whether no further document can be taken, as far as the known subsets tell."""
         names = expected if plan.subsets is not None else {*expected, *labels}
-        return limit is not None and bool(names) and all(labels.get(name) == limit for name in names)
+        return limit is not None and bool(expected) and all(labels.get(name) == limit for name in names)
 
     for shard in plan.corpus.shards:
         with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:

@@ -7,11 +7,11 @@ The model has the shape of Pythia-14M with its 50,304 rows of vocabulary and 2,0
 which does not change the speed. The text comes from `$PILEKIT_REAL_CORPUS` (val.jsonl.zst and 20B_tokenizer.json) if
 that is set, else it is generated. Documents longer than a tenth of the text are left out, so that none dominates.
 
-Each measurement is a process of its own. They take turns. The best speed, the fewest CPU seconds and the most memory of
-each count. Not timed: imports, loading model and tokenizer, and a first pass over a few documents. A batch size is the
-harness's number of windows. pilekit gets as many tokens (windows x 2,048), and once its default. Memory is the peak
-resident memory while scoring, above the memory with model and tokenizer loaded. All totals of negative log-likelihoods
-must agree to 1e-6, or there is no table. `tokenizing` is its share of pilekit's time, measured inside.
+Each measurement is a process of its own. They take turns. Not timed: imports, loading model and tokenizer, and a first
+pass over a few documents. A batch size is the harness's number of windows. pilekit gets as many tokens (windows x
+2,048), and once its default. Memory is the peak resident memory while scoring, above the memory with model and
+tokenizer loaded. All totals of negative log-likelihoods must agree to 1e-6, or there is no table. `tokenizing` is its
+share of pilekit's time, measured inside.
 
 `--gpu`: the shape of Pythia-160M in bfloat16 on a GPU. Memory is then the peak of tensors on the GPU. Totals must agree
 to 1 % there, because the harness rounds each token's loss and each window's sum to bfloat16.
@@ -19,13 +19,12 @@ to 1 % there, because the harness rounds each token's loss and each window's sum
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,8 @@ import zstandard
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
-from tests.benchmarks.generating import write_shard  # noqa: E402
+from tests.benchmarks.generating import generated, trained_tokenizer  # noqa: E402
+from tests.benchmarks.harness import Figures, Rounds, options, show, table, take_turns  # noqa: E402
 from tests.benchmarks.lm_eval_peer import log_likelihoods  # noqa: E402
 from tests.benchmarks.peers import BENCH, run_peer  # noqa: E402
 
@@ -75,130 +75,76 @@ tokenizing, begin, used = 0.0, time.perf_counter(), time.process_time()
 overall = score_corpus(lm, tokenizer, Corpus(shard), **settings).overall
 seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - used
 print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": peak_memory() - model,
-                  "tokenizing": tokenizing / seconds, "nll": overall.nll, "tokens": overall.tokens,
-                  "bytes": overall.bytes}))
+                  "tokenizing": tokenizing / seconds, "nll": overall.nll, "amount": overall.tokens}))
 """
-
-
-@dataclass
-class Measured:
-    """The results of one contestant at one batch size (None: its default), over all rounds."""
-
-    contestant: str
-    batch_size: int | None
-    seconds: list[float] = field(default_factory=list)
-    cpu_seconds: list[float] = field(default_factory=list)
-    memory: int = 0
-    tokenizing: float | None = None
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=2)
     parser.add_argument("--kilobytes", type=int, help="text that is scored (default: 600, on a GPU 20000)")
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="windows (default: 1 4 8, on a GPU 1 8 32)")
-    parser.add_argument("--rounds", type=int, default=2, help="measurements of each (default: 2)")
     parser.add_argument("--gpu", action="store_true", help="a model of 160 M parameters in bfloat16, on a GPU")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     chosen = parser.parse_args()
-    shape, dtype, kilobytes, batch_sizes = "pythia-14m", "float32", 600, [1, 4, 8]
+    shape, dtype, kilobytes, sizes = "pythia-14m", "float32", 600, [1, 4, 8]
     if chosen.gpu:
         import torch
 
         if not torch.cuda.is_available():
             raise SystemExit("error: --gpu: PyTorch finds no GPU on this machine")
-        shape, dtype, kilobytes, batch_sizes = "pythia-160m", "bfloat16", 20_000, [1, 8, 32]
+        shape, dtype, kilobytes, sizes = "pythia-160m", "bfloat16", 20_000, [1, 8, 32]
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
         folder = Path(temporary)
         shard, tokenizer = source("val.jsonl.zst")
         model_dir = pythia(folder / "model", tokenizer, shape)
         documents = some_documents(shard, (chosen.kilobytes or kilobytes) * 1000)
-        results, facts = compare(
-            folder, model_dir, documents, chosen.batch_sizes or batch_sizes, chosen.rounds, dtype=dtype
-        )
-    figures = [
-        {
-            "name": result.contestant,
-            "batch_size": result.batch_size,
-            "tokens_per_second": [round(facts["tokens"] / seconds) for seconds in result.seconds],
-            "cpu_seconds": result.cpu_seconds,
-            "memory": result.memory,
-            "tokenizing": result.tokenizing,
-        }
-        for result in results
+        found = compare(folder, model_dir, documents, chosen.batch_sizes or sizes, chosen.rounds, dtype)
+    extra = {"tokenizing": share_of_tokenizing}
+    tables = [
+        table(f"{shape}, {dtype}, {windows}", rounds, HARNESS, unit="tokens", scale=1, extra=extra)
+        for windows, rounds in found.items()
     ]
-    facts = {"shape": shape, "dtype": dtype, "documents": len(documents), **facts}
-    if not chosen.json:
-        print(table(results, facts))
-    print(json.dumps({**facts, "results": figures}, indent=2 if chosen.json else None))
+    show(chosen, {"shape": shape, "dtype": dtype, "documents": len(documents), "results": found}, tables)
+
+
+def share_of_tokenizing(rounds: list[Figures]) -> str:
+    """The largest share of pilekit's time; empty for the harness, which does not tell it."""
+    shares = [figures["tokenizing"] for figures in rounds if "tokenizing" in figures]
+    return f"{max(shares):.2%}" if shares else ""
 
 
 def compare(
-    folder: Path, model_dir: Path, documents: Sequence[str], batch_sizes: Sequence[int], rounds: int, *, dtype: str
-) -> tuple[list[Measured], dict[str, Any]]:
-    """Let the contestants take turns; also returns the (tokens, bytes, nll) on which all agree."""
+    folder: Path, model_dir: Path, documents: Sequence[str], sizes: Sequence[int], rounds: int, dtype: str
+) -> dict[str, Rounds]:
+    """The figures by number of windows in a batch; pilekit's default stands beside the last."""
     shard, warm_up = write(folder / "documents.jsonl.zst", documents), first(documents, WARM_UP_BYTES)
-    tolerance = 1e-6 if dtype == "float32" else 1e-2
     warm_up_shard = write(folder / "warm-up.jsonl.zst", warm_up)
-    results = [Measured(name, size) for size in batch_sizes for name in (HARNESS, PILEKIT)] + [Measured(PILEKIT, None)]
-    facts: dict[str, Any] = {}
-    totals: dict[str, float] = {}
-    for number in range(rounds):
-        for result in results:
-            print(
-                f"round {number + 1} of {rounds}: {result.contestant} at {result.batch_size or 'its default'}      ",
-                end="\r",
-                file=sys.stderr,
-            )
-            if result.contestant == HARNESS:
-                assert result.batch_size is not None
-                measured = log_likelihoods(
-                    model_dir, documents, batch_size=result.batch_size, dtype=dtype, warm_up=warm_up
-                )
-                nll = -sum(measured["log_likelihoods"])
-            else:
-                tokens = [] if result.batch_size is None else [str(result.batch_size * MAX_LENGTH)]
-                measured = run_peer(
-                    Path(sys.executable),
-                    SCORE,
-                    model_dir,
-                    shard,
-                    warm_up_shard,
-                    dtype,
-                    *tokens,
-                    environment={"PYTHONPATH": str(ROOT)},
-                )
-                nll = measured["nll"]
-                result.tokenizing = max(result.tokenizing or 0.0, measured["tokenizing"])
-                facts = {key: measured[key] for key in ("tokens", "bytes", "nll")}
-            totals[f"{result.contestant} at {result.batch_size}"] = nll
-            if max(totals.values()) - min(totals.values()) > tolerance * nll:
-                raise SystemExit(f"error: the totals differ: {totals}")
-            result.seconds.append(measured["seconds"])
-            result.cpu_seconds.append(measured["cpu_seconds"])
-            result.memory = max(result.memory, measured["memory"])
-    return results, facts
+    tolerance = 1e-6 if dtype == "float32" else 1e-2
+    tokens = 0
 
+    def ours(*batch_tokens: str) -> Figures:
+        nonlocal tokens
+        arguments: list[str | Path] = [model_dir, shard, warm_up_shard, dtype, *batch_tokens]
+        found: Figures = run_peer(Path(sys.executable), SCORE, *arguments, environment={"PYTHONPATH": str(ROOT)})
+        tokens = found["amount"]
+        return found
 
-def table(results: Sequence[Measured], facts: dict[str, Any]) -> str:
-    """Best speed and most memory; pilekit's default beside the harness's fastest, others beside their batch size."""
-    harness = {result.batch_size: result for result in results if result.contestant == HARNESS}
-    fastest = min(harness.values(), key=lambda result: min(result.seconds))
-    lines = [
-        f"{facts['shape']}, {facts['dtype']}: {facts['documents']} documents, {facts['bytes'] / 1e3:,.0f} kB, "
-        f"{facts['tokens']:,} tokens",
-        f"{'':10}{'windows':>10}{'tokens/s':>10}{'× lm-eval':>11}{'CPU s':>8}{'memory MB':>11}{'× lm-eval':>11}"
-        f"{'tokenizing':>12}",
-    ]
-    for result in results:
-        other = harness.get(result.batch_size, fastest)  # the default stands beside the harness at its fastest
-        speed, memory = min(other.seconds) / min(result.seconds), result.memory / other.memory
-        lines.append(
-            f"{result.contestant:10}{result.batch_size or 'default':>10}{facts['tokens'] / min(result.seconds):10,.0f}"
-            f"{speed:11.2f}{min(result.cpu_seconds):8.1f}{result.memory / 1e6:11,.0f}{memory:11.3f}"
-            + ("" if result.tokenizing is None else f"{result.tokenizing:12.2%}")
-        )
-    return "\n".join(lines)
+    def theirs(size: int) -> Figures:
+        found = log_likelihoods(model_dir, documents, batch_size=size, dtype=dtype, warm_up=warm_up)
+        figures = {name: found[name] for name in ("seconds", "cpu_seconds", "memory")}
+        return {"amount": tokens, "nll": -sum(found["log_likelihoods"]), **figures}
+
+    measured: dict[str, Rounds] = {}
+    for size in sizes:
+        contestants: dict[str, Callable[[], Figures]] = {PILEKIT: partial(ours, str(size * MAX_LENGTH))}
+        contestants[HARNESS] = partial(theirs, size)
+        if size == sizes[-1]:
+            contestants[f"{PILEKIT}, its default batch"] = ours
+        measured[f"{size} windows"] = take_turns(contestants, rounds)
+    totals = [one["nll"] for of in measured.values() for figures in of.values() for one in figures]
+    if max(totals) - min(totals) > tolerance * min(totals):
+        raise SystemExit(f"error: the totals differ: {totals}")
+    return measured
 
 
 def source(name: str) -> tuple[Path, Path]:
@@ -206,15 +152,8 @@ def source(name: str) -> tuple[Path, Path]:
     real = os.environ.get("PILEKIT_REAL_CORPUS")
     if real:
         return Path(real) / name, Path(real) / "20B_tokenizer.json"
-    shard, tokenizer = BENCH / "data" / "generated-text.jsonl.zst", BENCH / "data" / "tokenizer-16k.json"
-    if not shard.exists():
-        write_shard(shard, 10_000_000, seed=40)
-    if not tokenizer.exists():
-        from pilekit import Corpus
-        from pilekit.tokenize import train_tokenizer
-
-        train_tokenizer(Corpus(shard), 16_000, tokenizer, sample_bytes=10_000_000)
-    return shard, tokenizer
+    shard = generated("generated-text", 10_000_000, 40)
+    return shard, trained_tokenizer(shard, BENCH / "data" / "tokenizer-16k.json")
 
 
 def pythia(folder: Path, tokenizer: Path, shape: str) -> Path:

@@ -3,9 +3,9 @@
     python tests/benchmarks/bench_stream.py [--shard PATH] [--tokenizer F] [--megabytes N]
 
 Each contestant is a process pinned to the same core, with one tokenizer thread. It makes int64 batches of 8 x 2048
-tokens of the same text. (`datasets` is slow, so it gets only the beginning.) They take turns, and the best round of
-each counts, in wall seconds and in CPU seconds. Not timed: imports, compiling, loading the tokenizer, opening the data,
-and a first pass over one megabyte or, in a stream, filling every lane's window.
+tokens of the same text. (`datasets` is slow, so it gets only the beginning.) They take turns. Not timed: imports,
+compiling, loading the tokenizer, opening the data, and a first pass over one megabyte or, in a stream, filling every
+lane's window.
 
     bare loop     only zstandard, orjson and fastokens: no packing, no tensors. The upper limit
     PileStream    this package: adds packing, labels, positions, resumable state, and an order that no topology
@@ -25,18 +25,21 @@ Without --shard, text is generated; without --tokenizer, one is trained on it.
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import zstandard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from any folder
+from tests.benchmarks.generating import generated, trained_tokenizer
+from tests.benchmarks.harness import Figures, options, show, table, take_turns
 from tests.benchmarks.peers import peer_environment, run_peer
 
 SEQ_LEN = 2048
@@ -55,7 +58,7 @@ contestant = prepare(SHARD)
 started, used = time.perf_counter(), time.process_time()
 tokens = sum(contestant)
 seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - used
-print(json.dumps({"tokens": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds}))
+print(json.dumps({"amount": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds}))
 """
 
 BARE = """
@@ -113,7 +116,7 @@ while tokens < int(TOKENS):
         next(batches)
     tokens = min(given(stream) - first, encoded - first_encoded)
 seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - used
-print(json.dumps({"tokens": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds, "plan": state["name"]}))
+print(json.dumps({"amount": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds, "plan": state["name"]}))
 """
 )
 
@@ -129,7 +132,7 @@ first, started = given(stream), time.perf_counter()
 while given(stream) - first < int(TOKENS):
     for _ in range(64):
         next(batches)
-print(json.dumps({"tokens": given(stream) - first, "seconds": time.perf_counter() - started}))
+print(json.dumps({"amount": given(stream) - first, "seconds": time.perf_counter() - started}))
 """
 )
 
@@ -141,7 +144,7 @@ batches = [batch for _, batch in zip(range(200), stream)]
 started = time.perf_counter()
 for batch in batches:
     other.advance(batch)
-print(json.dumps({"milliseconds": (time.perf_counter() - started) / 200 * 1e3}))
+print(json.dumps({"figure": (time.perf_counter() - started) / 200 * 1e3}))
 """
 )
 
@@ -155,7 +158,7 @@ idle = resident()
 stream = stream_of(REFRAMED, batch_size=16, lanes=(16, 4))
 for _ in zip(range(400), stream):
     pass
-print(json.dumps({"megabytes": resident() - idle}))
+print(json.dumps({"figure": resident() - idle}))
 """
 )
 
@@ -166,7 +169,7 @@ tokenizer = load_tokenizer(TOKENIZER)
 next(iter(stream_of(WARM_UP)))
 started = time.perf_counter()
 next(iter(stream_of(FOLDER + "/thirty")))
-print(json.dumps({"seconds": time.perf_counter() - started}))
+print(json.dumps({"figure": time.perf_counter() - started}))
 """
 )
 
@@ -278,132 +281,100 @@ MOSAIC_REQUIREMENTS = [
 ]
 
 
+ALONE = {
+    "milliseconds to record a batch, 512 lanes": RECORDING,
+    "MiB beyond an idle process, 64 lanes": MEMORY,
+    "seconds to the first batch, 30 shards": FIRST_BATCH,
+}
+
+
 def main() -> None:
-    """Make the shard, let the contestants take turns, print a table and a line of JSON."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--shard", type=Path, help="a .jsonl.zst shard (generated text by default)")
-    arguments.add_argument("--tokenizer", type=Path, help="a tokenizer.json (trained on the shard by default)")
-    arguments.add_argument(
-        "--megabytes", type=int, default=200, help="how much text to generate, or to take of --shard"
-    )
-    arguments.add_argument("--slow-megabytes", type=int, default=5, help="how much of it HF datasets gets")
-    arguments.add_argument("--rounds", type=int, default=3, help="how often each is timed; the best counts")
-    arguments.add_argument("--no-peers", action="store_true", help="only the bare loop and PileStream")
-    chosen = arguments.parse_args()
+    """Make the shards, let the contestants take turns, and print."""
+    parser = options(__doc__, megabytes=(200, "text to generate, or to take of --shard"))
+    parser.add_argument("--slow-megabytes", type=int, default=5, help="how much of it HF datasets gets (default: 5)")
+    parser.add_argument("--shard", type=Path, help="a .jsonl.zst shard (default: generated text)")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json (default: trained on the shard)")
+    parser.add_argument("--no-peers", action="store_true", help="only the bare loop and PileStream")
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
-        _compare(Path(temporary), chosen)
+        compare(Path(temporary), chosen)
 
 
-def _compare(folder: Path, chosen: argparse.Namespace) -> None:
+def compare(folder: Path, chosen: argparse.Namespace) -> None:
+    """Measure and print, with all files in `folder`."""
     from pilekit.shards.write.reframe import reframe_corpus
 
-    lines = _some_lines(chosen.shard, chosen.megabytes << 20)
+    lines = some_lines(chosen.shard or generated(f"stream-{chosen.megabytes}", chosen.megabytes << 20, 50), chosen)
     shard, slow, warm_up = (folder / f"{name}.jsonl.zst" for name in ("whole", "slow", "warm-up"))
-    _write(shard, lines)
-    _write(slow, _first(lines, chosen.slow_megabytes << 20))
-    _write(warm_up, _first(lines, 1 << 20))
+    write(shard, lines)
+    write(slow, first(lines, chosen.slow_megabytes << 20))
+    write(warm_up, first(lines, 1 << 20))
     reframe_corpus(shard, folder / "reframed")
     for number in range(30):
-        _write(folder / "parts" / f"{number:02d}.jsonl.zst", lines[number::30])
+        write(folder / "parts" / f"{number:02d}.jsonl.zst", lines[number::30])
     reframe_corpus(folder / "parts", folder / "thirty")
-    tokenizer = chosen.tokenizer if chosen.tokenizer is not None else _train(shard, folder)
+    tokenizer = chosen.tokenizer or trained_tokenizer(shard, folder / "tokenizer.json")
     cores = sorted(os.sched_getaffinity(0))
     tokens = 0
 
-    def run(python: Path, source: str, path: Path = shard, on: int | None = 1) -> Any:
-        """Run a script on the first `on` cores, or on all."""
+    def run(source: str, python: Path = Path(sys.executable), path: Path = shard, on: int | None = 1) -> Any:
+        """Run a script on the first `on` cores, or on all. The bare loop, which runs first, counts the tokens."""
+        nonlocal tokens
         arguments = (path, tokenizer, warm_up, folder, folder / "reframed", str(tokens))
         environment = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        return run_peer(python, COMMON + source, *arguments, environment=environment, cores=cores[:on])
+        found = run_peer(python, COMMON + source, *arguments, environment=environment, cores=cores[:on])
+        tokens = tokens or (found["amount"] if isinstance(found, dict) else 0)
+        return found
 
-    ours = Path(sys.executable)
-    contestants = {"bare loop": (ours, BARE + TIMING, shard)}
-    for reframed in (False, True):
-        for packing in ("best_fit", "concat"):
-            settings = {"packing": packing, "reframed": reframed}
-            name = f"PileStream {'reframed' if reframed else 'raw'} {packing}"
-            contestants[name] = (ours, f"SETTINGS = {settings}\n" + PILEKIT, shard)
+    contestants: dict[str, Callable[[], Figures]] = {"bare loop": partial(run, BARE + TIMING)}
+    for reframed, packing in itertools.product((False, True), ("best_fit", "concat")):
+        settings = {"packing": packing, "reframed": reframed}
+        name = f"PileStream {'reframed' if reframed else 'raw'} {packing}"
+        contestants[name] = partial(run, f"SETTINGS = {settings}\n" + PILEKIT)
     if not chosen.no_peers:
         mosaic = peer_environment("mosaic", MOSAIC_REQUIREMENTS, ["--no-deps"])
-        run(ours, ROWS, on=None)
-        run(mosaic, MOSAIC_STAND_IN + WRITE_MDS, on=None)
+        run(ROWS, on=None)
+        run(MOSAIC_STAND_IN + WRITE_MDS, mosaic, on=None)
         datasets = peer_environment("datasets", DATASETS_REQUIREMENTS)
-        contestants["HF datasets"] = (datasets, DATASETS + TIMING, slow)
-        contestants["MosaicML MDS"] = (mosaic, MOSAIC_STAND_IN + MOSAIC + TIMING, shard)
-
-    rates: dict[str, float] = {}
-    cpu_rates: dict[str, float] = {}
-    plans: dict[str, str] = {}
-    for _ in range(chosen.rounds):
-        for name, (python, source, path) in contestants.items():
-            timed = run(python, source, path)
-            tokens = tokens or timed["tokens"]
-            rates[name] = max(rates.get(name, 0), timed["tokens"] / timed["seconds"])
-            cpu_rates[name] = max(cpu_rates.get(name, 0), timed["tokens"] / timed["cpu_seconds"])
-            plans[name] = timed.get("plan", "")
-    size = sum(map(len, lines)) / 1e6
-    print(f"{size:.0f} MB of JSON lines to rows of {SEQ_LEN} in batches of {BATCH_SIZE}, on one core")
-    print(f"{'':<29}{'M tokens/s':>11}{'x bare loop':>13}{'CPU s/M tokens':>16}{'x bare loop':>13}")
-    for name, rate in rates.items():
-        ratios = rate / rates["bare loop"], cpu_rates["bare loop"] / cpu_rates[name]
-        plan = f"  {plans[name]} plan" if plans[name] else ""
-        print(f"{name:<29}{rate / 1e6:>11.2f}{ratios[0]:>13.2f}{1e6 / cpu_rates[name]:>16.4f}{ratios[1]:>13.2f}{plan}")
-
-    figures: dict[str, float] = {}
-    for workers in (1, 2)[: len(cores)]:
-        for _ in range(chosen.rounds):
-            timed = run(ours, f"WORKERS = {workers}\n" + WORKING, on=workers)
-            name = f"tokens per second, {workers} worker{'s' * (workers > 1)}"
-            figures[name] = max(figures.get(name, 0), timed["tokens"] / timed["seconds"])
-    for name, source in (
-        ("milliseconds to record a batch, 512 lanes", RECORDING),
-        ("MiB beyond an idle process, 64 lanes", MEMORY),
-        ("seconds to the first batch, 30 shards", FIRST_BATCH),
-    ):
-        values = (run(ours, source) for _ in range(chosen.rounds))
-        figures[name] = min(next(iter(value.values())) for value in values)
-    for name, figure in figures.items():
-        print(f"{name:<45}{figure:>14,.3f}")
-    by_cpu = {f"{name}, tokens per CPU second": round(rate) for name, rate in cpu_rates.items()}
-    print(json.dumps({**{name: round(rate) for name, rate in rates.items()}, **by_cpu, **figures}))
+        contestants["HF datasets"] = partial(run, DATASETS + TIMING, datasets, slow)
+        contestants["MosaicML MDS"] = partial(run, MOSAIC_STAND_IN + MOSAIC + TIMING, mosaic)
+    beside = take_turns(contestants, chosen.rounds)
+    workers = {
+        f"{count} worker{'s' * (count > 1)}": partial(run, f"WORKERS = {count}\n" + WORKING, on=count)
+        for count in (1, 2)[: len(cores)]
+    }
+    working = take_turns(workers, chosen.rounds)
+    for figures in itertools.chain.from_iterable(working.values()):
+        del figures["cpu_seconds"]  # that of the whole script, its start included
+    alone = take_turns({name: partial(run, source) for name, source in ALONE.items()}, chosen.rounds)
+    others = {name: min(one["figure"] for one in rounds) for name, rounds in alone.items()}
+    title = f"{sum(map(len, lines)) / 1e6:.0f} MB of JSON lines to rows of {SEQ_LEN} in batches of {BATCH_SIZE}"
+    plan = {"plan": lambda rounds: rounds[0].get("plan", "")}
+    tables = [
+        table(title, beside, "bare loop", unit="M tokens", extra=plan),
+        table("PileStream.loader, a core for each worker", working, "1 worker", unit="M tokens"),
+        "\n".join(f"{name:<45}{figure:>14,.3f}" for name, figure in others.items()),
+    ]
+    show(chosen, {"beside": beside, "working": working, **others}, tables)
 
 
-def _some_lines(shard: Path | None, size: int) -> list[bytes]:
-    """About `size` bytes of JSON lines: the first of `shard`, or made up of Zipf-distributed words."""
-    if shard is not None:
-        with shard.open("rb") as file:
-            reader = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(file, read_across_frames=True)
-            lines = reader.read(size).split(b"\n")
-        return [line for line in lines[:-1] if line]
-    rng = np.random.default_rng(0)
-    letters = np.array(list("etaoinshrdlcumwfgypbvk"))
-    words = ["".join(rng.choice(letters, n)) for n in rng.integers(1, 11, 50_000)]
-    lines, made = [], 0
-    while made < size:
-        count = int(min(20_000, rng.lognormal(5.5, 1.3)) + 1)
-        text = " ".join(words[i] for i in np.minimum(rng.zipf(1.2, count), len(words)) - 1)
-        lines.append(orjson.dumps({"text": text, "meta": {"pile_set_name": "Pile-CC"}}))
-        made += len(lines[-1])
-    return lines
+def some_lines(shard: Path, chosen: argparse.Namespace) -> list[bytes]:
+    """The first lines of the shard, with the wanted size together."""
+    with shard.open("rb") as file:
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(file, read_across_frames=True)
+        return [line for line in reader.read(chosen.megabytes << 20).split(b"\n")[:-1] if line]
 
 
-def _first(lines: list[bytes], size: int) -> list[bytes]:
+def first(lines: list[bytes], size: int) -> list[bytes]:
+    """Lines until they have `size` bytes together."""
     ends = np.cumsum([len(line) for line in lines])
     return lines[: int(np.searchsorted(ends, size)) + 1]
 
 
-def _write(path: Path, lines: list[bytes]) -> None:
+def write(path: Path, lines: list[bytes]) -> None:
+    """A shard of one frame."""
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(zstandard.compress(b"\n".join(lines) + b"\n"))
-
-
-def _train(shard: Path, folder: Path) -> Path:
-    from pilekit import Corpus
-    from pilekit.tokenize import train_tokenizer
-
-    out = folder / "tokenizer.json"
-    train_tokenizer(Corpus(shard), 16_000, out, sample_bytes=10_000_000)
-    return out
 
 
 if __name__ == "__main__":

@@ -91,3 +91,12 @@ def decompressed(path: Path) -> Path:
         plain.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["zstd", "-dqf", str(path), "-o", str(plain)], check=True)
     return plain
+
+
+def trained_tokenizer(shard: Path, path: Path) -> Path:
+    """The tokenizer.json `path` of 16,000 ids, trained on the shard if it is not there."""
+    from pilekit.tokenize import train_tokenizer
+
+    if not path.exists():
+        train_tokenizer(shard, 16_000, path, sample_bytes=10_000_000)
+    return path

@@ -48,6 +48,7 @@ def test_a_limit_ends_reading_when_all_subsets_are_full(tmp_path: Path, model_di
         (("A", "B", "C"), None, True),
         (("A", "B", "C"), ("A", "B"), False),
         ((), ("B",), False),
+        ((), None, True),  # the labels of later files are unknown
     ]
     for names, subsets, reads_on in cases:
         corpus = Corpus(tmp_path / "corpus", manifest_of(*names))

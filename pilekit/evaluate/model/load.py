@@ -31,12 +31,12 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from pilekit.errors import PilekitError, visible
+from pilekit.evaluate.model.folder import WEIGHTS, check_folder
 
 logger = logging.getLogger(__name__)
 
 _LOGGING: Any = transformers_logging  # its type hints are incomplete
 
-WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -120,22 +120,6 @@ def outline(folder: str | Path, kind: Kind = CAUSAL) -> PreTrainedModel:
             f"{shown}: describes {parameters:,} parameters, but the weights beside it have only {size:,} bytes"
         )
     return model
-
-
-def check_folder(folder: str | Path) -> None:
-    """PilekitError if `folder` cannot be a model; for a run of `pilekit train` the message says where the model is."""
-    folder = Path(folder)
-    shown = visible(str(folder))
-    if not folder.is_dir():
-        raise PilekitError(
-            f"{shown}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
-            "(nothing is downloaded)"
-        )
-    if (folder / "config.json").is_file():
-        return
-    if (folder / "model" / "config.json").is_file():
-        raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
-    raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
 
 
 def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:

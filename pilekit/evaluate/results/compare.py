@@ -1,12 +1,14 @@
-"""`compare`: the difference of models on the same documents, and its interval.
+"""`compare`: the difference of models on the same documents, its interval, and whether it is clear.
 
-    results -> the documents that all of them scored -> sums per subset and over all, and of resampled documents
+    results -> the documents that all of them scored -> differences per subset, over all, and over the mixture
 
 The intervals of two figures say little about their difference: most of an interval comes from which documents are hard,
 and these are the same for both models. So documents are paired by their identity (shard name, number, hash of the
-text), and pairs are resampled: one draw of documents gives the sums of every model, and the interval is that of the
-difference. If models err alike, it is many times narrower than the two intervals. Each further model is compared with
-the first, all on the same documents.
+text), and the interval is that of the paired differences. If models err alike, it is many times narrower than the two
+intervals. Each further model is compared with the first, all on the same documents.
+
+A verdict on one of several subsets uses its p-value adjusted by Holm's method, so that the chance of any false verdict
+on equal models is 5 %. Under ten documents with text there is no interval and no verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,19 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.results.intervals import interval, ratios, resampled_sums
+from pilekit.evaluate.results.intervals import (
+    FEWEST,
+    LEVEL,
+    METHOD,
+    SPLITS,
+    Float64,
+    holm,
+    interval,
+    p_value,
+    split_sums,
+)
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import APPROXIMATE_BELOW, BitsPerByte, counted
+from pilekit.evaluate.results.result import BitsPerByte, Weighted, counted
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +44,12 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 ROUNDING = 1e-6
 """The relative difference that two scorings of one model may have: batches change how float32 sums are rounded."""
+
+BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not told apart", "too few"
+"""The verdicts on a further model."""
+
+OF_EACH = ("paths", "results")
+"""The parts of a comparison's origin that list the models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,47 +59,68 @@ class Difference:
     documents    number of documents that all compared models have scored, and their UTF-8 `bytes`
     bpb          bits per byte of the first model and of the other, on these documents; None if they have no byte
     difference   the other's minus the first's: below 0 the other is better
-    interval     95 % interval of the difference; None with fewer than two documents
+    interval     95 % interval of the difference; None with fewer than ten documents with text
+    p            the p-value of no difference, at most 0.05 exactly if the interval does not hold 0; None without one
+    adjusted_p   `p` by Holm's method for the subsets compared at once; otherwise `p`
     """
 
     documents: int
     bytes: int
-    bpb: tuple[float, float] | None
-    difference: float | None
-    interval: tuple[float, float] | None
+    bpb: tuple[float, float] | None = None
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+    adjusted_p: float | None = None
 
     @property
-    def is_approximate(self) -> bool:
-        """Whether there are under 100 documents, so that intervals are too narrow."""
-        return self.documents < APPROXIMATE_BELOW
+    def verdict(self) -> str:
+        """Of the other model: "better", "worse", "not told apart" or "too few" documents.
 
-    @property
-    def sign(self) -> int:
-        """-1 if the interval is below 0 (the other model is better), 1 if it is above, both beyond rounding; else 0."""
-        if self.interval is None or self.bpb is None:
-            return 0
+        Better and worse need an adjusted p-value of at most 0.05, and an interval beyond rounding.
+        """
+        if self.interval is None or self.bpb is None or self.adjusted_p is None:
+            return TOO_FEW
         low, high = self.interval
         least = ROUNDING * max(self.bpb)
-        return -1 if high < -least else 1 if low > least else 0
+        if self.adjusted_p > 1 - LEVEL or (low <= least and high >= -least):
+            return UNCLEAR
+        return BETTER if high < 0 else WORSE
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"difference", "interval": [low, high], "bpb": [first, other], "documents", "bytes", "approximate"}`."""
+        """`{"difference", "interval": [low, high], "bpb": [first, other], "p", "adjusted_p", "verdict", ...}`.
+
+        Figures have three digits of the interval's width, or without an interval six decimals.
+        """
+        width = 0.0 if self.interval is None else self.interval[1] - self.interval[0]
+        decimals = 2 - math.floor(math.log10(width)) if width else 6
+        of_two = [self.interval, self.bpb]
+        interval, bpb = (None if of is None else [round(value, decimals) for value in of] for of in of_two)
         return {
-            "difference": self.difference,
-            "interval": None if self.interval is None else list(self.interval),
-            "bpb": None if self.bpb is None else list(self.bpb),
+            "difference": None if self.difference is None else round(self.difference, decimals),
+            "interval": interval,
+            "bpb": bpb,
             "documents": self.documents,
             "bytes": self.bytes,
-            "approximate": self.is_approximate,
+            "p": None if self.p is None else round(self.p, 4),
+            "adjusted_p": None if self.adjusted_p is None else round(self.adjusted_p, 4),
+            "verdict": self.verdict,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A further model against the first: pooled over all documents, and per subset in the first result's order."""
+    """A further model against the first.
+
+    overall    pooled over all documents
+    subsets    in the first result's order
+    weighted   weighted by the mixture of the first result's manifest; None where it knows no weights
+    weight     the share of the mixture that the compared documents' subsets are, 0 to 1
+    """
 
     overall: Difference
     subsets: dict[str, Difference]
+    weighted: Difference | None = None
+    weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +132,7 @@ class Comparison:
     against    the second model against the first, the third against the first, ...
     left_out   number of each model's documents that not all others scored
     cautions   differences between the protocols that would change even equal models' figures, a sentence each
+    origin     for JSON: the "paths" of the models, the folders of their "results", "shards", "manifest", "intervals"
     """
 
     kind: str
@@ -100,25 +140,28 @@ class Comparison:
     against: tuple[Against, ...]
     left_out: tuple[int, ...]
     cautions: tuple[str, ...]
+    origin: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """For two models `{"subsets": {name: {"difference", "interval", ...}}, "overall": {...}}`.
+        """For two models `{"subsets": {name: {"difference", ...}}, "overall": {...}, "weighted": {...}, ...}`.
 
-        `overall` also has "models", "left_out" and "cautions". For more models it is `{"comparisons": [...]}`, with the
-        same for each further model against the first.
+        `overall` also has "models", "left_out" and "cautions"; "weighted" also has "weight", and is null without
+        weights; the rest is `origin`. For more models it is `{"comparisons": [...]}`, with the same for each further
+        model against the first.
         """
-        pairs = [
-            {
-                "subsets": {name: difference.to_dict() for name, difference in one.subsets.items()},
-                "overall": {
-                    **one.overall.to_dict(),
-                    "models": [self.models[0], self.models[number]],
-                    "left_out": [self.left_out[0], self.left_out[number]],
-                    "cautions": list(self.cautions),
-                },
+        pairs = []
+        for number, one in enumerate(self.against, 1):
+            two = [0, number]
+            overall = {
+                **one.overall.to_dict(),
+                "models": [self.models[of] for of in two],
+                "left_out": [self.left_out[of] for of in two],
+                "cautions": list(self.cautions),
             }
-            for number, one in enumerate(self.against, 1)
-        ]
+            origin = {name: [of[at] for at in two] if name in OF_EACH else of for name, of in self.origin.items()}
+            weighted = None if one.weighted is None else {**one.weighted.to_dict(), "weight": round(one.weight, 6)}
+            subsets = {name: difference.to_dict() for name, difference in one.subsets.items()}
+            pairs.append({"subsets": subsets, "overall": overall, "weighted": weighted, **origin})
         return pairs[0] if len(pairs) == 1 else {"comparisons": pairs}
 
     def _repr_html_(self) -> str:
@@ -139,9 +182,10 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
     models, and if no document was scored by all.
     """
     protocols = [result.protocol for result in results]
+    folders = folders or [None] * len(results)
     models = tuple(
         (protocol["model"]["path"] or letter) + ("" if folder is None else f" ({folder})")
-        for letter, protocol, folder in zip(LETTERS, protocols, folders or [None] * len(results), strict=False)
+        for letter, protocol, folder in zip(LETTERS, protocols, folders, strict=False)
     )
     records = [result.records for result in results if result.records is not None]
     if len(records) < len(results):
@@ -160,7 +204,15 @@ def compare(results: Sequence[BitsPerByte], folders: Sequence[str | Path | None]
         logger.warning("not like for like: %s", caution)
     if any(left_out):
         logger.warning("compared on the %s that all scored; %s", counted(rows.shape[1]), left_out_text(left_out))
-    return Comparison(protocols[0]["kind"], models, _differences(records, rows), left_out, cautions)
+    origin = {
+        "paths": [protocol["model"]["path"] for protocol in protocols],
+        "results": [None if folder is None else str(folder) for folder in folders],
+        "shards": [shard["name"] for shard in protocols[0]["data"]],
+        "manifest": protocols[0]["manifest"],
+        "intervals": METHOD,
+    }
+    against = _differences(records, rows, results[0].weighted)
+    return Comparison(protocols[0]["kind"], models, against, left_out, cautions, origin)
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -237,26 +289,80 @@ def left_out_text(left_out: Sequence[int]) -> str:
     return f"left out: {counts}"
 
 
-def _differences(records: Sequence[Records], rows: npt.NDArray[np.int64]) -> tuple[Against, ...]:
-    first = records[0]
-    nats = [one.nll[where] for one, where in zip(records, rows, strict=True)]
-    columns = np.column_stack([first.bytes[rows[0]].astype(np.float64), *nats])
-    subset = first.subset[rows[0]]
-    overall = _of(columns)
-    subsets = {first.subsets[code]: _of(columns[subset == code]) for code in np.unique(subset).tolist()}
-    return tuple(Against(one, {name: of[number] for name, of in subsets.items()}) for number, one in enumerate(overall))
+@dataclass(slots=True)
+class _Sums:
+    """Sums over documents, of which `texts` have a byte.
+
+    bits     float64 [models]: bits of each model; for the mixture weighted
+    divisor  what bits are divided by: bytes, or for the mixture the weight
+    drawn    float64 [models, SPLITS]: over the first part of each split, each further model's bits minus the first's,
+             and last the divisor
+    """
+
+    bits: Float64
+    drawn: Float64
+    divisor: float = 0.0
+    documents: int = 0
+    bytes: int = 0
+    texts: int = 0
+
+    def add(self, other: _Sums, weight: float = 1.0) -> None:
+        """Add the sums of other documents, with this weight of their bits and bytes."""
+        self.bits += weight * other.bits
+        self.drawn += weight * other.drawn
+        self.divisor += weight * other.divisor
+        self.documents, self.bytes = self.documents + other.documents, self.bytes + other.bytes
+        self.texts += other.texts
+
+    def differences(self) -> list[Difference]:
+        """Each further model against the first."""
+        if not self.bytes:
+            return [Difference(self.documents, 0)] * (len(self.bits) - 1)
+        first, *others = self.bits.tolist()
+        found = []
+        for bits, drawn in zip(others, self.drawn, strict=False):
+            sums, whole = np.stack([drawn, self.drawn[-1]]), [bits - first, self.divisor]
+            span = interval(sums, whole) if self.texts >= FEWEST else None
+            p = None if span is None else p_value(sums, whole)
+            bpb = first / self.divisor, bits / self.divisor
+            found.append(Difference(self.documents, self.bytes, bpb, whole[0] / self.divisor, span, p, p))
+        return found
 
 
-def _of(columns: npt.NDArray[np.float64]) -> list[Difference]:
-    """Each further model against the first; `columns` float64 [documents, 1 + models]: bytes, then nats."""
-    total, *nats = (math.fsum(column) for column in columns.T.tolist())
-    size, documents = int(total), len(columns)
-    if not size:
-        return [Difference(documents, 0, None, None, None)] * (len(nats) - 1)
-    bits = math.log(2) * size
-    sums = resampled_sums(columns) if documents > 1 else np.zeros((0, columns.shape[1]))
-    found = []
-    for number, nll in enumerate(nats[1:], 2):
-        drawn = ratios(np.column_stack([sums[:, number] - sums[:, 1], math.log(2) * sums[:, 0]]))
-        found.append(Difference(documents, size, (nats[0] / bits, nll / bits), (nll - nats[0]) / bits, interval(drawn)))
-    return found
+def _differences(
+    records: Sequence[Records], rows: npt.NDArray[np.int64], mixture: Weighted | None
+) -> tuple[Against, ...]:
+    """Each further model against the first, on the rows [results, documents] of the common documents."""
+    first, weights = records[0], {} if mixture is None else mixture.weights
+    size, subset = first.bytes[rows[0]], first.subset[rows[0]]
+    bits = np.stack([one.nll[where] for one, where in zip(records, rows, strict=True)]) / math.log(2)
+    columns = np.stack([*(bits[1:] - bits[0]), size])
+    pooled, weighted = (_Sums(np.zeros(len(bits)), np.zeros((len(bits), SPLITS))) for _ in range(2))
+    found: dict[str, list[Difference]] = {}
+    for code in np.unique(subset).tolist():
+        name, of = first.subsets[code], subset == code
+        exact = np.array([math.fsum(one) for one in bits[:, of].tolist()])
+        total, texts = int(size[of].sum()), int(np.count_nonzero(size[of]))
+        part = _Sums(exact, split_sums(columns[:, of], name), total, int(of.sum()), total, texts)
+        found[name] = part.differences()
+        pooled.add(part)
+        if total and name in weights:
+            weighted.add(part, weights[name] / total)
+    weight = 0.0 if mixture is None else mixture.weight * weighted.divisor
+    whole = zip(pooled.differences(), weighted.differences(), strict=True)
+    return tuple(
+        Against(
+            overall,
+            _adjusted({name: one[number] for name, one in found.items()}),
+            by_mixture if weight else None,
+            weight,
+        )
+        for number, (overall, by_mixture) in enumerate(whole)
+    )
+
+
+def _adjusted(subsets: dict[str, Difference]) -> dict[str, Difference]:
+    """The same with p-values adjusted for the number of subsets that have one."""
+    p_values = {name: one.p for name, one in subsets.items() if one.p is not None}
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return {name: replace(one, adjusted_p=adjusted.get(name)) for name, one in subsets.items()}

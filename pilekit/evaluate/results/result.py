@@ -16,18 +16,27 @@ from typing import TYPE_CHECKING, Any
 from pilekit.artifacts.atomic_write import write_atomically
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pilekit.evaluate.results.published import Published
     from pilekit.evaluate.results.records import Records
     from pilekit.evaluate.training_copies import TrainingCopies
 
 RESULT_FILE = "result.json"
 APPROXIMATE_BELOW = 100
-"""An interval of fewer documents may be too narrow: lengths have heavy tails (docs/bpb.md has measured coverage)."""
+"""An interval of fewer documents is rough: lengths have heavy tails (docs/bpb.md has measured coverage)."""
 
 
 def counted(number: int, noun: str = "document", plural: str | None = None) -> str:
     """A number of things in words: "1 document", "1,204 documents"."""
     return f"1 {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
+def _rounded(figure: float | tuple[float, float] | None) -> str:
+    """A figure or an interval with four decimals."""
+    if isinstance(figure, tuple):
+        return f"[{figure[0]:.4f}, {figure[1]:.4f}]"
+    return "None" if figure is None else f"{figure:.4f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,7 @@ class Score:
     bytes         UTF-8 bytes of their raw text
     tokens        tokens predicted; without a prefix, a document's first token is not
     nll           sum of their negative log-likelihoods in nats
-    interval      95 % interval of `bpb`; None for fewer than two documents, or without a byte
+    interval      95 % interval of `bpb`; None for fewer than ten documents with text
     paper_bytes   in the paper's variant, replaces `bytes`: `tokens` divided by the paper's constant; 0.0 if no constant
                   is published. None: bytes are counted
     """
@@ -49,6 +58,10 @@ class Score:
     nll: float = 0.0
     interval: tuple[float, float] | None = None
     paper_bytes: float | None = None
+
+    def __repr__(self) -> str:
+        sums = f"documents={self.documents:,}, bytes={self.bytes:,}, tokens={self.tokens:,}"
+        return f"Score(bpb={_rounded(self.bpb)}, interval={_rounded(self.interval)}, {sums})"
 
     @property
     def bpb(self) -> float | None:
@@ -97,19 +110,19 @@ class Weighted:
     """The subsets' bits per byte, weighted by their share in the whole corpus.
 
     bpb           the mean, the weights renormalised over the subsets that have a figure
-    interval      95 % interval, each subset's documents resampled on their own; None where no subset has an interval
+    interval      95 % interval; None for fewer than ten documents with text
     weight        share of the whole that these subsets are, 0 to 1
     missing       subsets of the manifest without a figure, by name
-    held_fixed    subsets with a figure but no interval, having one document: they add nothing to the interval's width
     approximate   whether a subset of it has under 100 documents
+    weights       by subset, the share of its weight in those that have a figure; together 1
     """
 
     bpb: float
     interval: tuple[float, float] | None
     weight: float
     missing: tuple[str, ...] = ()
-    held_fixed: tuple[str, ...] = ()
     approximate: bool = False
+    weights: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     def to_dict(self, key: str = "bpb") -> dict[str, Any]:
         """`{"bpb", "interval": [low, high], "weight", "missing": [names], ...}`; `key` is what bpb is called."""
@@ -119,7 +132,6 @@ class Weighted:
             "approximate": self.approximate,
             "weight": self.weight,
             "missing": list(self.missing),
-            "held_fixed": list(self.held_fixed),
         }
 
 
@@ -160,8 +172,13 @@ class BitsPerByte:
 
     def __repr__(self) -> str:
         of = self.overall
-        figures = f"documents={of.documents:,}, {self.key}={of.bpb}, interval={of.interval}"
+        figures = f"documents={of.documents:,}, {self.key}={_rounded(of.bpb)}, interval={_rounded(of.interval)}"
         return f"BitsPerByte({figures}, subsets={len(self.subsets)})"
+
+    def __str__(self) -> str:
+        from pilekit.evaluate.show.table import figures_table
+
+        return str(figures_table(self))
 
     def _repr_html_(self) -> str:
         from pilekit.evaluate.show.table import figures_table
@@ -180,6 +197,14 @@ class BitsPerByte:
             "training_copies": None if self.training_copies is None else self.training_copies.to_dict(),
             "protocol": self.protocol,
         }
+
+    def to_arrow(self) -> pa.Table:
+        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(
+            [{"subset": name, **figures} for name, figures in self.to_dict()["subsets"].items()]
+        )
 
 
 def result_text(result: BitsPerByte) -> str:

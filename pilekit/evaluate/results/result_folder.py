@@ -29,7 +29,7 @@ import xxhash
 from pilekit.artifacts.atomic_write import check_target
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import read_header, write_header
-from pilekit.artifacts.own_file import open_own
+from pilekit.artifacts.own_file import open_own, refuse_linked_folders
 from pilekit.corpus import Manifest
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.records import Records, ScoredDocument
@@ -118,6 +118,7 @@ def held_folder(out: str | Path, key: str, protocol: dict[str, Any], manifest: M
     PilekitError if another process holds the folder, or if it cannot be written.
     """
     folder = records_folder(out, key)
+    refuse_linked_folders(folder.parent, folder)
     with locked(folder.parent / ".lock", wait=False):
         for path in _record_files(folder):  # a rank of a killed run may still write
             with record_file(path):

@@ -2,30 +2,25 @@
 
 The same records give the same figures to the last bit, on any machine; sums are exact (`fsum`).
 
-There are two overall figures, for two questions. Pooled: what does a byte of the scored documents cost? Its interval
-draws from all documents alike. Weighted: what does a byte of the corpus cost? Each subset's figure counts by the
-subset's share of the mixture, however much of it was scored. Its interval draws from each subset separately, because
-the mixture is not random.
+There are two overall figures, for two questions. Pooled: what does a byte of the scored documents cost? Weighted: what
+does a byte of the corpus cost? Each subset's figure counts by the subset's share of the mixture, however much of it was
+scored. All intervals use the same splits of a subset's documents.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pilekit.corpus import Manifest
 from pilekit.evaluate.results import paper
-from pilekit.evaluate.results.intervals import METHOD, REPLICATES, SEED, interval, ratios, resampled_sums
+from pilekit.evaluate.results.intervals import FEWEST, METHOD, SPLITS, Float64, interval, split_sums
 from pilekit.evaluate.results.published import published_beside, warnings_on, why_withheld
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
-
-Float64 = npt.NDArray[np.float64]
 
 
 def tabulate(records: Records, protocol: dict[str, Any], manifest: Manifest) -> BitsPerByte:
@@ -37,20 +32,26 @@ def tabulate(records: Records, protocol: dict[str, Any], manifest: Manifest) -> 
     in_paper = bool(protocol["paper"])
     codes = [code for code in range(len(records.subsets)) if np.any(records.subset == code)]
     parts = {records.subsets[code]: records.where(records.subset == code) for code in codes}
-    scores, drawn = {}, {}
+    weights = {subset.name: subset.weight_percent for subset in manifest.subsets if subset.weight_percent}
+    scores = {}
+    pooled, mixture = np.zeros((2, SPLITS)), np.zeros((2, SPLITS))
     for name, part in parts.items():
         sums = _sums(part)
         given = paper.bytes_of_tokens(sums.tokens, name, manifest) if in_paper else None
-        scores[name], drawn[name] = _with_interval(sums, given, part, _seed(name))
+        drawn = split_sums(np.array([part.nll, part.tokens if in_paper else part.bytes]), name)
+        scores[name] = score = _with_interval(sums, given, part, drawn)
+        pooled += drawn
+        if name in weights and score.bpb is not None:
+            mixture += weights[name] / _divisor(score) * drawn * np.array([[1.0], [_bytes_each(score)]])
     whole = _sums(records)
     given = paper.bytes_of_all_tokens(whole.tokens, scores, manifest) if in_paper else None
-    overall, _ = _with_interval(whole, given, records, SEED)
+    overall = _with_interval(whole, given, records, pooled)
     protocol = {**protocol, "intervals": METHOD}
     return BitsPerByte(
         overall,
         scores,
         protocol,
-        weighted=_weighted(scores, drawn, manifest),
+        weighted=_weighted(scores, mixture, records, weights),
         records=records,
         published=published_beside(records, protocol, manifest),
         withheld=why_withheld(records, protocol, manifest),
@@ -67,44 +68,42 @@ def _sums(records: Records) -> Score:
     )
 
 
-def _with_interval(sums: Score, paper_bytes: float | None, records: Records, seed: int) -> tuple[Score, Float64 | None]:
-    """The score with its interval, and the resampled bits per byte behind the interval, if any.
+def _with_interval(sums: Score, paper_bytes: float | None, records: Records, drawn: Float64) -> Score:
+    """The score with its interval, from the sums of nats and of bytes over the first part of each split.
 
-    In the paper's variant the divisor is proportional to the tokens, so tokens are resampled.
+    In the paper's variant the divisor is proportional to the tokens, so the sums are of tokens.
     """
-    divisors = records.bytes if paper_bytes is None else records.tokens
-    bytes_each = 1.0 if paper_bytes is None else paper_bytes / max(sums.tokens, 1)
     score = replace(sums, paper_bytes=paper_bytes)
-    if len(records) < 2 or score.bpb is None:
-        return score, None
-    columns = np.column_stack([records.nll, divisors.astype(np.float64)])
-    drawn = ratios(resampled_sums(columns, seed=seed)) / (math.log(2) * bytes_each)
-    found = interval(drawn)
-    return replace(score, interval=found), None if found is None else drawn
+    if np.count_nonzero(records.bytes) < FEWEST or score.bpb is None:
+        return score
+    bits = drawn * np.array([[1 / math.log(2)], [_bytes_each(score)]])
+    return replace(score, interval=interval(bits, [score.bpb * _divisor(score), _divisor(score)]))
 
 
-def _weighted(scores: dict[str, Score], drawn: dict[str, Float64 | None], manifest: Manifest) -> Weighted | None:
-    weights = {subset.name: subset.weight_percent for subset in manifest.subsets if subset.weight_percent}
-    figures = {name: score.bpb for name, score in scores.items() if name in weights and score.bpb is not None}
-    there = [name for name in weights if name in figures]
-    if not there:
+def _divisor(score: Score) -> float:
+    return score.bytes if score.paper_bytes is None else score.paper_bytes
+
+
+def _bytes_each(score: Score) -> float:
+    """The bytes that a unit of the divisor stands for: 1, or in the paper's variant those of a token."""
+    return 1.0 if score.paper_bytes is None else score.paper_bytes / score.tokens
+
+
+def _weighted(scores: dict[str, Score], drawn: Float64, records: Records, weights: dict[str, float]) -> Weighted | None:
+    """The mixture; `drawn` is the sums of nats and bytes over the first parts, both weighted by weight / bytes."""
+    bpb_of = {name: scores[name].bpb for name in weights if name in scores}
+    figures = {name: bpb for name, bpb in bpb_of.items() if bpb is not None}
+    if not figures:
         return None
-    weight_there = math.fsum(weights[name] for name in there)
-    replicates = np.zeros(REPLICATES)
-    for name in there:
-        resampled = drawn[name]
-        replicates += weights[name] / weight_there * (figures[name] if resampled is None else resampled)
-    held_fixed = tuple(name for name in there if drawn[name] is None)
+    there = math.fsum(weights[name] for name in figures)
+    bpb = math.fsum(weights[name] / there * figure for name, figure in figures.items())
+    used = np.isin(records.subset, [code for code, name in enumerate(records.subsets) if name in figures])
+    enough = np.count_nonzero(records.bytes[used]) >= FEWEST
     return Weighted(
-        math.fsum(weights[name] / weight_there * figures[name] for name in there),
-        interval(replicates) if len(held_fixed) < len(there) else None,
-        weight_there / math.fsum(weights.values()),
+        bpb,
+        interval(drawn / np.array([[math.log(2)], [1.0]]), [bpb * there, there]) if enough else None,
+        there / math.fsum(weights.values()),
         tuple(name for name in weights if name not in figures),
-        held_fixed,
-        any(scores[name].is_approximate for name in there),
+        any(scores[name].is_approximate for name in figures),
+        {name: weights[name] / there for name in figures},
     )
-
-
-def _seed(subset: str) -> int:
-    """A seed for each subset, so that the draws of subsets are independent."""
-    return SEED + (zlib.crc32(subset.encode(errors="surrogatepass")) + 1 << 32)

@@ -10,11 +10,22 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pilekit.evaluate.results.compare import LETTERS, Against, Comparison, Difference, left_out_text
-from pilekit.evaluate.show.table import notes_table
+from pilekit.evaluate.results.compare import (
+    BETTER,
+    LETTERS,
+    TOO_FEW,
+    UNCLEAR,
+    WORSE,
+    Against,
+    Comparison,
+    Difference,
+    left_out_text,
+)
+from pilekit.evaluate.results.intervals import FEWEST
+from pilekit.evaluate.show.table import MIXTURE, POOLED, notes_table
 from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_count
 
-CLEAR, APPROXIMATE = "*", "~"
+CLEAR, FEW = "*", "few"
 
 _Row = tuple[str, Difference]
 
@@ -49,25 +60,41 @@ def differences_table(against: Against, letter: str) -> FittedTable[_Row]:
         Column("", lambda row: _marks(row[1]), justify="left"),
     ]
     priority = [SHORTEN, "Documents", "A", letter]
-    return FittedTable(list(against.subsets.items()), columns, [("Overall", against.overall)], priority)
+    totals = [(POOLED, against.overall)]
+    if against.weighted is not None:
+        totals.append((MIXTURE, against.weighted))
+    return FittedTable(list(against.subsets.items()), columns, totals, priority)
 
 
 def verdict(against: Against, letter: str) -> str:
     """One sentence: whether the model called `letter` is better than A, and in how many subsets."""
-    overall, subsets = against.overall, against.subsets.values()
+    overall = against.overall
     if overall.difference is None:
         return "No byte of text is in what both scored, so there is nothing to compare."
     if overall.interval is None:
-        return "One document says nothing about others: no interval, so neither is called better."
-    better, worse, unclear = (sum(subset.sign == sign for subset in subsets) for sign in (-1, 1, 0))
-    counted = f"of the subsets, better in {better}, worse in {worse}, not told apart in {unclear}"
+        return f"Under {FEWEST} documents with text say too little about others, so neither is called better."
+    subsets = [subset.verdict for subset in against.subsets.values()]
+    counted = ", ".join(
+        f"{said} {subsets.count(of)}"
+        for of, said in (
+            (BETTER, "better in"),
+            (WORSE, "worse in"),
+            (UNCLEAR, "not told apart in"),
+            (TOO_FEW, "too few documents in"),
+        )
+        if of != TOO_FEW or of in subsets
+    )
+    more = f"of the subsets, {counted}"
+    if against.weighted is not None:
+        more = f"weighted by the mixture: {against.weighted.verdict}; {more}"
+    if overall.verdict == UNCLEAR:
+        return f"{letter} and A are not told apart over all, as the interval holds 0; {more}."
     low, high = sorted(map(abs, overall.interval))
-    if not overall.sign:
-        return f"{letter} and A are not told apart over all, as the interval holds 0; {counted}."
-    more = "better than A: it needs" if overall.sign < 0 else "worse than A: it needs"
-    less = "less" if overall.sign < 0 else "more"
-    size = abs(overall.difference)
-    return f"{letter} is {more} {size:.4f} bits per byte {less} over all (95 %: {low:.4f} to {high:.4f}); {counted}."
+    less = "less" if overall.verdict == BETTER else "more"
+    return (
+        f"{letter} is {overall.verdict} than A: it needs {abs(overall.difference):.4f} bits per byte {less} over all "
+        f"(95 %: {low:.4f} to {high:.4f}); {more}."
+    )
 
 
 def _interval(one: Difference) -> str:
@@ -75,17 +102,27 @@ def _interval(one: Difference) -> str:
 
 
 def _marks(one: Difference) -> str:
-    return (CLEAR if one.sign else "") + (APPROXIMATE if one.is_approximate and one.interval is not None else "")
+    return {BETTER: CLEAR, WORSE: CLEAR, TOO_FEW: FEW}.get(one.verdict, "")
 
 
 def _notes(comparison: Comparison) -> list[tuple[str, str]]:
     """The models' letters, the meaning of the marks, and warnings."""
-    differences = [one for against in comparison.against for one in (against.overall, *against.subsets.values())]
     lines = list(zip(LETTERS, comparison.models, strict=False))
-    if any(one.sign for one in differences):
-        lines.append((CLEAR, "the interval does not hold 0; with equal models one in twenty would not"))
-    if any(one.is_approximate for one in differences):
-        lines.append((APPROXIMATE, "under 100 documents: the interval may be too narrow"))
+    marks = {
+        _marks(one)
+        for against in comparison.against
+        for one in (against.overall, *against.subsets.values(), *filter(None, [against.weighted]))
+    }
+    if CLEAR in marks:
+        lines.append((CLEAR, "a clear difference: p at most 0.05, in subsets by Holm's method for all of them at once"))
+    if FEW in marks:
+        lines.append((FEW, f"under {FEWEST} documents with text: no interval and no verdict"))
+    weights = {against.weight for against in comparison.against if against.weighted is not None}
+    lines += [
+        ("mixture", f"weights of {100 * weight:.1f} % of the mixture, renormalised")
+        for weight in weights
+        if weight < 0.9995
+    ]
     if any(comparison.left_out):
         lines.append(("documents", f"those that all scored; {left_out_text(comparison.left_out)}"))
     lines += [("mind", caution) for caution in comparison.cautions]

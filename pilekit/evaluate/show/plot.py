@@ -2,8 +2,8 @@
 
 A result has a bar with its 95 % interval for each subset, the hardest at the top, and lines at the overall figures.
 Published figures are marks on the same rows. A comparison has a point with its interval for each subset and further
-model: left of 0 that model is better than the first. A point is filled if its interval does not hold 0, hollow if it
-does, a cross if there is no interval, and pale for few documents.
+model: left of 0 that model is better than the first. A point is filled if the difference is clear, hollow if it is not,
+and a cross if there are too few documents for an interval.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from pilekit.errors import visible
-from pilekit.evaluate.results.compare import LETTERS, Comparison, Difference
+from pilekit.evaluate.results.compare import LETTERS, UNCLEAR, Comparison, Difference
 from pilekit.evaluate.results.published import PublishedColumn
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.stats.plot import FAINT, INK, LONGEST_NAME, MOST_ROWS, OBSERVED, PAPER, save_figure
 
 PALE = 0.45
-"""The opacity of bars and points with few documents, whose interval is approximate."""
+"""The opacity of bars with few documents, whose interval is approximate."""
 SERIES = (OBSERVED, PAPER, "#5b8c5a", "#8e5ea2", "#c0504d")
 MARKS = "osD^"
 """A row has room for the marks of this many published models."""
@@ -83,7 +83,7 @@ def draw_comparison(comparison: Comparison) -> Any:
     better = letters if len(letters) == 1 else "the other"
     axes.set_xlabel(
         f"← {better} is better      difference to A in {kind} per byte, 95 % intervals      A is better →\n"
-        "hollow: the interval holds 0; cross: one document, no interval; pale: under 100 documents"
+        "hollow: not told apart; cross: too few documents for an interval"
     )
     _legend(figure, axes, 2)
     return figure
@@ -93,12 +93,11 @@ def _point(axes: Any, one: Difference, y: float, colour: str) -> None:
     """Draw the marker and the interval of a difference, if there is one."""
     if one.difference is None:
         return
-    alpha = PALE if one.is_approximate else 1
     look: dict[str, Any] = {"marker": "x"} if one.interval is None else {"marker": "o"}
-    if one.interval is not None and not one.sign:
+    if one.verdict == UNCLEAR:
         look["markerfacecolor"] = "white"
-    axes.plot([one.difference], [y], linestyle="none", markersize=6, color=colour, alpha=alpha, **look)
-    _interval(axes, y, one.interval, colour, alpha)
+    axes.plot([one.difference], [y], linestyle="none", markersize=6, color=colour, **look)
+    _interval(axes, y, one.interval, colour)
 
 
 def _mark(axes: Any, shown: Sequence[str], columns: Sequence[PublishedColumn]) -> None:
@@ -137,10 +136,10 @@ def _legend(figure: Any, axes: Any, columns: int) -> None:
         text.set_parse_math(False)  # a path may hold anything
 
 
-def _interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str, alpha: float = 1.0) -> None:
+def _interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str) -> None:
     """Draw the interval, if there is one."""
     if interval is not None:
-        axes.plot(interval, [y, y], "|-", color=colour, alpha=alpha, linewidth=1.3, markersize=5)
+        axes.plot(interval, [y, y], "|-", color=colour, linewidth=1.3, markersize=5)
 
 
 def _model(path: str | None) -> str:

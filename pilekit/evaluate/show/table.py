@@ -82,7 +82,7 @@ def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
     columns = [
         Column[_Row]("Subset", lambda row: row.name),
         _column("Documents", "Docs", lambda score, short: _count(score.documents, short)),
-        _column("Bytes", "Bytes", lambda score, short: rounded_bytes(score.bytes, "" if short else "iB")),
+        _column("Bytes", "Bytes", lambda score, short: rounded_bytes(score.bytes, "" if short else "B")),
         _column("Tokens", "Tokens", lambda score, short: _count(score.tokens, short)),
         _column("Tok/B", "Tok/B", lambda score, short: _figure(score.tokens_per_byte, 3 if short else 4)),
         Column("pseudo-BPB" if result.is_masked else "BPB", lambda row: _figure(row.bpb)),
@@ -155,18 +155,12 @@ def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tup
 
 
 def _mixture(weighted: Weighted | None) -> str | None:
-    if weighted is None or not (weighted.missing or weighted.held_fixed):
+    if weighted is None or not weighted.missing:
         return None
-    said = []
-    if weighted.missing:
-        said.append(
-            f"weights of {100 * weighted.weight:.1f} % of the mixture, renormalised; no documents of "
-            f"{_first_names(weighted.missing)}"
-        )
-    if weighted.held_fixed:
-        each, adds = ("", "adds") if len(weighted.held_fixed) == 1 else (" each", "add")
-        said.append(f"one document{each} of {_first_names(weighted.held_fixed)}: {adds} nothing to the interval")
-    return "; ".join(said)
+    return (
+        f"weights of {100 * weighted.weight:.1f} % of the mixture, renormalised; no documents of "
+        f"{_first_names(weighted.missing)}"
+    )
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -24,7 +24,6 @@ from transformers import (
     HyperCLOVAXConfig,
     LlamaConfig,
     MambaConfig,
-    MptConfig,
     OPTConfig,
     PreTrainedConfig,
     RecurrentGemmaConfig,
@@ -165,12 +164,6 @@ def test_documents_are_isolated_by_positions_that_start_again() -> None:
         torch.testing.assert_close(packed, torch.cat(alone, dim=1), rtol=0, atol=1e-5)
     for config in (BLOOM, MAMBA):  # models without positions
         assert not isolates_documents(as_causal_lm(made(config)))
-
-
-def test_the_positions_of_mpt_are_known() -> None:
-    assert (
-        as_causal_lm(made(MptConfig(vocab_size=64, d_model=32, n_heads=4, n_layers=1, max_seq_len=16))).max_length == 16
-    )
 
 
 def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.compare import Difference, compare
-from pilekit.evaluate.results.intervals import REPLICATES, interval, ratios, resampled_sums
+from pilekit.evaluate.results.intervals import SPLITS, holm, split_sums
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, Score
+from pilekit.evaluate.results.tabulate import tabulate
 from tests.evaluate.documents import protocol_of
 
 LN2 = math.log(2)
@@ -36,13 +38,16 @@ class Text(NamedTuple):
     number: int
     text: int
 
+    def with_text(self, text: int) -> Text:
+        return self._replace(text=text)
+
     @property
     def label(self) -> str:
         return LABELS[(self.number + self.text) % 3]
 
     @property
     def bytes(self) -> int:
-        return [0, 1, 40, 3000][(self.number * 3 + self.text) % 4]
+        return [0, 1, 40, 3000][(self.number + self.text) % 4]
 
 
 def result(scored: Sequence[tuple[Text, float]], shards: Sequence[str] = SHARDS, **changes: Any) -> BitsPerByte:
@@ -52,62 +57,79 @@ def result(scored: Sequence[tuple[Text, float]], shards: Sequence[str] = SHARDS,
 
 
 NATS = st.floats(0, 5000, allow_nan=False)
-SCORED = st.dictionaries(
-    st.builds(Text, st.sampled_from(SHARDS), st.integers(0, 4), st.just(7)), NATS, max_size=10
+TEXTS = st.builds(Text, st.sampled_from(SHARDS), st.integers(0, 24), st.just(7))
+SCORED = st.one_of(
+    st.dictionaries(TEXTS, NATS, max_size=10), st.dictionaries(TEXTS, NATS, min_size=40, max_size=50)
 ).flatmap(
     # Some places hold another text.
     lambda scored: st.lists(st.sampled_from([7, 7, 7, 8]), min_size=len(scored), max_size=len(scored)).map(
-        lambda texts: [(one._replace(text=text), nll) for (one, nll), text in zip(scored.items(), texts, strict=True)]
+        lambda texts: [
+            (text, nll if text.bytes else 0.0)
+            for text, nll in zip(map(Text.with_text, scored, texts), scored.values(), strict=True)
+        ]
     )
 )
 ORDERS = st.sampled_from([SHARDS, SHARDS[::-1], ("x", *SHARDS)])
 
 
-def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[str]) -> dict[str | None, list[Any]]:
-    """Per subset and (None) over all: [documents, bytes, bpb of each, interval of each minus the first]."""
+Expected = tuple[int, int, list[float] | None, list[tuple[float, float] | None]]
+
+
+def reference(scored: Sequence[Sequence[tuple[Text, float]]], order: Sequence[str]) -> dict[str | None, Expected]:
+    """Per subset and (None) over all: documents, bytes, bpb of each, the bounds of the p-value of each."""
     of = [dict(one) for one in scored]
     common = [one for one in of[0] if all(one in other for other in of)]
     common.sort(key=lambda one: (list(order).index(one.shard), one.number))
-    found: dict[str | None, list[Any]] = {}
-    for name in (None, *dict.fromkeys(one.label for one in common)):
-        texts = [one for one in common if name in (None, one.label)]
+    labels = list(dict.fromkeys(one.label for one in common))
+    signs = np.zeros((len(common), SPLITS))
+    for name in labels:  # a column that is 1 for one document tells whether that document is in the first part
+        at = [place for place, one in enumerate(common) if one.label == name]
+        signs[at] = 2 * split_sums(np.eye(len(at)), name) - 1
+    found: dict[str | None, Expected] = {}
+    for wanted in (None, *labels):
+        at = [place for place, one in enumerate(common) if wanted in (None, one.label)]
+        texts = [common[place] for place in at]
         size = sum(one.bytes for one in texts)
-        if not size:
-            found[name] = [len(texts), 0, None, [None] * (len(of) - 1)]
-            continue
-        bpb = [math.fsum(one[text] for text in texts) / LN2 / size for one in of]
-        # A column that is 1 for one document counts how often that document was drawn.
-        times = resampled_sums(np.eye(len(texts))).tolist()
-        intervals: list[tuple[float, float] | None] = []
+        bpb = [math.fsum(one[text] for text in texts) / LN2 / size for one in of] if size else None
+        p_values: list[tuple[float, float] | None] = []
         for other in of[1:]:
-            drawn = []
-            for counts in times:
-                weighed = list(zip(counts, texts, strict=True))
-                drawn_bytes = sum(count * text.bytes for count, text in weighed)
-                if drawn_bytes:
-                    nats = sum(count * (other[text] - of[0][text]) for count, text in weighed)
-                    drawn.append(nats / LN2 / drawn_bytes)
-            few = len(texts) < 2 or 2 * len(drawn) < REPLICATES
-            intervals.append(None if few else tuple(np.quantile(drawn, [0.025, 0.975]).tolist()))
-        found[name] = [len(texts), size, bpb, intervals]
+            gain = np.array([other[text] - of[0][text] for text in texts])
+            flipped, rounding = abs(gain @ signs[at]), 1e-9 * float(abs(gain).sum())
+            least, most = (
+                (1 + int(np.count_nonzero(flipped >= abs(gain.sum()) + rounding * way))) / (SPLITS + 1)
+                for way in (1, -1)
+            )
+            p_values.append((least, most) if sum(one.bytes > 0 for one in texts) >= 10 else None)
+        found[wanted] = len(texts), size, bpb, p_values
     return found
 
 
-def assert_same(found: Difference, expected: list[Any], which: int) -> None:
-    documents, size, bpb, intervals = expected
-    assert (found.documents, found.bytes, found.is_approximate) == (documents, size, documents < 100)
+def assert_same(found: Difference, expected: Expected, which: int) -> None:
+    documents, size, bpb, p_values = expected
+    assert (found.documents, found.bytes) == (documents, size)
     if bpb is None:
-        assert (found.bpb, found.difference, found.interval, found.sign) == (None, None, None, 0)
+        assert (found.bpb, found.difference, found.interval, found.p) == (None, None, None, None)
+        assert found.verdict == "too few"
         return
     close = 1e-9 * max(bpb) + 1e-12
     assert found.bpb == pytest.approx((bpb[0], bpb[which]), abs=close)
     assert found.difference == pytest.approx(bpb[which] - bpb[0], abs=close)
-    span = intervals[which - 1]
-    scale = 1e-9 * 5000 * 10 / LN2  # cancellation in a sample with a single byte
-    assert found.interval == (None if span is None else pytest.approx(span, abs=scale))
+    p = p_values[which - 1]
+    assert (found.p is None) == (found.interval is None) == (found.verdict == "too few") == (p is None)
+    if p is not None:
+        assert found.p is not None
+        assert found.adjusted_p is not None
+        assert found.interval is not None
+        assert p[0] - 1e-9 <= found.p <= p[1] + 1e-9
+        assert found.p <= found.adjusted_p <= 1
+        low, high = found.interval
+        assert low - close <= bpb[which] - bpb[0] <= high + close
+        assert (found.p > 0.05) == (low <= close and high >= -close) or low * high == 0
+        assert found.verdict in ("better", "worse", "not told apart")
+        assert found.adjusted_p <= 0.05 or found.verdict == "not told apart"
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(SCORED, min_size=2, max_size=4), st.data())
 def test_differences_are_those_of_the_documents_that_all_have(
     scored: list[list[tuple[Text, float]]], data: st.DataObject
@@ -115,7 +137,7 @@ def test_differences_are_those_of_the_documents_that_all_have(
     orders = [data.draw(ORDERS) for _ in scored]
     results = [result(one, order) for one, order in zip(scored, orders, strict=True)]
     expected = reference(scored, orders[0])
-    if not expected[None][0]:
+    if not expected[None][0]:  # no document
         with pytest.raises(PilekitError, match="no document that all results scored"):
             compare(results)
         return
@@ -126,6 +148,8 @@ def test_differences_are_those_of_the_documents_that_all_have(
         assert list(against.subsets) == [name for name in LABELS if name in expected]
         for name, difference in against.subsets.items():
             assert_same(difference, expected[name], which)
+        given_p = [one.p for one in against.subsets.values() if one.p is not None]
+        assert [one.adjusted_p for one in against.subsets.values() if one.p is not None] == holm(given_p)
 
 
 def simulated(rng: np.random.Generator, documents: int, gain: float) -> tuple[BitsPerByte, BitsPerByte]:
@@ -150,25 +174,91 @@ def width(span: tuple[float, float] | None) -> float:
 
 
 def test_pairs_show_a_difference_that_two_intervals_hide() -> None:
-    first, second = simulated(np.random.default_rng(0), 500, gain=0.01)
-    found = compare([first, second]).against[0].overall
+    results = simulated(np.random.default_rng(0), 500, gain=0.01)
+    found = compare(results).against[0].overall
     single = []
-    for one in (first.records, second.records):
-        assert one is not None
-        single.append(interval(ratios(resampled_sums(np.column_stack([one.nll / LN2, one.bytes.astype(np.float64)])))))
+    for one in results:
+        assert one.records is not None
+        span = tabulate(one.records, one.protocol, load_manifest()).overall.interval
+        assert span is not None
+        single.append(span)
     unpaired = math.hypot(*map(width, single))
     assert width(found.interval) < unpaired / 5
-    assert found.sign == -1
-    assert single[0] is not None
-    assert single[1] is not None
+    assert found.verdict == "better"
     assert single[1][1] > single[0][0]  # the two intervals overlap widely
 
 
-def test_nineteen_of_twenty_intervals_hold_the_difference() -> None:
-    rng = np.random.default_rng(1)
-    spans = [compare(simulated(rng, 300, gain=0.01)).against[0].overall.interval for _ in range(200)]
-    held = sum(span is not None and span[0] <= -0.01 <= span[1] for span in spans)
-    assert 0.91 * 200 <= held <= 0.99 * 200
+def test_three_documents_make_no_verdict() -> None:
+    """However clear each difference is: the range of three is no interval."""
+    for documents, verdict in ((3, "too few"), (9, "too few"), (10, "better")):
+        found = compare(simulated(np.random.default_rng(4), documents, gain=0.5)).against[0]
+        for one in (found.overall, found.subsets["ArXiv"]):
+            assert one.verdict == verdict
+            assert (one.interval is None) == (verdict == "too few")
+
+
+def test_one_subset_alone_pooled_and_weighted_is_one_difference() -> None:
+    results = [
+        tabulate(one.records, one.protocol, load_manifest())
+        for one in simulated(np.random.default_rng(5), 60, 0.003)
+        if one.records
+    ]
+    found = compare(results).against[0]
+    assert found.overall == found.subsets["ArXiv"]
+    assert found.overall.p == found.overall.adjusted_p
+    assert found.weighted is not None
+    assert found.weighted.interval == pytest.approx(found.overall.interval)
+    assert (found.weighted.documents, found.weighted.verdict) == (60, found.overall.verdict)
+    assert found.weighted.p == pytest.approx(found.overall.p)
+
+
+def test_the_mixture_weights_the_subsets_of_common_documents() -> None:
+    """As in the table of one model: subsets count by their weight, however many documents each has."""
+    rng = np.random.default_rng(6)
+    made = []
+    for gain in (0.0, 0.1):
+        scored = [
+            ScoredDocument(
+                "a.jsonl",
+                n,
+                n,
+                ("ArXiv", "Github")[n % 9 == 0],
+                1000,
+                1,
+                LN2 * 1000 * (1 - gain * (1 + (n % 9 == 0)) + float(rng.normal(0, 0.01))),
+            )
+            for n in range(90)
+        ]
+        made.append(tabulate(Records.of(scored, ["a.jsonl"], load_manifest()), protocol_of(), load_manifest()))
+    [against] = compare(made).against
+    share = {name: load_manifest().subset(name).weight_percent for name in ("ArXiv", "Github")}
+    expected = sum(weight * against.subsets[name].difference for name, weight in share.items()) / sum(share.values())
+    assert against.weighted is not None
+    assert against.weighted.difference == pytest.approx(expected)
+    assert [one.weighted and one.weighted.bpb for one in made] == pytest.approx(against.weighted.bpb)
+    assert against.weight == pytest.approx(made[0].weighted.weight)
+    assert against.weighted.verdict == "better"
+    lost = dataclasses.replace(made[1], records=made[1].records.where(made[1].records.subset == 0))  # ArXiv alone
+    [against] = compare([made[0], lost]).against
+    assert against.weighted.difference == pytest.approx(against.subsets["ArXiv"].difference)
+    assert against.weight == pytest.approx(share["ArXiv"] / 100, rel=1e-3)
+
+
+def test_two_results_of_100_000_documents_are_compared_in_two_seconds() -> None:
+    rng, many = np.random.default_rng(7), 100_000
+    size = rng.lognormal(7, 1.5, many).astype(np.int64)
+    number = np.arange(many)
+    subset = np.arange(many, dtype=np.int32) % 3
+    made = []
+    for _ in range(2):
+        nll = size * rng.normal(1, 0.1, many)
+        records = Records(
+            ("a.jsonl",), LABELS, np.zeros(many, np.int32), number, number.astype(np.uint64), subset, size, size, nll
+        )
+        made.append(BitsPerByte(Score(), {}, protocol_of(), records=records))
+    began = time.process_time()
+    assert compare(made).against[0].overall.documents == many
+    assert time.process_time() - began < 4  # 1.5 on a quiet core
 
 
 def test_rounding_makes_no_model_better() -> None:
@@ -176,13 +266,13 @@ def test_rounding_makes_no_model_better() -> None:
     one, _ = simulated(np.random.default_rng(2), 200, gain=0.0)
     assert one.records is not None
     itself = compare([one, one]).against[0].overall
-    assert (itself.difference, itself.interval, itself.sign, itself.is_approximate) == (0, (0, 0), 0, False)
-    for less, sign in ((1e-8, 0), (-1e-8, 0), (1e-4, -1), (-1e-4, 1)):
+    assert (itself.difference, itself.interval, itself.p, itself.verdict) == (0, (0, 0), 1, "not told apart")
+    for less, verdict in ((1e-8, "not told apart"), (-1e-8, "not told apart"), (1e-4, "better"), (-1e-4, "worse")):
         other = dataclasses.replace(one, records=dataclasses.replace(one.records, nll=one.records.nll * (1 - less)))
         found = compare([one, other]).against[0].overall
         assert found.interval is not None
         assert found.interval[0] * found.interval[1] > 0
-        assert found.sign == sign
+        assert found.verdict == verdict
 
 
 def texts(*numbers: int) -> list[Text]:
@@ -205,13 +295,19 @@ def test_json_and_names_of_models(caplog: pytest.LogCaptureFixture) -> None:
     assert [math.copysign(1, one["difference"]) for one in overall] == [-1, 1]
     two = compare(of[:2])
     told, expected = two.to_dict(), two.against[0].overall
-    assert list(told) == ["subsets", "overall"]
+    assert list(told) == ["subsets", "overall", "weighted", "paths", "results", "shards", "manifest", "intervals"]
+    assert (told["weighted"], told["paths"], told["results"]) == (None, ["runs/a", "runs/a"], [None, None])
+    assert (told["shards"][:1], told["manifest"]) == (["00.jsonl"], "pile")
+    assert three["comparisons"][1]["results"] == ["scores/1024", "scores/c"]
     assert set(told["subsets"]) == set(LABELS)
-    names = ["difference", "interval", "bpb", "documents", "bytes", "approximate"]
-    assert [list(one)[:6] for one in (told["overall"], *told["subsets"].values())] == [names] * 4
-    assert expected.interval is not None
-    assert told["overall"]["interval"] == list(expected.interval)
-    assert told["overall"]["difference"] == expected.difference
+    names = ["difference", "interval", "bpb", "documents", "bytes", "p", "adjusted_p", "verdict"]
+    assert [list(one)[:8] for one in (told["overall"], *told["subsets"].values())] == [names] * 4
+    assert (told["overall"]["interval"], told["overall"]["p"], told["overall"]["verdict"]) == (None, None, "too few")
+    assert told["overall"]["difference"] == round(expected.difference or 0, 6)
+    # Three digits of the interval's width.
+    rounded = Difference(20, 9, (1.234567, 1.243567), 0.0090002, (0.00712345, 0.0107), 0.012345, 0.024691).to_dict()
+    figures = [rounded[name] for name in ("difference", "interval", "bpb", "p", "adjusted_p")]
+    assert figures == [0.009, [0.00712, 0.0107], [1.23457, 1.24357], 0.0123, 0.0247]
 
 
 MASKED: dict[str, Any] = {

@@ -321,9 +321,7 @@ def test_one_run_at_a_time(whole: tuple[BitsPerByte, Path], model_dir: Path, cor
     with record_file(only_file(out)), pytest.raises(PilekitError, match=held):
         bits_per_byte(model_dir, corpus, out=out)
     same(bits_per_byte(model_dir, corpus, out=out), whole[0])
-
-
-def test_records_are_not_shards(whole: tuple[BitsPerByte, Path], corpus: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole[1], tmp_path / "pile" / "out")
-    shutil.copy(corpus / "00.jsonl.zst", tmp_path / "pile")
-    assert [shard.name for shard in Corpus(tmp_path / "pile")] == ["00.jsonl"]
+    (out / "records").rename(tmp_path / "elsewhere")
+    (out / "records").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PilekitError, match="out/records: is a link, and nothing is written through it"):
+        bits_per_byte(model_dir, corpus, out=out)

@@ -108,42 +108,45 @@ def test_figures_are_those_of_the_reference(documents: list[ScoredDocument], pap
     for score in (result.overall, *result.subsets.values()):
         if score.interval is not None:
             assert score.bpb is not None
-            assert score.documents > 1
+            assert score.documents >= 10
             assert score.interval[0] <= score.interval[1]
 
 
-def test_one_document_has_no_interval_and_is_held_fixed_in_the_mixture() -> None:
+def test_intervals_of_the_mixture() -> None:
+    """Ten documents with text make an interval. One document of a subset counts with its subset's weight."""
     one = [ScoredDocument("x.jsonl", 0, 0, "B", 10, 3, 5.0)]
-    alone = tabulated(one)
-    assert alone.overall.interval is None
-    assert alone.weighted is not None
-    assert (alone.weighted.interval, alone.weighted.held_fixed) == (None, ("B",))
     more = [ScoredDocument("x.jsonl", n, n, "A", 10 + n, 3, 5.0 + n % 7) for n in range(1, 200)]
+    empty = [ScoredDocument("x.jsonl", n, n, "A", 0, 0, 0.0) for n in range(200, 220)]
+    for few in (one + more[:8], one + more[:8] + empty):
+        alone = tabulated(few)
+        assert alone.weighted is not None
+        assert alone.overall.interval is alone.subsets["A"].interval is alone.weighted.interval is None
     both, without = tabulated(one + more), tabulated(more)
     assert both.weighted is not None
     assert without.weighted is not None
-    assert both.weighted.held_fixed == ("B",)
     assert both.weighted.approximate
     assert not without.weighted.approximate
-    assert both.weighted.interval is not None
-    assert without.weighted.interval == without.subsets["A"].interval == both.subsets["A"].interval
-    low, high = both.weighted.interval
+    assert both.weighted.weights == pytest.approx({"A": 2 / 3, "B": 1 / 3})
+    assert both.subsets["A"].interval == without.subsets["A"].interval == without.overall.interval
+    assert without.weighted.interval == pytest.approx(without.overall.interval)
+    low, high = both.weighted.interval or (0.0, 0.0)
     a_low, a_high = without.weighted.interval or (0.0, 0.0)
-    assert high - low == pytest.approx((a_high - a_low) * 60 / 90)
+    assert low < both.weighted.bpb < high
+    assert high - low > a_high - a_low
 
 
 def test_json_has_every_figure_under_its_name() -> None:
-    documents = [ScoredDocument("x.jsonl", n, n, "A", 10, 3, 5.0 + n) for n in range(4)]
+    documents = [ScoredDocument("x.jsonl", n, n, "A", 10, 3, 5.0 + n) for n in range(12)]
     told = tabulated(documents).to_dict()
     names = ["overall", "weighted", "subsets", "published", "withheld", "warnings", "training_copies", "protocol"]
     assert list(told) == names
-    bpb = 26 / math.log(2) / 40
-    figures = {"bpb": bpb, "byte_perplexity": 2**bpb, "nats_per_token": 26 / 12, "tokens_per_byte": 0.3, "nll": 26.0}
+    bpb = 126 / math.log(2) / 120
+    figures = {"bpb": bpb, "byte_perplexity": 2**bpb, "nats_per_token": 126 / 36, "tokens_per_byte": 0.3, "nll": 126.0}
     assert {name: told["overall"][name] for name in figures} == pytest.approx(figures)
     assert told["subsets"]["A"] | {"interval": told["overall"]["interval"]} == told["overall"]
-    assert [told["overall"][name] for name in ("documents", "bytes", "tokens", "approximate")] == [4, 40, 12, True]
+    assert [told["overall"][name] for name in ("documents", "bytes", "tokens", "approximate")] == [12, 120, 36, True]
     assert told["weighted"]["weight"] == pytest.approx(0.6)
-    assert told["protocol"]["intervals"]["replicates"] == 1000
+    assert told["protocol"]["intervals"]["splits"] == 10_000
     huge = tabulated([ScoredDocument("x.jsonl", n, n, "A", 1, 3, 1e6) for n in range(3)])
     nothing = tabulated([ScoredDocument("x.jsonl", n, n, "A", 0, 0, 0.0) for n in range(3)])
     assert huge.overall.byte_perplexity is nothing.overall.byte_perplexity is None

@@ -13,7 +13,7 @@ import pytest
 
 from pilekit.corpus import load_manifest
 from pilekit.errors import PilekitError
-from pilekit.evaluate.results.compare import Against, Comparison, Difference, compare
+from pilekit.evaluate.results.compare import compare
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.results.tabulate import tabulate
@@ -79,16 +79,6 @@ def test_bars_lines_and_marks_are_the_figures() -> None:
         assert {rows(axes)[int(y)]: x for x, y in zip(*line.get_data(), strict=True)} == columns[model].subsets
 
 
-def test_published_marks_stand_only_where_they_may() -> None:
-    some = draw_result(result(PILE[:3], subsets=PILE[:3], labels=PILE))  # no overall figure stands beside these
-    assert {"GPT-2 small", "GPT-3 davinci"} <= set(legend(some))
-    for other in (result(PILE, context_len=64), result(PILE, shard="00.jsonl"), result(PILE, kind="masked")):
-        figure = draw_result(other)
-        assert not any("GPT" in label for label in legend(figure))
-        assert "protocol" not in figure.axes[0].get_xlabel()
-        assert figure.axes[0].get_xlabel().startswith("pseudo-bits") == other.is_masked
-
-
 def test_points_are_the_differences_of_each_model() -> None:
     comparison = compare([result(PILE[:5], gain) for gain in (0, 0.01, -0.01)])
     figure = draw_comparison(comparison)
@@ -102,27 +92,6 @@ def test_points_are_the_differences_of_each_model() -> None:
         assert [found[row] for row in range(6)] == [one.difference for one in expected]
         assert [spans(axes)[round(row + offset, 6)] for row in range(6)] == [one.interval for one in expected]
     assert legend(figure) == ["A: runs/a/model", "B: runs/a/model", "C: runs/a/model"]
-
-
-def test_a_points_look_says_what_its_interval_is() -> None:
-    def difference(documents: int, interval: tuple[float, float] | None) -> Difference:
-        return Difference(documents, 1000, (1.0, 0.9), -0.1, interval)
-
-    clear, unclear = (-0.2, -0.05), (-0.3, 0.1)
-    cases = [
-        (difference(100, clear), ("o", False, 1)),
-        (difference(99, clear), ("o", False, PALE)),
-        (difference(100, unclear), ("o", True, 1)),
-        (difference(2, unclear), ("o", True, PALE)),
-        (difference(1, None), ("x", False, PALE)),
-    ]
-    for one, (marker, hollow, alpha) in cases:
-        against = Against(one, {})
-        [axes] = draw_comparison(Comparison("causal", ("a", "b"), (against,), (0, 0), ())).axes
-        [point] = [line for line in axes.lines if line.get_marker() in ("o", "x") and len(line.get_xdata())]
-        assert (point.get_marker(), point.get_alpha()) == (marker, alpha)
-        assert (point.get_markerfacecolor() == "white") == hollow
-        assert axes.get_xlabel().startswith("← B is better")
 
 
 def test_files_of_each_format_with_labels_and_paths_as_text(tmp_path: Path) -> None:

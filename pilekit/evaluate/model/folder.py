@@ -1,0 +1,25 @@
+"""Whether a folder can be a model: a check of milliseconds, before torch and transformers are imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pilekit.errors import PilekitError, visible
+
+WEIGHTS = "model.safetensors"
+
+
+def check_folder(folder: str | Path) -> None:
+    """PilekitError if `folder` cannot be a model; for a run of `pilekit train` the message says where the model is."""
+    folder = Path(folder)
+    shown = visible(str(folder))
+    if not folder.is_dir():
+        raise PilekitError(
+            f"{shown}: there is no such model; give a local folder with config.json, {WEIGHTS} and tokenizer.json "
+            "(nothing is downloaded)"
+        )
+    if (folder / "config.json").is_file():
+        return
+    if (folder / "model" / "config.json").is_file():
+        raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")
+    raise PilekitError(f"{shown}: has no config.json, so it is no model; give a folder in Hugging Face format")
