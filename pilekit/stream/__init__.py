@@ -2,15 +2,14 @@
 
 Data passes through the folders in this order:
 
-order/   decides the documents and their order: the selection, the shared sequence of units, repeats, the lane grid
-read/    reads the documents of a lane, from any place in it, under one of two plans
+order/   decides the order: the shared sequence of units, repeats, the lane grid
+read/    selects the documents, and reads those of a lane, from any place in it, under one of two plans
 pack/    turns a lane's documents into tokens, windows and rows
 batch/   turns rows of several lanes into a `Batch`; also masks, untokenized documents, and `peek`
 
 `pile_stream.py` puts them together and iterates, `finite_pass.py` makes the batches of a pass that ends, and
-`loader.py` is a DataLoader. `record.py` records which batches were handed out, `state.py` writes
-the record as JSON, and `resume.py` checks whether a state can resume in a stream. Public names are imported on first
-use: packing rows needs no torch.
+`loader.py` is a DataLoader. `record.py` records which batches were handed out, and `state.py` writes the record as JSON
+and checks whether a state fits a stream. Public names are imported on first use: packing rows needs no torch.
 """
 
 from __future__ import annotations

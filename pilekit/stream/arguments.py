@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.batch.mlm import Masking
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -31,18 +30,13 @@ def check_number(name: str, value: object, least: int | None = 1, most: int | No
 
 
 def tokenizer_of(tokenizer: object) -> Tokenizer | None:
-    """Load the tokenizer if `tokenizer` is a path; None stays None: the stream gives untokenized documents.
+    """Load the tokenizer from a path or an object; None stays None: the stream gives untokenized documents.
 
     PilekitError if the tokenizer has no end-of-document token.
     """
     if tokenizer is None:
         return None
-    if not isinstance(tokenizer, Tokenizer | str | Path):
-        raise PilekitError(
-            f"tokenizer is the path of a tokenizer.json or of its folder, or what load_tokenizer gives, not "
-            f"{visible(repr(tokenizer), 80)}; None is for documents as they are"
-        )
-    found = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+    found = load_tokenizer(tokenizer)
     if found.eos_id is None:
         raise PilekitError(
             f"the tokenizer {visible(str(found.path))} has no end-of-document token, which must follow every "
@@ -61,7 +55,7 @@ def corpus_of(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
     return data
 
 
-def subsets_of(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
+def subsets_of(subsets: str | Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
     """The exact names; None: all."""
     if subsets is None:
         return None
@@ -69,13 +63,3 @@ def subsets_of(subsets: Sequence[str] | None, corpus: Corpus) -> tuple[str, ...]
     if not names:
         raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
     return names
-
-
-def masking_of(tokenizer: Tokenizer) -> Masking:
-    """The tokens that masked-language modelling needs; PilekitError if the tokenizer has no mask token."""
-    if tokenizer.mask_id is None:
-        raise PilekitError(
-            f'the tokenizer {visible(str(tokenizer.path))} has no mask token, which objective="mlm" needs; name it as '
-            '"mask_token" in a tokenizer_config.json beside it, or use objective="clm"'
-        )
-    return Masking(tokenizer.mask_id, tokenizer.vocab_size, tokenizer.special_ids)

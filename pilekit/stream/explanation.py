@@ -18,6 +18,7 @@ class Explanation(dict[str, Any]):
     plan, reason                 "random" or "sequential", and why
     rows, columns, lanes, unit
     window                       None for a stream without a tokenizer
+    repeats                      {subset: uses of its documents per epoch}, where it is not 1
     documents                    the number selected; None under the sequential plan, where only reading tells
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  the valid world sizes
@@ -32,17 +33,18 @@ class Explanation(dict[str, Any]):
 
     def lines(self) -> list[tuple[str, str]]:
         """The text's lines: (title, text)."""
-        told = dict(self)
+        told, repeats = dict(self), self["repeats"]
         told |= {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
         grad_accums = (f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items())
         parts = [] if self["documents"] is None else [f"{self['documents']:,} documents in units of {self['unit']}"]
         parts += [] if self["window"] is None else [f"windows of {self['window']} documents"]
         held, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
-        memory = f"{self['memory_per_rank'] / 2**20:,.0f} MiB"
+        memory = f"{self['memory_per_rank'] / 1e6:,.0f} MB"
         sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
         return [
             ("plan", "{plan}: {reason}".format_map(told)),
             ("sequence", "; ".join(parts) or "documents as they stand in their shards"),
+            *([("repeats", ", ".join(f"{name} {factor:g}" for name, factor in repeats.items()))] if repeats else []),
             ("lanes", "{rows} rows x {columns} columns = {lanes}".format_map(told)),
             ("step", ("{global_batch_size} samples: " + sizes).format_map(told)),
             ("world sizes", told["world_sizes"]),
@@ -69,7 +71,8 @@ def explain(selected: DocumentSelection, share: Share, unit: int, window: int | 
         lanes=grid.lanes,
         unit=unit,
         window=window,
-        documents=None if selected.selection is None else len(selected.selection),
+        repeats=dict(selected.repeats),
+        documents=selected.count,
         global_batch_size=grid.global_batch_size,
         batch_size=share.batch_size,
         grad_accum=share.grad_accum,

@@ -83,7 +83,7 @@ def pass_batches(
 
     Returns whether any rank or worker has a batch left after `behind`.
     """
-    lane = builder.lane(0, place)
+    lane = builder.lane(0, place, _rows_before(share, behind))
     size, accumulation = share.grid.global_batch_size, share.grad_accum
     resumed_at = at = _rows_before(share, behind)
     next_step = (behind + 1) // accumulation
@@ -133,7 +133,7 @@ def _rows_again(builder: BatchBuilder, begin: Place, row: int, count: int) -> li
     """`count` rows of the pass from number `row` on; after the last row the first follows."""
     found: list[RowRange] = []
     while count:
-        lane = builder.lane(0, begin)
+        lane = builder.lane(0, begin, 0)
         try:
             passed = lane.skip(row)
             given = lane.give(count)

@@ -35,13 +35,12 @@ from pilekit.stream.arguments import (
     check_number,
     check_one_of,
     corpus_of,
-    masking_of,
     subsets_of,
     tokenizer_of,
 )
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
-from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches
-from pilekit.stream.batch.peek import rows_of_step
+from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches, rows_of_step
+from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.explanation import Explanation, explain
 from pilekit.stream.finite_pass import Passes, pass_part
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
@@ -52,10 +51,19 @@ from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pack.tokenized import Encoding
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange
 from pilekit.stream.read.document_selection import OTHER, DocumentSelection, checked_filters
+from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.plan import choose_plan
 from pilekit.stream.record import HandedOut, Record, WorkerPart, state_of, take_state
-from pilekit.stream.resume import accumulation_for, changed_fields, grid_for, loaded_state
-from pilekit.stream.state import Counts, StatePlan, StreamState, merge
+from pilekit.stream.state import (
+    Counts,
+    StatePlan,
+    StreamState,
+    accumulation_for,
+    changed_fields,
+    grid_for,
+    loaded_state,
+    merge,
+)
 from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -69,7 +77,7 @@ class PileStream(IterableDataset[Batch]):
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards beside other shards are
                        left out, with a warning. A `Corpus` is used as it is
-    tokenizer          a path (see `load_tokenizer`), or a `Tokenizer`; it must have an end-of-document token.
+    tokenizer          a path or an object (see `load_tokenizer`); it must have an end-of-document token.
                        None: items are whole documents, and all arguments about tokens, rows and windows are unused
     seq_len            tokens in a row
     batch_size         rows in a batch of this rank
@@ -80,6 +88,8 @@ class PileStream(IterableDataset[Batch]):
     repeats            how often an epoch uses the documents of a subset, {"ArXiv": 2.5}; 0 leaves a subset out, and
                        subsets that are not named have 1. Released train shards of the Pile are up-sampled already, and
                        `repeats` multiplies that
+    weights            the mixture instead, as shares of tokens, {"ArXiv": 0.3, "GitHub": 0.7}: only these subsets are
+                       read, as often as gives these shares (read/mixture.py). The factors are in `repeats`
     packing            "best_fit": a document is cut only if it is longer than a row; "concat": documents follow one
                        another, and are cut at the row's edge; "none": one document a row
     window             how many documents a lane packs together (best_fit, none)
@@ -123,13 +133,14 @@ class PileStream(IterableDataset[Batch]):
         self,
         data: str | Path | Sequence[str | Path] | Corpus,
         *,
-        tokenizer: str | Path | Tokenizer | None,
+        tokenizer: str | Path | Tokenizer | Any | None,
         seq_len: int = 2048,
         batch_size: int | None = None,
         grad_accum: int | None = None,
         global_batch_size: int | None = None,
         subsets: Sequence[str] | None = None,
         repeats: Mapping[str, float] | None = None,
+        weights: Mapping[str, float] | None = None,
         packing: Packing = "best_fit",
         window: int = _WINDOW,
         append_eod: bool = True,
@@ -178,7 +189,8 @@ class PileStream(IterableDataset[Batch]):
         self.corpus = corpus_of(data)
         self._tokenizer = tokenizer_of(tokenizer)
         self.is_raw = self._tokenizer is None
-        self.subsets = subsets_of(subsets, self.corpus)
+        shares = None if weights is None else self._shares(weights, subsets, repeats)
+        self.subsets = subsets_of(subsets if shares is None else list(shares), self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
         with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
@@ -196,6 +208,8 @@ class PileStream(IterableDataset[Batch]):
             records=self.is_raw,
             cache=None if cache is None else FrameCache.at(cache, cache_bytes),
         )
+        if shares is not None:
+            self.repeats = self._selected.take_weights(shares, self._tokenizer, append_eod)
         self.subset_names = self._selected.subset_names()
         self._fingerprint = {**self._selected.fingerprint(), "tokenizer": None}
         layout, self._writer = Layout(1, "concat", window, True, seed), None  # without tokens each document is a row
@@ -212,6 +226,18 @@ class PileStream(IterableDataset[Batch]):
         none = np.zeros(len(ids), np.int64)
         self._changes: list[dict[str, Any]] = []
         self._start(Record(self._first(), 0, none, none.copy()))
+
+    def _shares(
+        self, weights: Mapping[str, float], subsets: Sequence[str] | None, repeats: Mapping[str, float] | None
+    ) -> dict[str, float]:
+        """`weights` by exact names; PilekitError beside arguments that they replace."""
+        if repeats is not None or subsets is not None:
+            raise PilekitError(
+                "weights stands instead of repeats and subsets: it reads the subsets that it names; drop the others"
+            )
+        if self.is_raw:
+            raise PilekitError("weights are shares of tokens, tokenizer=None asks for documents; give a tokenizer")
+        return exact_weights(weights, self.corpus.manifest)
 
     def _packed_rows(
         self, tokenizer: Tokenizer, layout: Layout, objective: Literal["clm", "mlm"], outputs: Sequence[str]
@@ -230,7 +256,7 @@ class PileStream(IterableDataset[Batch]):
             "append_eod": layout.append_eod,
             "objective": objective,
         }
-        masking = masking_of(tokenizer) if objective == "mlm" else None
+        masking = Masking.of(tokenizer) if objective == "mlm" else None
         return BatchWriter(layout.seq_len, outputs, pad_id, tokenizer.eos_id, masking)
 
     def _settle(self, grid: Grid, unit: int, grad_accum: int) -> None:
@@ -238,7 +264,7 @@ class PileStream(IterableDataset[Batch]):
         self.share, self._unit = grid.share(self.rank, self.world_size, grad_accum), unit
         end = None if self._passes is None else self._passes.borders(self._selected.positions(unit))[1]
         source = self._selected.source(grid.lanes, unit, end)
-        self._builder = BatchBuilder(source, self._encoding, self._writer)
+        self._builder = BatchBuilder(source, self._encoding, self._writer, grid.per_visit)
 
     def _start(self, record: Record, loaded: bool = False) -> None:
         """Resume from this record."""
@@ -496,12 +522,12 @@ class PileStream(IterableDataset[Batch]):
     def stats(self) -> dict[str, Any]:
         """Counts of all batches that this rank was handed since the run began, resumed parts included.
 
-        rows, documents (that began), tokens (EOD counted), fill (tokens / room in the rows), skipped (bad lines: of the
-        whole corpus if it is indexed), and `subsets`: {name: {"documents", "tokens"}}. After a resume on another world
-        size, rank 0 has the counts of all earlier ranks.
+        rows, documents (that began), tokens (EOD counted), fill (tokens / room in the rows), padding (1 - fill),
+        skipped (bad lines: of the whole corpus if it is indexed), and `subsets`: {name: {"documents", "tokens"}}. After
+        a resume on another world size, rank 0 has the counts of all earlier ranks.
         """
-        stats, known = self._handed_out.record.stats(self.subset_names, self.seq_len), self._selected.selection
-        return stats if known is None else {**stats, "skipped": known.skipped}
+        stats, skipped = self._handed_out.record.stats(self.subset_names, self.seq_len), self._selected.skipped
+        return stats if skipped is None else {**stats, "skipped": skipped}
 
     def peek(self, step: int, reached: Reached | None = None) -> list[list[tuple[str, int]]]:
         """The documents of optimizer step `step`, of all ranks: for each row, (shard name, document number) by doc_id.

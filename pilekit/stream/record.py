@@ -133,6 +133,7 @@ class Record:
             "documents": int(self.documents.sum()),
             "tokens": tokens,
             "fill": tokens / (self.rows * seq_len) if self.rows else 0.0,
+            "padding": 1 - tokens / (self.rows * seq_len) if self.rows else 0.0,
             "skipped": self.skipped,
             "subsets": {
                 name: {"documents": documents, "tokens": count}

@@ -17,7 +17,7 @@ import tokenizers
 
 from pilekit.stream.order.shuffle import mix, permutation
 
-UNITS, DOCUMENTS, REPEATS, SHARDS = 1, 2, 3, 4
+UNITS, DOCUMENTS, REPEATS, SHARDS, TURNS = 1, 2, 3, 4, 5
 """The first word of the key of each random choice."""
 
 MOST_TOKENS = 512 * 1024
@@ -222,12 +222,21 @@ def lane_rows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Piece]
     if plan.packing == "concat":
         yield from concat(documents, plan.seq_len)
         return
+    turn, each = 0, plan.global_batch_size // plan.rows
     for window in windows(documents, plan):
         if plan.packing == "best_fit":
             yield from sorted(best_fit(window, plan.seq_len), key=lambda row: row_key(plan, row))
         else:
-            rows = [[piece] for document in window for piece in pieces_of(document, plan.seq_len)]
-            yield from sorted(rows, key=lambda row: (row[0].length, row_key(plan, row)))
+            rows = [
+                [piece]
+                for document in window
+                if len(document.tokens) > 1
+                for piece in pieces_of(document, plan.seq_len)
+            ]
+            rows.sort(key=lambda row: (row[0].length, row_key(plan, row)))
+            turns = sorted(range(turn, turn + len(rows)), key=lambda at: (int(mix(plan.seed, TURNS, at // each)), at))
+            yield from (row for _, row in sorted(zip(turns, rows, strict=True), key=lambda pair: pair[0]))
+            turn += len(rows)
 
 
 def concat(documents: Iterator[Document], seq_len: int) -> Iterator[list[Piece]]:

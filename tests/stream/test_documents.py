@@ -310,10 +310,3 @@ def test_a_stock_loader_keeps_the_state_of_batches_alone(corpora: Corpora) -> No
     single = raw(folder)
     single.advance(next(iter(DataLoader(single, batch_size=None, collate_fn=lambda document: document))))
     assert single.state_dict()["step"] == 1
-
-
-def test_arguments_about_tokens_are_refused(corpora: Corpora) -> None:
-    with pytest.raises(PilekitError, match='objective="mlm" masks tokens'):
-        raw(corpora["few"].folder, objective="mlm")
-    with pytest.raises(PilekitError, match="has no tokenizer"):
-        _ = raw(corpora["few"].folder).tokenizer

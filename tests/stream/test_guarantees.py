@@ -45,34 +45,19 @@ def test_ranks_share_the_same_steps(corpora: Corpora, settings: Settings, expect
     assert steps_of(ranks, 1) == counted(expected(corpora["mixed"], 10))
 
 
-@pytest.mark.parametrize(
-    ("corpus", "changes", "plan"),
-    [
-        (
-            "mixed",
-            {"repeats": {"ArXiv": 2.5, "GitHub": 0.0, "pile_cc": 0.3}},
-            {"repeats": {"ArXiv": 2.5, "Github": 0.0, "Pile-CC": 0.3}},
-        ),
-        (
-            "mixed",
-            {"subsets": ["arxiv", "Wikipedia (en)"], "seed": 7},
-            {"subsets": ("ArXiv", "Wikipedia (en)"), "seed": 7},
-        ),
-        ("mixed", {"filters": [no_brown_fox]}, {"keep": lambda line: "brown" not in line.text}),
-        ("mixed", {"shuffle": False}, {"shuffle": False}),
-        ("mixed", {"lanes": (4, 3), "window": 5}, {"rows": 4, "columns": 3, "window": 5}),
-        ("with_bad_lines", {"on_error": "skip"}, {}),
-    ],
-    ids=["repeats", "subsets", "filters", "shuffle", "lanes", "bad lines"],
-)
-def test_every_setting_is_the_references(
-    corpora: Corpora, settings: Settings, expected: Expected, corpus: str, changes: Settings, plan: Settings
-) -> None:
-    folder, wanted = corpora[corpus].folder, expected(corpora[corpus], 12, **plan)
-    assert run(folder, {**settings, **changes, "batch_size": 16}, batches=12)[0] == wanted
-    split = {**settings, **changes, "batch_size": 4, "grad_accum": 2, "world_size": 2}
-    ranks = [run(folder, {**split, "rank": rank}, "loader", 1, 24)[0] for rank in range(2)]
-    assert steps_of(ranks, 2) == counted(wanted)
+def test_every_setting_is_the_references(corpora: Corpora, settings: Settings, expected: Expected) -> None:
+    """One by one and shuffled or not, settings are in test_documents.py."""
+    changes: Settings = {"subsets": ["arxiv", "GitHub", "pile_cc"], "seed": 7, "lanes": (4, 3), "window": 5}
+    plan: Settings = {"subsets": ("ArXiv", "Github", "Pile-CC"), "seed": 7, "rows": 4, "columns": 3, "window": 5}
+    changes |= {"repeats": {"ArXiv": 2.5, "GitHub": 0.0, "pile_cc": 0.3}, "filters": [no_brown_fox]}
+    plan |= {"repeats": {"ArXiv": 2.5, "Github": 0.0, "Pile-CC": 0.3}, "keep": lambda line: "brown" not in line.text}
+    cases = [("mixed", changes, plan), ("with_bad_lines", {"on_error": "skip"}, {})]
+    for corpus, changes, plan in cases:
+        folder, wanted = corpora[corpus].folder, expected(corpora[corpus], 12, **plan)
+        assert run(folder, {**settings, **changes, "batch_size": 16}, batches=12)[0] == wanted
+        split = {**settings, **changes, "batch_size": 4, "grad_accum": 2, "world_size": 2}
+        ranks = [run(folder, {**split, "rank": rank}, "loader", 1, 24)[0] for rank in range(2)]
+        assert steps_of(ranks, 2) == counted(wanted)
 
 
 def test_the_form_of_the_shards_changes_nothing(

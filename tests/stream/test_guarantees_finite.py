@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from pilekit.stream import PileStream
 from tests.stream.collecting import STEP, Way, batches_of, no_brown_fox, read_in_turn, run
 from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.corpora import Made, made
-from tests.stream.reference import Encoder, Plan, Row, finite_pass, lane_documents
+from tests.stream.reference import Encoder, Plan, finite_pass, lane_documents
 
 
 def finite(settings: Settings, **changes: Any) -> Settings:
@@ -47,22 +46,6 @@ def test_a_finite_pass_is_the_references(
         for rank in range(world_size):
             found, _ = run(corpus.folder, {**given, "rank": rank}, "loader" if workers else "iter", workers)
             assert found == share_of(steps, rank, world_size * grad_accum, grad_accum)
-
-
-def test_every_token_once_and_less_than_a_step_of_padding(
-    corpora: Corpora, settings: Settings, encode: Encoder
-) -> None:
-    """Counted without the reference, over three ranks."""
-    corpus = corpora["uneven"]
-    ranks = [run(corpus.folder, finite(settings, world_size=3, rank=rank))[0] for rank in range(3)]
-    assert len({len(batches) for batches in ranks}) == 1
-    rows: list[Row] = [row for batches in ranks for batch in batches for row in batch]
-    assert sum(not row.documents for row in rows) < 12
-    tokens: Counter[tuple[str, int]] = Counter()
-    for row in rows:
-        for doc_id, document in enumerate(row.documents):
-            tokens[document] += row.doc_ids.count(doc_id)
-    assert tokens == {(line.shard, line.number): len(encode(line.text)) for line in corpus.lines}
 
 
 @pytest.mark.parametrize("in_turn", [False, True])

@@ -164,7 +164,15 @@ def test_peek_names_the_documents_of_each_step(corpora: Corpora, settings: Setti
 def test_stats_count_what_was_handed_out(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
     given = {**settings, "batch_size": 8, "grad_accum": 2, "packing": "concat"}
     stream = PileStream(corpora["mixed"].folder, **given, outputs=ALL)
-    assert stream.stats() == {"rows": 0, "documents": 0, "tokens": 0, "fill": 0.0, "skipped": 0, "subsets": {}}
+    assert stream.stats() == {
+        "rows": 0,
+        "documents": 0,
+        "tokens": 0,
+        "fill": 0.0,
+        "padding": 0.0,
+        "skipped": 0,
+        "subsets": {},
+    }
     documents: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     for batch in islice(stream.loader(), 20):
@@ -177,7 +185,7 @@ def test_stats_count_what_was_handed_out(corpora: Corpora, settings: Settings, e
     told = stream.stats()
     assert told["subsets"] == {name: {"documents": documents[name], "tokens": tokens[name]} for name in told["subsets"]}
     assert set(told["subsets"]) == set(tokens)
-    assert (told["rows"], told["tokens"], told["fill"]) == (160, 160 * 64, 1.0)
+    assert (told["rows"], told["tokens"], told["fill"], told["padding"]) == (160, 160 * 64, 1.0, 0.0)
     assert told["documents"] == sum(documents.values())
     other = PileStream(corpora["mixed"].folder, **given)
     other.load_state_dict(json.loads(json.dumps(stream.state_dict())))
@@ -218,15 +226,17 @@ def test_explain_tells_what_fits(stream: PileStream, corpora: Corpora, settings:
 
 def test_wrong_arguments(corpora: Corpora, settings: Settings) -> None:
     wrong: list[tuple[Settings, str]] = [
+        ({"tokenizer": None, "objective": "mlm"}, 'objective="mlm" masks tokens'),
         ({"packing": "first_fit"}, "packing is one of best_fit, concat, none, not 'first_fit'"),
         ({"objective": "mlm"}, 'no mask token, which objective="mlm" needs'),
         ({"on_error": "ignore"}, "on_error is one of raise, skip"),
         ({"seq_len": 0}, "seq_len is a whole number from 1 to 16,777,216, not 0"),
         ({"seed": "x"}, "seed is a whole number"),
         ({"lanes": (8, 10**9)}, "are more than 1,048,576; give fewer rows or columns"),
+        ({"lanes": (8, 2.0)}, "lanes is"),
         ({"lanes": 8}, r'lanes is "auto" or \(rows, columns\)'),
         ({"shuffle": "no"}, "shuffle is one of True, False, not 'no'"),
-        ({"tokenizer": 5}, "tokenizer is the path of a tokenizer.json or of its folder, .*, not 5"),
+        ({"tokenizer": 5}, "a tokenizer is a tokenizer.json, a folder with one, .*, not 5"),
         ({"outputs": ["input_ids", "tokens"]}, "outputs names what a batch holds"),
         ({"subsets": []}, "subsets is empty"),
         ({"subsets": ["ArXif"]}, "unknown subset .*ArXiv"),
@@ -269,7 +279,7 @@ def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             rank_of_world(None, None)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(PilekitError, match="rank is a whole number from 0 to 1 in a world of 2, not 3"):
+    with pytest.raises(PilekitError, match="rank is a whole number from 0 to 1, not 3"):
         rank_of_world(None, None)
     monkeypatch.setenv("WORLD_SIZE", "four")
     with pytest.raises(PilekitError, match=r"\$WORLD_SIZE is 'four'"):

@@ -170,15 +170,6 @@ def test_a_second_pass_downloads_nothing(folder: Path, server: WebServer, change
     assert not server.requests
 
 
-def test_a_replaced_shard_is_not_read_from_the_cache(tmp_path: Path, changes: Settings) -> None:
-    changes = {**changes, "cache": tmp_path / "cache"}
-    for seed in (1, 2):
-        made(tmp_path / "data", [200], seed=seed)
-        index_corpus(tmp_path / "data")
-        with serving(tmp_path / "data") as server:
-            assert run(server.url, changes, batches=4)[0] == run(tmp_path / "data", changes, batches=4)[0]
-
-
 def test_shards_without_random_access_are_not_cached(tmp_path: Path, changes: Settings) -> None:
     changes = {**changes, "lanes": "auto"}
     made(tmp_path / "single", [50], form="single")

@@ -57,7 +57,8 @@ class Batch(dict[str, torch.Tensor]):
 
     stream_state  int64, for `PileStream.advance`: the place after this batch; always there
 
-    Frameworks that move a batch to a device make another batch from its tensors; that batch has no `documents`.
+    `to` moves a batch to a device. Frameworks that do this make another batch from its tensors; that batch has no
+    `documents`. `pin_memory=True` of a DataLoader keeps them.
     """
 
     def __init__(
@@ -78,6 +79,14 @@ class Batch(dict[str, torch.Tensor]):
 
     def __copy__(self) -> Batch:
         return Batch(self, self._pieces, self._shard_names)
+
+    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Batch:
+        """The batch with its tensors on `device`, like `Tensor.to`; its documents are kept, `stream_state` stays."""
+        moved = self.__copy__()
+        moved.update(
+            {name: one.to(device, non_blocking=non_blocking) for name, one in self.items() if name != "stream_state"}
+        )
+        return moved
 
     def documents(self) -> list[list[tuple[str, int]]]:
         """The identities (shard name, document number) of each row's documents: entry [row][doc_id].

@@ -1,7 +1,8 @@
 """Building batches: take rows in turn from the lanes of a rank's share of the grid.
 
 A batch depends on the grid, on the rank, and on the places of the lanes that it reads. So a DataLoader worker that
-builds every n-th batch needs nothing from the other workers.
+builds every n-th batch needs nothing from the other workers. `rows_of_step` makes the rows of one optimizer step,
+for all ranks, without handing out the steps before it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from pilekit.errors import PilekitError
+from pilekit.progress import Reached
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream.batch.batch import BatchWriter
-from pilekit.stream.order.lane_grid import Share
+from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
-from pilekit.stream.pack.window import Place, RowRange, padding, pieces_of
+from pilekit.stream.pack.window import Place, RowRange, Turns, padding, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
 from pilekit.stream.record import batch_state
 
@@ -44,17 +47,26 @@ Item = Any
 class BatchBuilder:
     """Reads lanes of `source`, and makes batches of their rows.
 
-    writer   None: items are untokenized documents
+    writer     None: items are untokenized documents
+    per_visit  rows that a step takes from a lane
     """
 
     source: LaneSource
     encoding: Encoding
     writer: BatchWriter | None
+    per_visit: int
 
-    def lane(self, lane: int, place: Place) -> Lane:
-        """The lane from `place` on."""
+    def lane(self, lane: int, place: Place, before: int) -> Lane:
+        """The lane from `place` on, which is after its first `before` rows."""
         documents = self.source.documents(lane, place.position, place.document)
-        return Lane(encoded(documents, self.encoding), lane, place, self.encoding.layout, documents)
+        return Lane(
+            encoded(documents, self.encoding),
+            lane,
+            place,
+            self.encoding.layout,
+            documents,
+            Turns(before, self.per_visit),
+        )
 
     def batch(self, share: Share, number: int, given: Sequence[RowRange], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
@@ -107,10 +119,52 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
             after = []
             for lane in read.tolist():
                 if lane not in lanes:
-                    lanes[lane] = builder.lane(lane, Place(*places[lane].tolist()))
+                    lanes[lane] = builder.lane(lane, Place(*places[lane].tolist()), share.rows_before(number))
                 given += lanes[lane].give(share.per_lane)
                 after.append(lanes[lane].place)
             yield builder.batch(share, number, given, read, np.array(after, np.int64).reshape(-1, 3))
     finally:
         for open_lane in lanes.values():
             open_lane.close()
+
+
+def rows_of_step(
+    builder: BatchBuilder,
+    grid: Grid,
+    step: int,
+    known: Sequence[tuple[int, Int64, set[int]]],
+    reached: Reached | None = None,
+) -> list[RowRange]:
+    """The rows of optimizer step `step`, for all ranks.
+
+    known     (a step, the places of all lanes before it, the lanes for which these places are right)
+    reached   called now and then with the number of rows already passed before the step, and their total
+
+    PilekitError if no place before the step is known.
+    """
+    column = range(step % grid.columns, grid.lanes, grid.columns)
+    begun = {}
+    for lane in column:
+        usable = [(at, places) for at, places, lanes in known if at <= step and lane in lanes]
+        if not usable:
+            raise PilekitError(
+                f"step {step} was made with other subsets or repeats, or lies before what is known of it; load a state "
+                "from before it"
+            )
+        at, places = max(usable, key=lambda pair: pair[0])
+        before = len(range(column.start, at, grid.columns))
+        visits = len(range(column.start, step, grid.columns)) - before
+        begun[lane] = Place(*places[lane].tolist()), before * grid.per_visit, visits * grid.per_visit
+    found: list[RowRange] = []
+    done, total = 0, sum(left for _, _, left in begun.values())
+    for number, (place, before, left) in begun.items():
+        opened = builder.lane(number, place, before)
+        try:
+            while left > 0 and (passed := opened.skip(min(left, 64))):
+                left, done = left - passed, done + passed
+                if reached is not None:
+                    reached(done, total)
+            found += opened.give(grid.per_visit)
+        finally:
+            opened.close()
+    return found

@@ -14,10 +14,11 @@ from functools import cached_property
 import numpy as np
 from numba import types
 
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.kernels import compiled
 from pilekit.stream.batch.write_columns import IGNORED
 from pilekit.stream.pack.rows import Int64, UInt64
+from pilekit.tokenize import Tokenizer
 
 CHOSEN = 0.15
 MASKED = 0.8
@@ -45,6 +46,16 @@ class Masking:
                 f"a vocabulary of {self.vocab_size} tokens, all of them special, has none to draw for "
                 'objective="mlm"; give another tokenizer'
             )
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Masking:
+        """The numbers of this tokenizer; PilekitError if it has no mask token."""
+        if tokenizer.mask_id is None:
+            raise PilekitError(
+                f'the tokenizer {visible(str(tokenizer.path))} has no mask token, which objective="mlm" needs; name it '
+                'as "mask_token" in a tokenizer_config.json beside it, or use objective="clm"'
+            )
+        return cls(tokenizer.mask_id, tokenizer.vocab_size, tokenizer.special_ids)
 
     @cached_property
     def never(self) -> Int64:

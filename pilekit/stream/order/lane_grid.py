@@ -23,6 +23,7 @@ from typing import Literal
 import numpy as np
 
 from pilekit.errors import PilekitError, visible
+from pilekit.stream.arguments import check_number
 from pilekit.stream.order.shuffle import Int64
 
 COLUMNS = 4
@@ -137,6 +138,12 @@ class Share:
         lanes: Int64 = rows * self.grid.columns + step % self.grid.columns
         return lanes
 
+    def rows_before(self, batch: int) -> int:
+        """The rows that each lane of this rank's batch `batch` has given before it."""
+        step, part = divmod(batch, self.grad_accum)
+        visits = step // self.grid.columns * self.grid.per_visit
+        return visits + part * self.per_lane if self.grid.plan == "sequential" else visits
+
     def workers(self, asked: int) -> int:
         """How many of `asked` DataLoader workers are active: the most of them that share no lane; 0 of 0."""
         if self.grid.finite:
@@ -183,8 +190,8 @@ def batch_sizes(
         ("grad_accum", grad_accum),
         ("global_batch_size", global_batch_size),
     ):
-        if value is not None and (type(value) is not int or not 1 <= value <= MOST_SAMPLES):
-            raise PilekitError(f"{name} is a whole number from 1 to {MOST_SAMPLES:,}, not {visible(repr(value), 80)}")
+        if value is not None:
+            check_number(name, value, most=MOST_SAMPLES)
     if global_batch_size is None:
         accumulation = grad_accum or 1
         return (batch_size or 8) * accumulation * world_size, accumulation

@@ -7,6 +7,7 @@ import os
 import torch
 
 from pilekit.errors import PilekitError, visible
+from pilekit.stream.arguments import check_number
 
 
 def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | None = None) -> tuple[int, int]:
@@ -27,8 +28,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
     told = world_size is None  # whether torch.distributed or the environment decides
     if world_size is None:
         world_size = torch.distributed.get_world_size() if joined else _environment("WORLD_SIZE", 1)
-    if type(world_size) is not int or world_size < 1:
-        raise PilekitError(f"world_size is a whole number from 1 on, not {visible(repr(world_size), 80)}")
+    check_number("world_size", world_size)
     if rank is None:
         rank = 0
         if world_size > 1:
@@ -38,11 +38,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
                 f"$RANK is {own}, but $WORLD_SIZE is {'1' if os.environ.get('WORLD_SIZE') else 'not set'}; start the "
                 "job with torchrun, or give rank= and world_size="
             )
-    if type(rank) is not int or not 0 <= rank < world_size:
-        raise PilekitError(
-            f"rank is a whole number from 0 to {world_size - 1} in a world of {world_size}, not "
-            f"{visible(repr(rank), 80)}; give rank= and world_size= that fit each other"
-        )
+    check_number("rank", rank, 0, world_size - 1)
     return rank, world_size
 
 

@@ -1,6 +1,7 @@
 """`Lane`: the rows of one lane, from any place on.
 
-A lane depends only on its documents, its place and the `Layout`. So every rank that reads it gets the same rows.
+A lane depends only on its documents, its place, the number of rows before it and the `Layout`. So
+every rank that reads it gets the same rows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 from pilekit.errors import PilekitError
-from pilekit.stream.pack.window import Layout, Place, RowRange, TokenizedDocuments, Window, windows
+from pilekit.stream.pack.window import Layout, Place, RowRange, TokenizedDocuments, Turns, Window, windows
 
 _MOST_EMPTY = 1000
 """After this number of consecutive windows without a token, the corpus counts as empty."""
@@ -19,6 +20,7 @@ class Lane:
     """The rows of `documents`, which begin at `place` of lane `lane`. `self.place` is the place after the last row.
 
     opened   the generator that reads the documents; `close` closes it
+    turns    the rows given before `place`, and in a visit; only with "none" the order of rows depends on them
     """
 
     def __init__(
@@ -28,10 +30,11 @@ class Lane:
         place: Place,
         layout: Layout,
         opened: Generator[Any, None, None] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.place = place
         self._layout, self._opened = layout, opened
-        self._windows = windows(documents, lane, place, layout)
+        self._windows = windows(documents, lane, place, layout, turns or Turns())
         self._left: RowRange | None = None  # rows left of the current window
 
     def give(self, count: int) -> list[RowRange]:

@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 
 from pilekit.documents import MAX_SUBSETS, too_many_subsets
-from pilekit.errors import PilekitError, visible
+from pilekit.stream.arguments import check_number, check_one_of
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.lane import Lane
-from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, TokenizedDocuments, pieces_of
+from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, TokenizedDocuments, Turns, pieces_of
 from pilekit.stream.read.lane_documents import document_table
 from pilekit.tokenize import TokenBatch
 
@@ -29,7 +29,8 @@ class Pack:
     seq_len        tokens in a row
     eos_id         the token that ends each document; a document without tokens is this token alone
     packing        "best_fit": a document is cut only if it is longer than a row; "concat": documents follow one
-                   another, and are cut at the row's edge; "none": one document a row
+                   another, and are cut at the row's edge; "none": one document a row, rows of like
+                   length in a batch; documents of one token, EOD counted, are left out
     window         how many documents are packed together (best_fit, none)
     batch_size     rows in a batch; the last batch may have fewer
     pad_id         fills the free end of a row; `eos_id` by default
@@ -60,11 +61,8 @@ class Pack:
 
     def __post_init__(self) -> None:
         for name, least in (("seq_len", 1), ("batch_size", 1), ("window", 1), ("eos_id", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise PilekitError(f"{name} is a whole number from {least} on, not {visible(repr(value), 80)}")
-        if self.packing not in PACKINGS:
-            raise PilekitError(f"packing is one of {', '.join(PACKINGS)}, not {visible(repr(self.packing), 80)}")
+            check_number(name, getattr(self, name), least)
+        check_one_of("packing", self.packing, PACKINGS)
         object.__setattr__(self, "outputs", checked_outputs(self.outputs))
 
     def __call__(self, batches: Iterator[TokenBatch]) -> Iterator[Batch]:
@@ -72,7 +70,8 @@ class Pack:
         subset_ids = {name: index for index, name in enumerate(self.subset_names)}
         shards: dict[str, int] = {}
         layout = Layout(self.seq_len, self.packing, self.window, self.append_eod, self.seed)
-        lane = Lane(_documents(batches, subset_ids, shards), 0, Place(0, 0), layout)
+        documents = _documents(batches, subset_ids, shards)
+        lane = Lane(documents, 0, Place(0, 0), layout, turns=Turns(0, self.batch_size))
         pad_id = self.eos_id if self.pad_id is None else self.pad_id
         writer = BatchWriter(self.seq_len, self.outputs, pad_id, self.eos_id, self.masking)
         while rows := lane.give(self.batch_size):

@@ -21,7 +21,7 @@ from pilekit.stream.order.shuffle import mix
 from pilekit.stream.pack.best_fit import best_fit
 from pilekit.stream.pack.concat import concat, unused
 from pilekit.stream.pack.rows import Int64, Rows, UInt64, separate
-from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, Table, document_table
+from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
 
 T = TypeVar("T")
 
@@ -32,6 +32,9 @@ PACKINGS: tuple[Packing, ...] = ("best_fit", "concat", "none")
 MOST_TOKENS = 512 * 1024
 """A window with this many tokens, EOD counted, takes no further document, so that its memory is bounded."""
 
+_TURNS = 5
+"""The first word of the key of a turn's hash."""
+
 
 class Place(NamedTuple):
     """A place in a lane: see the module's docstring. `document` is a number in the unit's order, from 0."""
@@ -39,6 +42,17 @@ class Place(NamedTuple):
     position: int
     document: int
     offset_in_window: int = 0
+
+
+class Turns(NamedTuple):
+    """The turns of a lane: row i of the lane, counted from the start of the run, has turn i.
+
+    before     rows that the lane has given
+    per_visit  rows that a step takes from the lane
+    """
+
+    before: int = 0
+    per_visit: int = 1
 
 
 @dataclass(frozen=True)
@@ -200,8 +214,10 @@ def gathered(parts: Iterable[D], sizes: Callable[[D], Int64], most: int) -> Iter
         yield found
 
 
-def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout) -> Iterator[Window]:
-    """The windows of a lane from `place` on. A window has no rows if its documents have no tokens."""
+def windows(
+    documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout, turns: Turns
+) -> Iterator[Window]:
+    """The windows of a lane from `place` on, after `turns.before` rows of the lane; it may have no rows."""
 
     def lengths(some: TokenizedDocuments) -> Int64:
         found: Int64 = np.diff(some.offsets) + layout.append_eod
@@ -211,14 +227,21 @@ def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, la
         yield from _running_windows(documents, lengths, lane, place, layout)
         return
     begin, given = place, place.offset_in_window
+    before = turns.before - given
     for parts in gathered(documents, lengths, layout.window):
         some = joined(parts)
         parts.clear()
+        if layout.packing == "none":
+            _count_skipped(some.table, lengths(some) > 1)
         rows = (best_fit if layout.packing == "best_fit" else separate)(lengths(some), layout.seq_len)
         keys = _row_keys(some, rows, lane, layout.seed)
-        # Best fit makes the fullest rows first, so rows are shuffled by their keys. With "none" rows are sorted by
-        # length.
-        order = np.lexsort((keys, rows.length)) if layout.packing == "none" else np.argsort(keys, kind="stable")
+        # Best fit makes the fullest rows first, so rows are shuffled by their keys.
+        order = (
+            np.argsort(keys, kind="stable")
+            if layout.packing == "best_fit"
+            else _by_turn(rows, keys, before, layout, turns)
+        )
+        before += len(rows)
         after = np.empty((len(rows), 3), np.int64)
         after[:, :2] = begin[:2]
         after[:, 2] = np.arange(1, len(rows) + 1)
@@ -229,6 +252,24 @@ def windows(documents: Iterable[TokenizedDocuments], lane: int, place: Place, la
                 raise _changed(place)
             order, after, given = order[given:], after[given:], 0
         yield Window(some, rows.take(order), keys[order], after)
+
+
+def _count_skipped(table: Table, in_rows: npt.NDArray[np.bool_]) -> None:
+    """Let the first document that gets a row count the bad lines before those of the window that get none."""
+    if in_rows.any():
+        table[np.argmax(in_rows), SKIPPED] += table[~in_rows, SKIPPED].sum()
+
+
+def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns) -> Int64:
+    """The order of a window's rows for "none": the k-th shortest takes the k-th of the window's turns in hashed order.
+
+    Turns of one visit have one hash, so the rows of a visit are of like length. All lanes hash a turn alike, so the
+    lanes that a step reads give rows from like places of their windows' lengths.
+    """
+    turn = np.arange(before, before + len(rows))
+    order = np.empty(len(rows), np.int64)
+    order[np.lexsort((turn, mix(layout.seed, _TURNS, turn // turns.per_visit)))] = np.lexsort((keys, rows.length))
+    return order
 
 
 def _running_windows(

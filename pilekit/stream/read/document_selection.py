@@ -1,14 +1,21 @@
 """`DocumentSelection`: the documents that a stream reads, for any number of lanes.
 
-It makes the `LaneSource` of either plan for a grid. It also computes a grid's default size, the lanes' first places,
+Under random access, the documents are numbered 0 .. N - 1: shard by shard, in the order of the shards' names, and in
+each shard by line. The subset and a finished dedup's keep masks leave documents out, and the indexes leave out bad
+lines. Skipping them costs nothing. If all lines of a shard are selected, a document's place is computed and no row of
+the shard's index is read. Otherwise there is one bit for each line of the shard.
+
+It also makes the `LaneSource` of either plan for a grid, and computes a grid's default size, the lanes' first places,
 and the fingerprint of the documents.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,34 +26,41 @@ import xxhash
 from pilekit.artifacts.header import read_header
 from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
+from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.previous_runs import KIND
-from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Pipeline, Stage
 from pilekit.shards.random_access.frame_cache import FrameCache
+from pilekit.shards.random_access.open_readers import OpenReaders
+from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
 from pilekit.stream.order.lane_grid import COLUMNS, default_rows
-from pilekit.stream.order.repeats import copies
-from pilekit.stream.order.selection import Selection
+from pilekit.stream.order.repeats import copies, exact_repeats
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
 from pilekit.stream.read import sequential
 from pilekit.stream.read.lane_documents import LaneSource
+from pilekit.stream.read.mixture import repeats_of_weights
 from pilekit.stream.read.plan import Plan
 from pilekit.stream.read.random_access import RandomAccess
+from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 OTHER = "(other)"
 """The subset of documents whose label is not in the stream's `subset_names`."""
 
+_COMPARED = 32
+"""Texts of a shard that are compared with the deduplicated texts."""
+
 _MOST_IN_UNIT = 256
 _UNITS_PER_LANE = 16
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class DocumentSelection:
     """The documents of a stream.
 
@@ -56,41 +70,102 @@ class DocumentSelection:
     dedup      folder of a finished dedup
     records    give the documents' records too
     cache      the cache of remote shards' frames
-    selection  under random access: the selected documents
+
+    count      under random access: the number of selected documents; else None
     versions   under the sequential plan: the versions of the shards when the stream was made
+
+    `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it is of other
+    shards, which shows in the first texts of each shard. Without indexes, only reading finds the last of these.
     """
 
     corpus: Corpus
     plan: Plan
-    subsets: tuple[str, ...] | None
-    repeats: Mapping[str, float]
-    filters: tuple[Stage, ...]
-    dedup: Path | None
-    seed: int
-    shuffle: bool
-    on_error: OnError
-    records: bool
+    subsets: tuple[str, ...] | None = None
+    repeats: Mapping[str, float] = field(default_factory=dict)
+    filters: tuple[Stage, ...] = ()
+    dedup: Path | None = None
+    seed: int = 0
+    shuffle: bool = True
+    on_error: OnError = "raise"
+    records: bool = False
     cache: FrameCache | None = None
-    selection: Selection | None = field(init=False, default=None)
-    versions: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
+        self.count: int | None = None
+        self.versions: tuple[str, ...] = ()
         if self.cache is not None:
             self._check_cached()
         if self.plan.name == "sequential":
-            object.__setattr__(self, "versions", tuple(version_of(shard.path) for shard in self.corpus.shards))
-        else:
-            dropped = [name for name, factor in self.repeats.items() if factor == 0]
-            selection = Selection(self.corpus, self.plan.indexes, self.subsets, dropped, self.dedup)
-            object.__setattr__(self, "selection", selection)
-            for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
-                if index.header.skipped:
-                    line, reason = index.header.examples[0]
-                    logger.warning(
-                        "%s: %s bad line%s left out, the first: line %s: %s",
-                        *(visible(shard.path), f"{index.header.skipped:,}", "s" * (index.header.skipped > 1)),
-                        *(f"{line:,}", visible(reason, 200)),
+            self.versions = tuple(version_of(shard.path) for shard in self.corpus.shards)
+            return
+        self._lines = self._selected_lines()
+        self._ends: Int64 = np.cumsum([len(some) for some in self._lines], dtype=np.int64)
+        self.count = int(self._ends[-1]) if len(self._ends) else 0
+        if not self.count:
+            dropped = sorted(name for name, factor in self.repeats.items() if factor == 0)
+            dedup = self.dedup and str(self.dedup)
+            asked = {"subsets": sorted(self.subsets or ()), "repeats of 0": dropped, "dedup": dedup}
+            given = ", ".join(f"{name}={visible(repr(value), 200)}" for name, value in asked.items() if value)
+            raise PilekitError(
+                f"{visible(repr(self.corpus))}: no document is selected{f' by {given}' if given else ''}; `pilekit "
+                "stats` tells what the shards hold"
+            )
+        if self.dedup is not None:
+            # Compare some texts: another shard of the same name and length would lose the wrong documents.
+            deque(Deduplicated(self.dedup)(self._some_of_each()), maxlen=0)
+        for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
+            if index.header.skipped:
+                line, reason = index.header.examples[0]
+                logger.warning(
+                    "%s: %s bad line%s left out, the first: line %s: %s",
+                    *(visible(shard.path), f"{index.header.skipped:,}", "s" * (index.header.skipped > 1)),
+                    *(f"{line:,}", visible(reason, 200)),
+                )
+
+    def take_weights(
+        self, shares: Mapping[str, float], tokenizer: Tokenizer | None, append_eod: bool
+    ) -> dict[str, float]:
+        """Set `repeats` to the factors that give these shares of tokens, and return them.
+
+        PilekitError under the sequential plan, in which no document can be drawn.
+        """
+        if self.count is None or tokenizer is None:
+            raise PilekitError(
+                f"weights need random access to draw documents, and the plan is sequential: {self.plan.reason}; write "
+                "the corpus again with `pilekit reframe`, or give repeats"
+            )
+        found = repeats_of_weights(
+            shares, self.corpus, self.plan.indexes, self._lines, tokenizer, append_eod=append_eod
+        )
+        self.repeats = exact_repeats(found, self.subsets, self.corpus.manifest)
+        return dict(self.repeats)
+
+    def _selected_lines(self) -> list[SelectedLines]:
+        """The selected lines of each shard."""
+        masks = None if self.dedup is None else Deduplicated(self.dedup)
+        wanted = None if self.subsets is None and 0 not in self.repeats.values() else self.selects
+        found = []
+        for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
+            some = lines_of_subsets(index, wanted)
+            if masks is not None:
+                mask = masks.mask(shard.name)
+                if mask.header.lines != some.lines:
+                    raise PilekitError(
+                        f"{visible(shard.path)}: has {some.lines:,} lines, but what was deduplicated in "
+                        f"{visible(str(self.dedup))} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
+                        "it"
                     )
+                some = some.and_bits(mask.bits)
+            found.append(some)
+        return found
+
+    def _some_of_each(self) -> Iterator[DocumentBatch]:
+        """The first selected documents of each shard."""
+        readers = OpenReaders(self.corpus, self.plan.indexes)
+        for shard, lines in enumerate(self._lines):
+            if len(lines):
+                yield readers.of(shard).batch(lines.numbers(0, min(_COMPARED, len(lines))))
+        readers.close()
 
     def _check_cached(self) -> None:
         remote = [shard for shard in self.corpus.shards if is_url(shard.path)]
@@ -102,25 +177,46 @@ class DocumentSelection:
         if fetched := [shard for shard in remote if is_parquet(shard.path)]:
             logger.warning("%s: Parquet is fetched each time: cache= keeps frames of lines", visible(fetched[0].path))
 
+    def locate(self, begin: int, end: int) -> list[tuple[int, Int64]]:
+        """The places of documents `begin` to `end` - 1: (index of the shard, line numbers), 0 <= begin <= end <= N."""
+        found = []
+        shard = int(np.searchsorted(self._ends, begin, side="right"))
+        while begin < end:
+            last, lines = int(self._ends[shard]), self._lines[shard]
+            first, until = last - len(lines), min(end, last)
+            if begin < until:
+                found.append((shard, lines.numbers(begin - first, until - first)))
+            begin, shard = until, shard + 1
+        return found
+
+    def selects(self, label: str) -> bool:
+        """Whether the selection keeps documents with this label."""
+        return (self.subsets is None or label in self.subsets) and self.repeats.get(label) != 0
+
+    @property
+    def skipped(self) -> int | None:
+        """Bad lines that the indexes left out; None without indexes."""
+        return None if self.count is None else sum(index.header.skipped for index in self.plan.indexes)
+
     def default_lanes(self, global_batch_size: int, world_size: int) -> tuple[int, int]:
         """(R, M) of a new run."""
-        if self.selection is None:
+        if self.count is None:
             return sequential.default_grid(len(self.corpus.shards), world_size)
         return default_rows(global_batch_size, world_size), COLUMNS
 
     def default_unit(self, lanes: int) -> int:
         """Documents in a unit of a new run; 1 under the sequential plan, whose units are shards."""
-        if self.selection is None:
+        if self.count is None:
             return 1
-        return max(1, min(_MOST_IN_UNIT, len(self.selection) // (_UNITS_PER_LANE * lanes)))
+        return max(1, min(_MOST_IN_UNIT, self.count // (_UNITS_PER_LANE * lanes)))
 
     def per_epoch(self, unit: int) -> int:
         """Positions in an epoch, of all lanes together. Under the sequential plan: per shard of a lane."""
-        return self.copies * (1 if self.selection is None else -(-len(self.selection) // unit))
+        return self.copies * (1 if self.count is None else -(-self.count // unit))
 
     def positions(self, unit: int) -> int:
         """Positions in an epoch of a stream with one lane."""
-        return self.per_epoch(unit) * (len(self.corpus.shards) if self.selection is None else 1)
+        return self.per_epoch(unit) * (len(self.corpus.shards) if self.count is None else 1)
 
     @property
     def copies(self) -> int:
@@ -129,15 +225,14 @@ class DocumentSelection:
 
     def source(self, lanes: int, unit: int, end: int | None = None) -> LaneSource:
         """The source of a grid's lanes; `end`: the position at which they end, for a finite pass."""
-        if self.selection is None:
+        if self.count is None:
             return sequential.Sequential(self, lanes, end)
-        units = UnitSequence(len(self.selection), unit, self.copies, self.seed, lanes, self.shuffle)
-        return RandomAccess(self, self.selection, units, end)
+        return RandomAccess(self, UnitSequence(self.count, unit, self.copies, self.seed, lanes, self.shuffle), end)
 
     def first(self, lanes: int) -> Int64:
         """The places at which all lanes begin, int64 [L, 3]."""
         places = np.zeros((lanes, 3), np.int64)
-        if self.selection is not None:
+        if self.count is not None:
             places[:, 0] = np.arange(lanes)
         return places
 
@@ -148,7 +243,7 @@ class DocumentSelection:
         moved[:, 2] = 0
         if new != old_per_epoch:
             lanes = len(places)
-            first, stride = (0, 1) if self.selection is None else (np.arange(lanes), lanes)
+            first, stride = (0, 1) if self.count is None else (np.arange(lanes), lanes)
             moved[:, 0] = first + stride * ((places[:, 0] - first) // stride * new // old_per_epoch)
             moved[:, 1] = 0
         return moved
@@ -162,7 +257,7 @@ class DocumentSelection:
         listed = [subset.name for subset in self.corpus.manifest.subsets]
         if self.subsets is not None:
             found = set(self.subsets)
-        elif self.selection is not None:
+        elif self.count is not None:
             found = {label for index in self.plan.indexes for label in index.header.subsets}
         else:
             found = {UNLABELLED, *self.repeats}
@@ -174,8 +269,14 @@ class DocumentSelection:
         """The identity of the documents and of their order, without the plan; JSON types."""
         manifest = self.corpus.manifest
         content: object = [[shard.name, shard.size] for shard in self.corpus.shards]
-        if self.selection is not None:
-            content = self.selection.fingerprint
+        if self.count is not None:
+            # Recompressing does not change it. A Parquet shard's index has no hash of the text, so its file is hashed
+            # instead (size and sample).
+            of = [
+                [shard.name, one.header.documents, one.header.content_hash or [one.header.size, one.header.sample]]
+                for shard, one in zip(self.corpus.shards, self.plan.indexes, strict=True)
+            ]
+            content = xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
         dedup = None
         if self.dedup is not None:
             header = read_header(self.dedup, KIND)

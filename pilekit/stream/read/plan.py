@@ -21,15 +21,16 @@ from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance
 from pilekit.errors import visible
-from pilekit.shards.index.format import ShardIndex, find_indexes
+from pilekit.shards.index.build import index_corpus
+from pilekit.shards.index.format import ShardIndex, bad_lines, find_indexes
 from pilekit.shards.random_access.frame_lru import HELD_BYTES
+from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.open import open_stored, storage_of
 from pilekit.shards.read.parquet import located_rows, open_table
 from pilekit.shards.read.reader import CountedFile, OnError, gunzipped, located_errors
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.write.seek_table import read_seek_table
 from pilekit.stream.order import lane_grid as grid
-from pilekit.stream.order.selection import indexes_of
 from pilekit.stream.order.shuffle import Int64
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,10 @@ def choose_plan(corpus: Corpus, *, on_error: OnError = "raise", advance: Advance
                 return Plan("sequential", reason)
     if missing := found.count(None):
         logger.info("indexing %d of %d shards, which is done once", missing, len(found))
-    indexes = tuple(indexes_of(corpus, on_error, advance, found))
+    indexes = tuple(index_corpus(corpus, on_error=on_error, advance=advance, whole=False, found=found))
+    for shard, index in zip(corpus.shards, indexes, strict=True):
+        if on_error == "raise" and index.header.skipped:
+            raise bad_line_error(bad_lines(shard, index).examples[0])
     if may_be_held and sum(index.header.content_bytes for index in indexes) <= HELD_BYTES:
         return Plan("random", f"the corpus's text, at most {HELD_BYTES >> 20} MiB, is held whole", indexes)
     for shard, index in zip(corpus.shards, indexes, strict=True):

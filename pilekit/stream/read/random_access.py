@@ -11,7 +11,7 @@ its shards, even if a lane begins inside the unit.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Pipeline
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.stream.order.repeats import stays
-from pilekit.stream.order.selection import Selection
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.unit_sequence import Sequence, Unit
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
@@ -37,25 +36,22 @@ _MOST_DROPPED = 1 << 20
 class RandomAccess:
     """A `LaneSource`.
 
-    selected    the stream's documents
-    selection   their lines
-    sequence    their units; `sequence.documents` is `len(selection)`
-    end         the position at which lanes end, for a finite pass; None: endless
+    selected   the stream's documents
+    sequence   their units
+    end        the position at which lanes end, for a finite pass; None: endless
 
     It can be pickled if the filters can, and used after a fork. Threads must not share it. Reading raises
     `PilekitError` for damage, for a shard or index that has changed since, and if repeats and filters drop everything.
     """
 
-    def __init__(
-        self, selected: DocumentSelection, selection: Selection, sequence: Sequence, end: int | None = None
-    ) -> None:
-        self.selection, self.sequence, self.end = selection, sequence, end
-        self._repeats, self._filters, self._records = selected.repeats, Pipeline(selected.filters), selected.records
-        self._readers = OpenReaders(selection.corpus, selection.indexes, selected.cache)
+    def __init__(self, selected: DocumentSelection, sequence: Sequence, end: int | None = None) -> None:
+        self.selected, self.sequence, self.end = selected, sequence, end
+        self._filters = Pipeline(selected.filters)
+        self._readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from this place on, a unit at a time."""
-        documents = len(self.selection)
+        documents = self.sequence.documents
         dropped, most = 0, max(documents // self.sequence.lanes, min(_MOST_DROPPED, 100 * documents))
         while self.end is None or position < self.end:
             read = [self._unit(position, document)]
@@ -77,14 +73,14 @@ class RandomAccess:
         rank[order] = np.arange(len(order))
         parts = []
         begin = 0
-        for shard, lines in self.selection.locate(unit.begin, unit.end):
+        for shard, lines in self.selected.locate(unit.begin, unit.end):
             for kept in self._kept(unit, shard, lines):
                 at = np.minimum(np.searchsorted(lines, kept.numbers), len(lines) - 1)
                 if not np.array_equal(lines[at], kept.numbers):
                     raise self._made_up()
-                places: dict[str, Any] = {"position": position, "order": rank[begin + at]}
-                table = document_table(len(kept), **places, shard=shard, number=kept.numbers)
-                parts.append(LaneDocuments(table, kept.texts, kept.subsets, kept.raw_lines() if self._records else ()))
+                order_of, records = rank[begin + at], kept.raw_lines() if self.selected.records else ()
+                table = document_table(len(kept), position=position, order=order_of, shard=shard, number=kept.numbers)
+                parts.append(LaneDocuments(table, kept.texts, kept.subsets, records))
             begin += len(lines)
         table = np.concatenate([document_table(0), *(part.table for part in parts)])
         in_order = np.argsort(table[:, ORDER])
@@ -100,18 +96,18 @@ class RandomAccess:
     def _kept(self, unit: Unit, shard: int, lines: Int64) -> Iterator[DocumentBatch]:
         """The documents of these lines that this copy of the unit keeps, after the filters."""
         # Only the first copy is of all subsets.
-        labels = {label for label, factor in self._repeats.items() if factor > unit.copy} if unit.copy else None
+        labels = {label for label, factor in self.selected.repeats.items() if factor > unit.copy} if unit.copy else None
         batch = self._batch(shard, lines, labels)
-        if self._repeats and len(batch):
-            factors = np.array([self._repeats.get(label, 1.0) for label in batch.subsets])
+        if self.selected.repeats and len(batch):
+            factors = np.array([self.selected.repeats.get(label, 1.0) for label in batch.subsets])
             staying = stays(self.sequence.seed, unit.epoch, unit.copy, factors, np.array(shard), batch.numbers)
             batch = batch.where(staying)
         return iter(self._filters([batch]) if len(batch) else ())
 
     def _batch(self, shard: int, lines: Int64, labels: Collection[str] | None) -> DocumentBatch:
         batch = self._readers.of(shard).batch(lines, labels)
-        if not all(map(self.selection.selects, set(batch.subsets))):
-            path, index = self.selection.corpus.shards[shard].path, self.selection.indexes[shard].path
+        if not all(map(self.selected.selects, set(batch.subsets))):
+            path, index = self.selected.corpus.shards[shard].path, self.selected.plan.indexes[shard].path
             raise PilekitError(
                 f"{visible(index)}: does not fit {visible(path)} (documents have other subsets); remove it and make a "
                 "new one with `pilekit index`"

@@ -44,14 +44,8 @@ _SHARDS = 4
 
 
 def default_grid(shards: int, world_size: int) -> tuple[int, int]:
-    """(rows, columns) of a new run's grid: at least one shard per lane. PilekitError for more ranks than shards."""
-    if world_size > shards:
-        raise PilekitError(
-            f"{world_size:,} ranks cannot share {shards:,} shard{'s' * (shards > 1)} that must be read from the "
-            f"beginning: use at most {shards:,} rank{'s' * (shards > 1)}, or rewrite the shards with `pilekit "
-            "reframe`, which any number can share"
-        )
-    return world_size, min(_MOST_COLUMNS, shards // world_size)
+    """(rows, columns) of a new run's grid: at least one shard per lane, unless there are more ranks than shards."""
+    return world_size, max(1, min(_MOST_COLUMNS, shards // world_size))
 
 
 class Sequential:
@@ -70,8 +64,8 @@ class Sequential:
         if lanes > shards:
             raise PilekitError(
                 f"{lanes:,} lanes cannot share {shards:,} shard{'s' * (shards > 1)} that must be read from the "
-                f"beginning: give lanes=(rows, columns) with rows x columns of at most {shards:,}, or rewrite the "
-                "shards with `pilekit reframe`"
+                f"beginning: use at most {shards:,} ranks, or give lanes=(rows, columns) with rows x columns of at "
+                f"most {shards:,}, or rewrite the shards with `pilekit reframe`"
             )
         self._selected, self._lanes, self._end = selected, lanes, end
         masks = () if selected.dedup is None else (Deduplicated(selected.dedup),)
@@ -95,7 +89,8 @@ class Sequential:
         """The lane's documents from line `document` of the (shard, copy) at `position` on."""
         bad: deque[int] = deque()  # numbers of bad lines that no document has followed yet
         fractions = any(factor % 1 for factor in self._selected.repeats.values())
-        empty, most = 0, len(self._shards_of(lane)) * self._selected.copies * (_MOST_EMPTY if fractions else 1)
+        # Twice an epoch, because the only document may be first in one epoch and last in the next.
+        empty, most = 0, 2 * len(self._shards_of(lane)) * self._selected.copies * (_MOST_EMPTY if fractions else 1)
         while self._end is None or position < self._end:
             empty += 1
             with closing(self._unit(lane, position, document, bad)) as pieces:
@@ -159,8 +154,7 @@ class Sequential:
                 yield batch
 
     def _nothing(self, lane: int) -> PilekitError:
-        shards = [visible(self._selected.corpus.shards[index].name, 80) for index in self._shards_of(lane)]
-        names = ", ".join(shards[:5]) + (f" and {len(shards) - 5:,} more" if len(shards) > 5 else "")
+        names = visible(", ".join(self._selected.corpus.shards[index].name for index in self._shards_of(lane)), 200)
         what = "of " + visible(", ".join(self._selected.subsets), 200) if self._selected.subsets else "at all"
         return PilekitError(
             f"no documents {what} are left in {names}, all that lane {lane} of {self._lanes} reads in an epoch; select "

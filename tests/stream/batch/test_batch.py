@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -16,7 +16,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch, checked_outputs
 from pilekit.stream.batch.mlm import Masking
-from tests.stream.packing_reference import EOS, PAD, documents_of, lengths, packed
+from tests.stream.pack.packing_reference import EOS, PAD, documents_of, lengths, packed
 
 
 def some_batch(outputs: tuple[str, ...] = OUTPUTS, number: int = 0) -> Batch:
@@ -60,6 +60,7 @@ def test_wrong_outputs_are_refused(outputs: Any) -> None:
 @example([8], 8, "best_fit")  # only the EOD is left for another row
 def test_documents_that_began_in_another_row_are_known(lengths: list[int], seq_len: int, packing: str) -> None:
     """No two documents share a token, so a row's first token identifies its document."""
+    assume(packing != "none" or any(lengths))  # An empty document has no row there.
     found = packed(lengths, seq_len, packing)
     firsts = {(one.line.shard, one.line.number): one.tokens[0] for one in documents_of(lengths)}
     expected = [
@@ -103,6 +104,18 @@ def test_a_pickled_batch_is_equal_and_has_its_own_memory(outputs: tuple[str, ...
     assert all(again[name].equal(before[name] + 1) for name in before), "each tensor has its own memory"
     batch["other"] = torch.tensor([1.5, 2.5], dtype=torch.bfloat16)
     assert same(pickle.loads(pickle.dumps(batch)), batch)
+
+
+def test_a_batch_moves_to_a_device_with_its_documents() -> None:
+    batch = some_batch()
+    moved = batch.to("meta", non_blocking=True)
+    assert list(moved) == list(batch)
+    assert {name: one.device.type for name, one in moved.items() if name != "stream_state"} == dict.fromkeys(
+        OUTPUTS, "meta"
+    )
+    assert torch.equal(moved["stream_state"], batch["stream_state"])
+    assert moved.documents() == batch.documents()
+    assert same(batch.to("cpu"), some_batch())
 
 
 def test_a_batch_survives_pin_memory(monkeypatch: pytest.MonkeyPatch) -> None:

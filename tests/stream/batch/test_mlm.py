@@ -1,8 +1,6 @@
-"""Masks equal the plain reference, have BERT's proportions, and depend only on row and place."""
+"""Masks equal the plain reference, which has BERT's proportions, and depend only on row and place."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.mlm import Masking, mask
 from pilekit.stream.order.shuffle import mix
-from tests.stream.packing_reference import masked
+from tests.stream.pack.packing_reference import masked
 from tests.stream.reference import Row
 
 Int64 = np.ndarray
@@ -47,33 +45,6 @@ def test_masks_are_those_of_the_reference(
         doc_ids = tuple(0 if place < used[row] else -1 for place in range(seq_len))
         whole = Row((), tuple(tokens[row].tolist()), (), (), doc_ids, ())
         assert (found_ids[row].tolist(), found_labels[row].tolist()) == masked(whole, int(keys[row]), masking)
-
-
-def test_proportions_are_bert_s() -> None:
-    # Each count is binomial, so its distance from the mean is in standard deviations; 4 is 1 chance in 16,000.
-    rows, seq_len, vocabulary = 1000, 2048, 1000
-    masking = Masking(3, vocabulary, (0, 1, 2, 999))
-    tokens = np.random.default_rng(0).integers(4, 999, (rows, seq_len))
-    input_ids, labels = applied(tokens, mix(1, np.arange(rows)), [seq_len] * rows, masking)
-    chosen = labels != -100
-    became_mask = chosen & (input_ids == 3)
-    replaced = chosen & (input_ids != 3) & (input_ids != tokens)
-
-    def deviations(count: int, of: int, share: float) -> float:
-        return (count - of * share) / math.sqrt(of * share * (1 - share))
-
-    n = int(chosen.sum())
-    assert abs(deviations(n, tokens.size, 0.15)) < 4
-    assert abs(deviations(int(became_mask.sum()), n, 0.8)) < 4
-    assert abs(deviations(int(replaced.sum()), n, 0.1 * (1 - 1 / 995))) < 4  # one in 995 is the token that was there
-    assert np.array_equal(labels[chosen], tokens[chosen])
-    assert np.array_equal(input_ids[~chosen], tokens[~chosen])
-
-    drawn = np.bincount(input_ids[replaced], minlength=vocabulary)
-    assert drawn[[0, 1, 2, 3, 999]].sum() == 0
-    expected = replaced.sum() / 995
-    chi_square = ((drawn[4:999] - expected) ** 2 / expected).sum()
-    assert abs(chi_square - 994) < 4 * math.sqrt(2 * 994)
 
 
 def test_a_vocabulary_of_special_tokens_alone_is_refused() -> None:

@@ -14,7 +14,7 @@ from pilekit.shards.read.reader import read
 from pilekit.stream.pack.best_fit import best_fit
 from pilekit.tokenize import Tokenize, load_tokenizer
 from tests.stream import reference
-from tests.stream.packing_reference import documents_of
+from tests.stream.pack.packing_reference import documents_of
 
 
 def layout(lengths: list[int], seq_len: int) -> list[list[tuple[int, int, int]]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -13,16 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
-from pilekit.pipeline import MinBytes, Pipeline
-from pilekit.shards.read.reader import read
 from pilekit.stream import Batch, Pack
 from pilekit.stream.batch.batch import OUTPUTS
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.window import Packing
-from pilekit.tokenize import TokenBatch, Tokenize, load_tokenizer
+from pilekit.tokenize import TokenBatch
 from tests.stream import reference
 from tests.stream.collecting import rows_of
-from tests.stream.packing_reference import (
+from tests.stream.pack.packing_reference import (
     EOS,
     NAMES,
     PAD,
@@ -32,8 +28,7 @@ from tests.stream.packing_reference import (
     plan,
     token_batches,
 )
-from tests.stream.reference import Document, Line, Row
-from tests.tokenize.making import byte_level_bpe
+from tests.stream.reference import Row
 
 PACKINGS = ["best_fit", "concat", "none"]
 
@@ -68,7 +63,7 @@ def test_rows_are_those_of_the_reference(
     documents = documents_of(lengths, sizes, append_eod)
     stage = pack(seq_len, packing, window=window, batch_size=batch_size, append_eod=append_eod, seed=3)
     batches = list(stage(token_batches(documents, append_eod)))
-    rows = reference.lane_rows(iter(documents), plan(seq_len, packing, window, seed=3))
+    rows = reference.lane_rows(iter(documents), plan(seq_len, packing, window, 3, batch_size))
     expected = [reference.columns(row, seq_len, PAD) for row in rows]
     assert all_rows(batches) == expected
     assert all(len(batch["input_ids"]) == batch_size for batch in batches[:-1])
@@ -86,14 +81,6 @@ def test_masks_are_those_of_the_reference(lengths: list[int], packing: str, seed
         input_ids, labels = masked(row, reference.row_key(one, pieces), masking)
         expected.append(row._replace(input_ids=tuple(input_ids), labels=tuple(labels)))
     assert all_rows(batches) == expected
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_no_documents_give_no_batches(packing: str) -> None:
-    empty = TokenBatch(np.zeros(0, np.uint32), np.zeros(1, np.int64), "a", np.zeros(0, np.int64), [])
-    assert list(pack(4, packing)(iter([]))) == []
-    assert list(pack(4, packing)(iter([empty]))) == []
-    assert list(pack(4, packing, append_eod=False)(token_batches(documents_of([0, 0], append_eod=False), False))) == []
 
 
 def test_labels_unknown_to_the_names_get_the_next_ids() -> None:
@@ -128,20 +115,6 @@ def test_too_many_labels_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(pack(4)(iter([tokens(labels)])))) == 1
     with pytest.raises(PilekitError, match="more than 3 different subset labels; set label_path in a manifest"):
         list(pack(4)(iter([tokens(labels), tokens("d")])))
-
-
-def test_a_chain_of_stages_from_shard_to_rows(tmp_path: Path) -> None:
-    byte_level_bpe(500).save(str(tmp_path / "tokenizer.json"))
-    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
-    texts = ["x", "The quick brown fox", "", "jumps over the lazy dog"]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    chain = Pipeline([MinBytes(10), Tokenize(tokenizer), pack(16, batch_size=2, subset_names=("(none)",))])
-    documents = [
-        Document(0, 0, n, Line("a.jsonl", n, NAMES[0], ""), [*tokenizer.encode_batch([texts[n]])[0].tolist(), EOS])
-        for n in (1, 3)
-    ]
-    expected = [reference.columns(row, 16, PAD) for row in reference.lane_rows(iter(documents), plan(16))]
-    assert all_rows(list(chain(read(tmp_path / "a.jsonl")))) == expected
 
 
 @pytest.mark.parametrize("packing", PACKINGS)

@@ -15,26 +15,27 @@ from pilekit.dedup.run import deduplicate
 from pilekit.errors import PilekitError
 from pilekit.shards.keep_mask import read_mask
 from pilekit.stream import PileStream
-from pilekit.stream.order.selection import Selection, indexes_of
+from pilekit.stream.read.document_selection import DocumentSelection
+from pilekit.stream.read.plan import choose_plan
 from tests.stream.collecting import read_in_turn
 from tests.stream.corpora import made, record, text, write_shard
 
 
-def select(folder: Path, **options: object) -> Selection:
+def select(folder: Path, **options: Any) -> DocumentSelection:
     corpus = Corpus(folder)
-    return Selection(corpus, indexes_of(corpus, "skip"), **options)  # type: ignore[arg-type]
+    return DocumentSelection(corpus, choose_plan(corpus, on_error="skip"), **options)
 
 
 def test_damage_in_the_rows_of_an_index_is_told(tmp_path: Path) -> None:
     made(tmp_path, [200])
-    indexes_of(Corpus(tmp_path))
+    choose_plan(Corpus(tmp_path))
     (place,) = tmp_path.glob("*.index.parquet")
     column = pq.ParquetFile(place).metadata.row_group(0).column(0)
     data = bytearray(place.read_bytes())
     data[column.data_page_offset + column.total_compressed_size - 5] ^= 1
     place.write_bytes(data)
     with pytest.raises(PilekitError, match=r"index\.parquet: is damaged .* make it again with `pilekit index`"):
-        select(tmp_path, subsets=["ArXiv"])
+        select(tmp_path, subsets=("ArXiv",))
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ EOS, PAD = 7, 9
 NAMES = ("Pile-CC", "Github", "Books")
 
 
-def plan(seq_len: int, packing: Any = "best_fit", window: int = 256, seed: int = 0) -> Plan:
+def plan(seq_len: int, packing: Any = "best_fit", window: int = 256, seed: int = 0, batch_size: int = 8) -> Plan:
     """One lane."""
-    return Plan((), 1, 1, 1, seq_len, seed=seed, window=window, packing=packing)
+    return Plan((), 1, 1, batch_size, seq_len, seed=seed, window=window, packing=packing)
 
 
 def documents_of(lengths: Sequence[int], sizes: Sequence[int] = (3,), append_eod: bool = True) -> list[Document]:

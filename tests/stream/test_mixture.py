@@ -1,0 +1,81 @@
+"""`weights`: an epoch has the asked shares of tokens, and every process finds the same factors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilekit import Corpus, PilekitError, PileStream, load_tokenizer, read
+from pilekit.stream.order.repeats import exact_repeats
+from pilekit.stream.read import plan
+from tests.stream.corpora import mixed
+from tests.tokenize.making import byte_level_bpe, saved
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mixture")
+    mixed(folder / "data")
+    saved(byte_level_bpe(300), folder / "tokenizer.json")
+    return folder
+
+
+def stream(data: Path, weights: Any, **changes: Any) -> PileStream:
+    settings: dict[str, Any] = {
+        "tokenizer": data / "tokenizer.json",
+        "seq_len": 64,
+        "batch_size": 4,
+        "weights": weights,
+    }
+    return PileStream(data / "data", **{**settings, **changes})
+
+
+def tokens(data: Path) -> dict[str, int]:
+    """Tokens of each subset, EOD included, by encoding everything."""
+    tokenizer = load_tokenizer(data / "tokenizer.json")
+    found: dict[str, int] = {}
+    for batch in read(data / "data"):
+        for subset, text in zip(batch.subsets, batch.texts, strict=True):
+            found[subset] = found.get(subset, 0) + len(tokenizer.encode_batch([text])[0]) + 1
+    return found
+
+
+def test_an_epoch_has_these_shares_of_tokens(data: Path) -> None:
+    has = tokens(data)
+    first, second, third = sorted(has)[:3]
+    weights = {first: 5, second: 3.0, third: 2}
+    made = stream(data, weights)
+    assert set(made.subsets or ()) == set(weights)
+    epoch = {name: has[name] * made.repeats.get(name, 1.0) for name in weights}
+    assert sum(epoch.values()) == pytest.approx(sum(has[name] for name in weights), rel=0.03)
+    for name, weight in weights.items():
+        assert epoch[name] / sum(epoch.values()) == pytest.approx(weight / 10, rel=0.03)
+    spelt = stream(data, {name.lower(): weight / 10 for name, weight in weights.items()}, seed=5, rank=1, world_size=2)
+    assert spelt.repeats == made.repeats == exact_repeats(made.repeats, made.subsets, Corpus(data / "data").manifest)
+    explicit = stream(data, None, subsets=list(weights), repeats=made.repeats)
+    assert [batch["input_ids"].tolist() for batch, _ in zip(made, range(5), strict=False)] == [
+        batch["input_ids"].tolist() for batch, _ in zip(explicit, range(5), strict=False)
+    ]
+    assert made.explain()["repeats"] == made.repeats
+    assert f"{first} {made.repeats[first]:g}" in str(made.explain())
+
+
+def test_mixtures_that_make_no_sense_are_refused(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for weights, changes, message in (
+        ({}, {}, "weights is a dict from subset to share"),
+        ({"ArXiv": 0}, {}, "weights of ArXiv: 0 is no share"),
+        ({"ArXiv": True}, {}, "True is no share"),
+        ({"ArXiv": 1, "arxiv": 1}, {}, "weights names ArXiv twice"),
+        ({"Arxif": 1}, {}, "did you mean ArXiv"),
+        ({"Enron Emails": 1, "ArXiv": 1}, {}, "weights names Enron Emails, of which there is no text"),
+        ({"ArXiv": 1}, {"repeats": {"ArXiv": 2}}, "weights stands instead of repeats and subsets"),
+        ({"ArXiv": 1}, {"tokenizer": None}, "weights are shares of tokens"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            stream(data, weights, **changes)
+    monkeypatch.setattr(plan, "HELD_BYTES", 0)
+    monkeypatch.setattr(plan, "MOST_DECODED", 0)
+    with pytest.raises(PilekitError, match=r"weights need random access .* with `pilekit reframe`, or give repeats"):
+        stream(data, {"ArXiv": 1})
