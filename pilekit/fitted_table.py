@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import html
 import math
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -116,6 +117,13 @@ class FittedTable(Generic[Row]):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.fit(options.max_width)
 
+    def __str__(self) -> str:
+        """The table in the width of the terminal, or of 80 characters, without colours."""
+        console = Console(width=shutil.get_terminal_size().columns, highlight=False, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
     def _repr_html_(self) -> str:
         """All columns in full as an HTML table, which notebooks show."""
 
@@ -134,23 +142,23 @@ class FittedTable(Generic[Row]):
 
 def rounded_count(number: float) -> str:
     """A count in at most five characters: `999`, `12.3k`, `211M`."""
-    return f"{number:.0f}" if number < 999.5 else _three_digits(number, ("", "k", "M", "G", "T", "P"), 1000, "")
+    return f"{number:.0f}" if number < 999.5 else _three_digits(number, ("", "k", "M", "G", "T", "P"), "")
 
 
-def rounded_bytes(number: float, unit: str = "iB") -> str:
-    """An amount of bytes, three digits of it, in units of 1024: `999 B`, `4.33 KiB`; with unit "": `999`, `4.33K`."""
+def rounded_bytes(number: float, unit: str = "B") -> str:
+    """An amount of bytes, three digits of it, in units of 1000: `999 B`, `4.33 kB`; with unit "": `999`, `4.33k`."""
     if math.isnan(number):
         return DASH
     if number < 999.5:
         return f"{number:.0f}" + (" B" if unit else "")
-    return _three_digits(number, ("", *(f"{prefix}{unit}" for prefix in "KMGTP")), 1024, " " if unit else "")
+    return _three_digits(number, ("", *(f"{prefix}{unit}" for prefix in "kMGTP")), " " if unit else "")
 
 
-def _three_digits(number: float, units: tuple[str, ...], base: int, space: str) -> str:
+def _three_digits(number: float, units: tuple[str, ...], space: str) -> str:
     power = 0
     # 999.5 would be rounded to 1000, a fourth digit.
     while number >= 999.5 and power < len(units) - 1:
-        number /= base
+        number /= 1000
         power += 1
     digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
     return f"{number:.{digits}f}{space}{units[power]}"

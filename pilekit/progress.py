@@ -1,6 +1,6 @@
-"""The progress line on stderr: the part that is done, the rate and the time left. It is silent without a terminal.
+"""The progress line on stderr: the part that is done, the rate, the time elapsed and left. Silent without a terminal.
 
-It appears after two seconds, so that quick commands stay quiet, and vanishes at the end. Readers report from their
+It appears after half a second, so that quick commands stay quiet, and vanishes at the end. Readers report from their
 decoding thread, which may run for a moment after the work has stopped. Reports after the end do not bring the line
 back.
 """
@@ -19,7 +19,7 @@ from pilekit.errors import visible
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
-QUIET_SECONDS = 2.0
+QUIET_SECONDS = 0.5
 
 Advance = Callable[[int], None]
 """Called with each further number of (stored, compressed) bytes that are done, from any thread."""
@@ -37,10 +37,9 @@ def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
     if not sys.stderr.isatty():
         yield lambda amount: None
         return
-    from rich.progress import DownloadColumn, TimeElapsedColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    clock = TimeElapsedColumn() if total is None else TimeRemainingColumn()
-    with _line(what, total, DownloadColumn(), TransferSpeedColumn(), clock) as update:
+    with _line(what, total, DownloadColumn(), TransferSpeedColumn(), *_clock(left=total is not None)) as update:
         yield lambda amount: update(advance=amount)
 
 
@@ -50,7 +49,7 @@ def count_progress(what: str) -> Iterator[Reached]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn
 
     shown = time.monotonic()
 
@@ -61,12 +60,33 @@ def count_progress(what: str) -> Iterator[Reached]:
             shown = now
             update(completed=done, total=total)
 
-    with _line(what, None, MofNCompleteColumn(), TimeRemainingColumn()) as update:
+    with _line(what, None, MofNCompleteColumn(), *_clock()) as update:
         yield reached
 
 
 @contextmanager
-def _line(what: str, total: int | None, *columns: ProgressColumn) -> Iterator[Callable[..., None]]:
+def waiting(what: str) -> Iterator[None]:
+    """Show at once that something runs that cannot report, such as the import of torch."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with _line(what, None, *_clock(left=False), quiet=0.0) as update:
+        update()
+        yield
+
+
+def _clock(*, left: bool = True) -> list[ProgressColumn]:
+    """`0:00:12 elapsed, 0:01:20 left`."""
+    from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    elapsed = [TimeElapsedColumn(), TextColumn("elapsed," if left else "elapsed")]
+    return [*elapsed, TimeRemainingColumn(), TextColumn("left")] if left else elapsed
+
+
+@contextmanager
+def _line(
+    what: str, total: int | None, *columns: ProgressColumn, quiet: float = QUIET_SECONDS
+) -> Iterator[Callable[..., None]]:
     """A line of rich. Yields its update function."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -82,7 +102,7 @@ def _line(what: str, total: int | None, *columns: ProgressColumn) -> Iterator[Ca
     def update(**changes: Any) -> None:
         progress.update(task, **changes)
         with lock:
-            if not ended and time.monotonic() - started >= QUIET_SECONDS:
+            if not ended and time.monotonic() - started >= quiet:
                 progress.start()
 
     try:

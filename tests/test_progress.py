@@ -34,7 +34,7 @@ def test_progress_appears_late_and_never_after_the_end(monkeypatch: pytest.Monke
         now = 0.0
         terminal = terminal_at(monkeypatch, clock)
         with progress.byte_progress("counting [red]", total) as advance:
-            now = 1.9
+            now = 0.4
             advance(1000)
             assert terminal.getvalue() == ""
             now = 3.0
@@ -51,19 +51,30 @@ def test_a_count_appears_late_and_is_right(monkeypatch: pytest.MonkeyPatch) -> N
     now = 0.0
     terminal = terminal_at(monkeypatch, lambda: now)
     with progress.count_progress("looking") as reached:
-        now = 1.9
+        now = 0.4
         reached(1, 1000)
         assert terminal.getvalue() == ""
         now = 2.5
         reached(777, 1000)
     assert "777/1000" in terminal.getvalue()
+    assert "elapsed," in terminal.getvalue()
+
+
+def test_waiting_is_shown_at_once_and_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_at(monkeypatch, lambda: 0.0)
+    with progress.waiting("loading torch"):
+        assert "loading torch" in terminal.getvalue()
+    assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the line is erased"
 
 
 def test_without_a_terminal_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
-    with progress.byte_progress("counting", 10) as advance, progress.count_progress("looking") as reached:
+    with (
+        progress.byte_progress("counting", 10) as advance,
+        progress.count_progress("looking") as reached,
+        progress.waiting("loading"),
+    ):
         advance(5)
         reached(5, 10)
     assert stderr.getvalue() == ""

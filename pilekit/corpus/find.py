@@ -59,11 +59,9 @@ class Corpus:
     def __init__(
         self, source: str | Path | Sequence[str | Path] | None = None, manifest: Manifest | str | Path | None = None
     ) -> None:
-        if not isinstance(manifest, Manifest):
-            manifest = load_manifest() if manifest is None else load_manifest(manifest)
         self.root, found = _default() if source is None else _search(_paths(source))
         self.shards = _in_order(with_split_of_root(found, self.root))
-        self.manifest = manifest
+        self.manifest = load_manifest() if manifest is None else load_manifest(manifest)
 
     @property
     def size(self) -> int | None:
@@ -123,6 +121,16 @@ class Corpus:
 
     def __repr__(self) -> str:
         return f"Corpus({self.root!r}, {len(self.shards)} shards, manifest={self.manifest.name!r})"
+
+
+def names_many(source: object) -> bool:
+    """Whether `source` may hold several shards: a corpus, a list, a folder, a glob, or a URL of a folder."""
+    if not isinstance(source, str | os.PathLike):
+        return isinstance(source, Corpus) or (isinstance(source, Sequence) and not isinstance(source, bytes))
+    path = os.path.expanduser(source)
+    if is_url(path):
+        return path.endswith("/") or local.is_pattern(without_query(path))
+    return os.path.isdir(path) or (local.is_pattern(path) and not os.path.lexists(path))
 
 
 def _paths(source: str | Path | Iterable[str | Path]) -> list[str]:

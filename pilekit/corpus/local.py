@@ -41,7 +41,7 @@ def search(source: str) -> Search:
     if os.path.lexists(source):
         folder, name = os.path.split(source)
         return Search(folder or ".", [(name, source, _status(source).st_size)])
-    if _is_pattern(source):
+    if is_pattern(source):
         return _search_pattern(source)
     raise PilekitError(f"{visible(source)}: no such file or folder; check the path")
 
@@ -53,13 +53,14 @@ def search_folder(folder: str) -> Search:
     return found
 
 
-def _is_pattern(path: str) -> bool:
+def is_pattern(path: str) -> bool:
+    """Whether the path is a glob."""
     return re.search(r"[*?[]", path) is not None
 
 
 def _search_pattern(pattern: str) -> Search:
     parts = pattern.split(os.sep)
-    first = next(index for index, part in enumerate(parts) if _is_pattern(part))
+    first = next(index for index, part in enumerate(parts) if is_pattern(part))
     folder = os.sep.join(parts[:first]) or (os.sep if first else ".")
     if not os.path.isdir(folder):
         raise PilekitError(f"{visible(pattern)}: there is no folder {visible(folder)}; check the path")

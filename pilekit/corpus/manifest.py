@@ -217,11 +217,13 @@ def _result(table: PublishedTable, column: int) -> PublishedResult:
     )
 
 
-def load_manifest(name_or_path: str | Path = "pile") -> Manifest:
-    """A bundled manifest by name, or a manifest from a TOML file.
+def load_manifest(name_or_path: Manifest | str | Path = "pile") -> Manifest:
+    """A bundled manifest by name, or a manifest from a TOML file; a `Manifest` is returned as it is.
 
     Raises PilekitError, naming file and field, for a file that is missing, not TOML, or not a valid manifest.
     """
+    if isinstance(name_or_path, Manifest):
+        return name_or_path
     if isinstance(name_or_path, str) and name_or_path in BUNDLED:
         return _bundled(name_or_path)
     path = Path(name_or_path)

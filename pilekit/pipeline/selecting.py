@@ -34,6 +34,8 @@ from pilekit.shards.write.parquet_writer import RowGroups, parquet_writer
 from pilekit.shards.write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pilekit.fitted_table import FittedTable
 
 SELECTION = "selection"
@@ -88,6 +90,14 @@ class Selected:
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
 
+    def to_arrow(self) -> pa.Table:
+        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(
+            [{"subset": name, **figures} for name, figures in self.to_dict()["subsets"].items()]
+        )
+
     def table(self) -> FittedTable[SelectedSubset]:
         """A row per subset, the largest first, and the total."""
         from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
@@ -102,6 +112,9 @@ class Selected:
             Column("Of read %", share),
         ]
         return FittedTable(self.subsets, columns, [self.total])
+
+    def __str__(self) -> str:
+        return str(self.table())
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()

@@ -27,6 +27,8 @@ from pilekit.stats.counting import Counts, count_shard
 from pilekit.stats.histogram import quantile
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pilekit.tokenize import Tokenizer
 
 SCANNED_FROM_BYTES = 16 << 20
@@ -99,11 +101,24 @@ class CorpusStats:
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
 
+    def to_arrow(self) -> pa.Table:
+        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(
+            [{"subset": name, **figures} for name, figures in self.to_dict()["subsets"].items()]
+        )
+
     def __repr__(self) -> str:
         return (
             f"CorpusStats({self.total.documents:,} documents, {self.total.bytes:,} bytes, "
             f"{len(self.subsets):,} subsets, {self.skipped.count:,} lines skipped)"
         )
+
+    def __str__(self) -> str:
+        from pilekit.stats.table import stats_table
+
+        return str(stats_table(self))
 
     def _repr_html_(self) -> str:
         from pilekit.stats.table import stats_table
@@ -115,7 +130,7 @@ def corpus_stats(
     corpus: Corpus | str | Path | Sequence[str | Path],
     *,
     subsets: Sequence[str] | None = None,
-    tokenizer: Tokenizer | str | Path | None = None,
+    tokenizer: Tokenizer | str | Path | Any | None = None,
     copies: bool = False,
     on_error: OnError = "raise",
     jobs: int | None = None,
@@ -137,7 +152,7 @@ def corpus_stats(
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if subsets is not None:
         subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
-    if isinstance(tokenizer, str | Path):
+    if tokenizer is not None:
         from pilekit.tokenize import load_tokenizer  # Importing it takes as long as counting a small shard.
 
         tokenizer = load_tokenizer(tokenizer)

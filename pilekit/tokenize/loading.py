@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from pilekit.tokenize.tokenizer import (
     fast_encoder,
     reference_encoder,
 )
+from pilekit.tokenize.tokenizer_file import plain_content, roles_beside, tokenizer_file
 
 logger = logging.getLogger(__name__)
 
@@ -42,26 +41,32 @@ _COMMON_NAMES = {
 
 
 def load_tokenizer(
-    path_or_name: str | Path, *, backend: Backend | None = None, special_tokens: SpecialTokens = "text"
+    tokenizer: str | Path | Any, *, backend: Backend | None = None, special_tokens: SpecialTokens = "text"
 ) -> Tokenizer:
     """Load a `tokenizer.json`, a Hugging Face tokenizer folder, or a name in the local Hugging Face cache.
+
+    An object is taken too: a fast tokenizer of `transformers` (`AutoTokenizer.from_pretrained(...)`), or a
+    `tokenizers.Tokenizer`. It is saved in the cache folder, unless the file that it came from still gives the same. A
+    `Tokenizer` is returned as it is.
 
     Without `backend`, fastokens is used if it loads the file and agrees with `tokenizers` on the probe set; otherwise
     `tokenizers` is used, with one warning. If the named `backend` cannot be used, the call fails. The text of special
     tokens in documents stays text unless `special_tokens="parse"`. PilekitError for anything that is not a tokenizer.
     """
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
     if backend not in (None, "fastokens", "tokenizers"):
         raise PilekitError(f"unknown tokenizer backend {backend!r}; it is 'fastokens' or 'tokenizers'")
     if special_tokens not in ("text", "parse"):
         raise PilekitError(f"special_tokens={special_tokens!r} is neither 'text' nor 'parse'")
-    path = _find(path_or_name)
+    path = tokenizer_file(tokenizer)
     shown = visible(str(path))
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise PilekitError(f"cannot read the tokenizer {shown}: {error.strerror or error}") from error
     try:
-        content = _without_changes_of_text(orjson.loads(raw))
+        content = plain_content(orjson.loads(raw))
         reference = tokenizers.Tokenizer.from_str(orjson.dumps(content).decode())
         if not reference.get_vocab_size(with_added_tokens=True):
             raise ValueError("its vocabulary is empty")
@@ -100,43 +105,6 @@ def reopen(path: Path, backend: Backend, special_tokens: SpecialTokens, fingerpr
     return tokenizer
 
 
-def _find(path_or_name: str | Path) -> Path:
-    if not isinstance(path_or_name, str | os.PathLike):
-        raise PilekitError(
-            "a tokenizer is a tokenizer.json, a folder with one, or a cached name, not "
-            f"{visible(repr(path_or_name), 80)}"
-        )
-    path = Path(path_or_name).expanduser()
-    if path.is_dir():
-        file = path / "tokenizer.json"
-        if not file.is_file():
-            raise PilekitError(
-                f"no tokenizer.json in the folder {visible(str(path))}; save one there with "
-                "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
-            )
-        return file.absolute()
-    if path.exists():
-        return path.absolute()
-    from huggingface_hub import try_to_load_from_cache  # a slow import
-
-    with suppress(ValueError):  # not a possible name
-        cached = try_to_load_from_cache(str(path_or_name), "tokenizer.json")
-        if isinstance(cached, str):
-            return Path(cached).absolute()
-    raise PilekitError(
-        f"no tokenizer {visible(repr(str(path_or_name)))}: neither a tokenizer.json, nor a folder with one, nor a name "
-        "in the local Hugging Face cache; give the path of a file, or make one with `pilekit train-tokenizer`"
-    )
-
-
-def _without_changes_of_text(content: Any) -> dict[str, Any]:
-    """The content of a tokenizer.json without truncation, padding and BPE dropout."""
-    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        raise ValueError("it has no `model`")
-    model = {**content["model"], "dropout": None} if "dropout" in content["model"] else content["model"]
-    return {**content, "model": model, "truncation": None, "padding": None}
-
-
 def _agreed_fast_encoder(
     content: dict[str, Any], special_tokens: SpecialTokens, reference: EncodeBatch
 ) -> EncodeBatch | str:
@@ -169,32 +137,14 @@ def _agreed_fast_encoder(
 
 def _special_ids(path: Path, reference: tokenizers.Tokenizer) -> list[int | None]:
     """The ids of EOS, BOS, padding and mask: from the configs beside a `tokenizer.json`, else by common names."""
-    named: dict[str, Any] = {}
-    if path.name == "tokenizer.json":
-        for config in ("special_tokens_map.json", "tokenizer_config.json"):
-            named |= _read_config(path.with_name(config))
+    named = roles_beside(path) if path.name == "tokenizer.json" else {}
     added = {token.content for token in reference.get_added_tokens_decoder().values()}
     ids: list[int | None] = []
     for role, common in _COMMON_NAMES.items():
-        name = named.get(role)
-        if isinstance(name, dict):
-            name = name.get("content")
-        candidates = [*([name] if isinstance(name, str) else []), *(name for name in common if name in added)]
+        candidates = [*([named[role]] if role in named else []), *(name for name in common if name in added)]
         found = (reference.token_to_id(name) for name in candidates)
         ids.append(next((token_id for token_id in found if token_id is not None), None))
     return ids
-
-
-def _read_config(config: Path) -> dict[str, Any]:
-    """The roles that one of Hugging Face's configs names; empty if there is no such file."""
-    try:
-        content: Any = orjson.loads(config.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, orjson.JSONDecodeError) as error:
-        why = visible(str(error), 200)
-        raise PilekitError(f"cannot read {visible(str(config))}, which names the special tokens: {why}") from error
-    return {role: content[role] for role in _COMMON_NAMES if isinstance(content, dict) and content.get(role)}
 
 
 def _warn_of_reachable_special_tokens(shown: str, reference: tokenizers.Tokenizer) -> None:

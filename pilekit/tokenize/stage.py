@@ -63,7 +63,7 @@ class Tokenize:
     tokenizer: Tokenizer
 
     def __init__(self, tokenizer: Tokenizer | str | Path) -> None:
-        loaded = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+        loaded = load_tokenizer(tokenizer)
         object.__setattr__(self, "tokenizer", loaded)
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[TokenBatch]:

@@ -329,7 +329,7 @@ def test_a_killed_or_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, l
         else:
             pytest.fail("was never stopped in the middle")
         if stop is interrupt:
-            assert errors.strip() == "interrupted"
+            assert errors.strip() == "interrupted; the same command resumes"
             assert not [name for name in tree(out) if name.endswith((".partial", ".lock"))]
         select_corpus(large, out, sample=0.9, jobs=1)
         assert tree(out) == expected

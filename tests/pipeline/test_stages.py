@@ -6,7 +6,6 @@ import gzip
 import math
 import pickle
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,13 +122,10 @@ def test_a_sample_has_the_right_share_and_seeds_and_shards_are_independent() -> 
             assert abs(len(one & other) - count / 4) < 6 * math.sqrt(count * 3 / 16)
 
 
-def test_hashes_are_uniform_and_never_change() -> None:
+def test_hashes_never_change() -> None:
     hashes = document_hashes("train/00.jsonl", np.arange(64_000), 0)
     assert hashes.dtype == np.uint64
     assert len(set(hashes.tolist())) == 64_000
-    buckets = Counter((hashes >> np.uint64(58)).tolist())
-    assert len(buckets) == 64
-    assert sum((n - 1000) ** 2 / 1000 for n in buckets.values()) < 130  # chi-squared, 63 degrees of freedom
     # A saved run must find the same documents again.
     pinned = [5212983447380300398, 6358292716557915118, 2813167849731756270]
     assert document_hashes("train/00.jsonl", np.array([0, 9, 10**12]), -5).tolist() == pinned

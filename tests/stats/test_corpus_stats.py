@@ -51,6 +51,7 @@ def slow_stats(paths: list[Path]) -> dict[str, dict[str, Any]]:
 def assert_same(stats: CorpusStats, expected: dict[str, dict[str, Any]]) -> None:
     found = stats.to_dict()
     assert set(found) == {"documents", "bytes", "skipped", "subsets"}
+    assert stats.to_arrow().to_pylist() == [{"subset": name, **row} for name, row in found["subsets"].items()]
     assert found["documents"] == sum(subset["documents"] for subset in expected.values())
     assert found["bytes"] == sum(subset["bytes"] for subset in expected.values())
     sizes = [(-figures["bytes"], -figures["documents"], name) for name, figures in expected.items()]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import orjson
 import pytest
 from tokenizers import Tokenizer as Reference
 from tokenizers import models, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from pilekit.errors import PilekitError
 from pilekit.tokenize import load_tokenizer, loading
@@ -48,6 +51,35 @@ def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": ')
     with pytest.raises(PilekitError, match=r"cannot read .*tokenizer_config\.json"):
         load_tokenizer(tmp_path)
+
+
+def test_tokenizer_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILEKIT_CACHE", str(tmp_path / "cache"))
+    bpe = byte_level_bpe(300, added=("<|custom|>",))
+    texts = ["Déjà vu <|custom|> <|endoftext|>\n\t" * 40, "", "x"]
+    held = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|padding|>")
+    held.save_pretrained(tmp_path / "saved")
+    held.backend_tokenizer.enable_truncation(5)
+    held.backend_tokenizer.enable_padding(length=50)
+    opened = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    for given, eos_id in ((held, 1), (opened, 1), (bpe, 0)):
+        tokenizer = load_tokenizer(given)
+        assert tokenizer.eos_id == eos_id
+        ids, offsets = tokenizer.encode_batch(texts)
+        if given is bpe:
+            bpe.encode_special_tokens = True
+            expected = [one.ids for one in bpe.encode_batch(texts, add_special_tokens=False)]
+        else:
+            expected = given(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
+        again = pickle.loads(pickle.dumps(tokenizer))
+        assert again.encode_batch(texts)[0].tolist() == ids.tolist()
+    assert load_tokenizer(opened).path == tmp_path / "saved" / "tokenizer.json"
+    assert load_tokenizer(held).path == load_tokenizer(held).path
+    assert load_tokenizer(held).path.is_relative_to(tmp_path / "cache")  # an object alone knows no file
+    opened.add_tokens(["<|later|>"])  # no longer the tokenizer of the file
+    assert load_tokenizer(opened).path.is_relative_to(tmp_path / "cache")
+    assert load_tokenizer(opened).vocab_size == 302
 
 
 def test_a_name_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,150 @@
+"""`find_text`: the documents of a corpus in whose text a pattern is found, each with a line of context.
+
+    read(shard, subsets) -> pattern.search(text) -> one line of JSON per document -> in the order of the corpus
+
+Each shard is a job of its own. A job writes its matches to a temporary file, because one shard may hold millions, and
+the parent yields them when it reaches the shard. So memory is one line per job. A single job yields each match at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
+from pilekit.engine import Advance, imap_shards
+from pilekit.pipeline.stages import Match
+from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.reader import OnError, read
+
+Search = Callable[[Shard, "Counts", Advance | None], Iterator["FoundText"]]
+
+CONTEXT = 200
+"""Characters of a match, and of its line on either side of it, that are kept."""
+
+
+class FoundText(msgspec.Struct, frozen=True):
+    """The first match in a document: its place in the text, in characters, and the line around it.
+
+    The line is `before + match + after`; each part holds at most `CONTEXT` characters.
+    """
+
+    shard: str
+    number: int
+    subset: str
+    start: int
+    before: str
+    match: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Documents per subset: those read, those with a match, and the lines that were skipped as bad."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    found: Counter[str] = field(default_factory=Counter)
+    skipped: SkippedLines = field(default_factory=SkippedLines)
+
+    def merge(self, other: Counts) -> None:
+        """Add the counts of another shard."""
+        self.read.update(other.read)
+        self.found.update(other.found)
+        self.skipped.merge(other.skipped)
+
+
+def find_text(
+    corpus: Corpus,
+    pattern: str,
+    counts: Counts,
+    *,
+    subsets: Sequence[str] | None = None,
+    on_error: OnError = "raise",
+    jobs: int | None = None,
+    advance: Advance | None = None,
+) -> Generator[FoundText, None, None]:
+    """Yield the documents whose text holds a match of the regular expression `pattern`, in the order of the corpus.
+
+    counts    receives the counts of each shard when it has been read; complete at the end
+    subsets   exact names; None: all
+    jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
+
+    Raises PilekitError for a pattern that is no regular expression, and for all that `read` refuses.
+    """
+    processes = processes_for(corpus.shards, jobs)
+    search = functools.partial(
+        _search,
+        pattern=Match(pattern).pattern,
+        subsets=subsets,
+        manifest=corpus.manifest,
+        on_error=on_error,
+        ahead=decompress_ahead(processes),
+    )
+    if processes == 1:
+        for shard in corpus.shards:
+            yield from search(shard, counts, advance)
+        return
+    decoder = msgspec.json.Decoder(FoundText)
+    with tempfile.TemporaryDirectory(prefix="pilekit-grep-") as folder:
+        job = functools.partial(_search_to_file, search=search, folder=Path(folder))
+        items, names = list(enumerate(corpus.shards)), [shard.name for shard in corpus.shards]
+        results = imap_shards(job, items, jobs=processes, names=names, on_progress=advance)
+        for place, found in enumerate(results):
+            counts.merge(found)
+            path = Path(folder, str(place))
+            with path.open("rb") as lines:
+                yield from map(decoder.decode, lines)
+            path.unlink()
+
+
+def _search_to_file(item: tuple[int, Shard], advance: Advance, *, search: Search, folder: Path) -> Counts:
+    """Search one shard, write its matches to the file in `folder` that is named by the shard's place."""
+    place, shard = item
+    counts = Counts()
+    encoder = msgspec.json.Encoder()
+    with (folder / str(place)).open("wb") as file:
+        for found in search(shard, counts, advance):
+            file.write(encoder.encode(found) + b"\n")
+    return counts
+
+
+def _search(
+    shard: Shard,
+    counts: Counts,
+    advance: Advance | None,
+    *,
+    pattern: re.Pattern[str],
+    subsets: Sequence[str] | None,
+    manifest: Manifest,
+    on_error: OnError,
+    ahead: bool,
+) -> Iterator[FoundText]:
+    """The matches in one shard."""
+    search = pattern.search
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+        for batch in reader:
+            counts.read.update(batch.subsets)
+            if len(counts.read) > MAX_SUBSETS:
+                raise too_many_subsets(MAX_SUBSETS)
+            for index, text in enumerate(batch.texts):
+                if (match := search(text)) is not None:
+                    subset = batch.subsets[index]
+                    counts.found[subset] += 1
+                    yield _found(match, batch.shard, int(batch.numbers[index]), subset)
+        counts.skipped.merge(reader.skipped)
+
+
+def _found(match: re.Match[str], shard: str, number: int, subset: str) -> FoundText:
+    text, start, end = match.string, *match.span()
+    before = text[max(0, start - CONTEXT) : start].rpartition("\n")[2]
+    after = text[end : end + CONTEXT].partition("\n")[0]
+    return FoundText(shard, number, subset, start, before, text[start : min(end, start + CONTEXT)], after)

@@ -1,0 +1,102 @@
+"""`sample_documents`: an exact number of documents, drawn at random from a whole corpus.
+
+A document's rank is the hash of (seed, shard name, document number). The sample is the documents of the lowest ranks
+among those that pass all stages. So it does not depend on processes or batches, and a larger sample with the same seed
+holds a smaller one. Every shard is read once. A job holds at most `count` documents.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+
+from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.documents import DocumentBatch
+from pilekit.engine import Advance, imap_shards
+from pilekit.pipeline.pipeline import Pipeline, Stage
+from pilekit.pipeline.stages import Kept, document_hashes, filtered
+from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.read.damage import SkippedLines
+from pilekit.shards.read.reader import OnError, read
+
+Ranked = tuple[int, int, int, DocumentBatch]
+"""Rank, the shard's place in the corpus, document number, and the document alone in a batch."""
+
+
+def sample_documents(
+    corpus: Corpus,
+    count: int,
+    *,
+    seed: int = 0,
+    subsets: Sequence[str] | None = None,
+    stages: Sequence[Stage] = (),
+    on_error: OnError = "raise",
+    jobs: int | None = None,
+    advance: Advance | None = None,
+) -> tuple[list[DocumentBatch], SkippedLines]:
+    """Draw `count` documents, or all if there are fewer: batches of one document, in the order of the corpus.
+
+    seed      another seed draws another sample
+    subsets   exact names; None: all
+    stages    only documents that pass these stages are drawn
+    jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
+    """
+    processes = processes_for(corpus.shards, jobs)
+    draw = functools.partial(
+        _draw,
+        count=count,
+        seed=seed,
+        subsets=subsets,
+        stages=stages,
+        manifest=corpus.manifest,
+        on_error=on_error,
+        ahead=decompress_ahead(processes),
+    )
+    items = list(enumerate(corpus.shards))
+    names = [shard.name for shard in corpus.shards]
+    lowest: list[Ranked] = []
+    skipped = SkippedLines()
+    for drawn, bad in imap_shards(draw, items, jobs=processes, names=names, on_progress=advance):
+        lowest = heapq.nsmallest(count, chain(lowest, drawn), key=lambda ranked: ranked[:3])
+        skipped.merge(bad)
+    return [document for *_, document in sorted(lowest, key=lambda ranked: ranked[1:3])], skipped
+
+
+def _draw(
+    item: tuple[int, Shard],
+    advance: Advance,
+    *,
+    count: int,
+    seed: int,
+    subsets: Sequence[str] | None,
+    stages: Sequence[Stage],
+    manifest: Manifest,
+    on_error: OnError,
+    ahead: bool,
+) -> tuple[list[Ranked], SkippedLines]:
+    """The documents of one shard with the lowest ranks."""
+    place, shard = item
+    lowest: list[Ranked] = []
+
+    def low_enough(batch: DocumentBatch) -> Kept:
+        """Most documents are dropped here, before the stages look at their texts."""
+        limit = lowest[-1][0] if len(lowest) == count else (1 << 64) - 1
+        return document_hashes(batch.shard, batch.numbers, seed) <= np.uint64(limit)
+
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+        for batch in Pipeline(stages)(filtered(reader, low_enough)):
+            ranks = document_hashes(batch.shard, batch.numbers, seed).tolist()
+            drawn = [(rank, place, int(batch.numbers[i]), _alone(batch, i)) for i, rank in enumerate(ranks)]
+            lowest = heapq.nsmallest(count, chain(lowest, drawn), key=lambda ranked: ranked[:3])
+    return lowest, reader.skipped
+
+
+def _alone(batch: DocumentBatch, index: int) -> DocumentBatch:
+    """One document of a batch, with a copy of its line: a view would keep 2 MiB of the shard in memory."""
+    document = batch.take([index])
+    return document if document.lines is None else replace(document, lines=[bytes(document.lines[0])])
