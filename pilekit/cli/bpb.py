@@ -21,7 +21,7 @@ from click.core import ParameterSource
 
 from pilekit.cli.options import Folder, corpus_argument, exact_subsets, open_corpus
 from pilekit.errors import PilekitError, ToldElsewhere, visible
-from pilekit.progress import Advance, byte_progress
+from pilekit.progress import Advance, byte_progress, waiting
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
@@ -117,6 +117,7 @@ def command(
       torchrun --nproc-per-node 2 -m pilekit bpb pythia-14m val.jsonl.zst --out scores/14m
     """
     from pilekit.artifacts.atomic_write import check_target
+    from pilekit.evaluate.model.folder import check_folder
     from pilekit.stats.plot import figure_format
 
     if _rank():  # rank 0 alone prints and warns
@@ -133,6 +134,8 @@ def command(
             useless = [f"--{name.replace('_', '-')}" for name in given if name not in _OF_RESULTS]
             if useless := [*useless, *(visible(path, 60) for path in paths)]:
                 raise click.UsageError(f"all results are scored: {', '.join(useless)} changes nothing; leave it out.")
+        for model in to_score:
+            check_folder(model)
         if plot is not None:
             figure_format(plot)
             check_target(plot, follow_links=True)
@@ -175,7 +178,8 @@ def _compare(
 
 
 def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: Path | None, what: str) -> BitsPerByte:
-    from pilekit.evaluate.bits_per_byte import bits_per_byte  # torch, transformers: seconds
+    with nullcontext() if _rank() else waiting("loading torch"):
+        from pilekit.evaluate.bits_per_byte import bits_per_byte
 
     assert corpus is not None
     given = {name: value for name, value in rules.items() if value is not None}

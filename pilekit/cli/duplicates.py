@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 MOST_HELD = 100_000_000
 """Characters of all texts in memory. Each text gets the same share, so that each shard is read once."""
 
-MOST_LISTED = 40
-"""Subsets that an error names."""
-
-Text = tuple[str, int]
-"""The beginning of a text, and the number of characters after it."""
-
 
 @click.command()
 @click.argument("folder", type=Folder(), metavar="DIR")
@@ -56,12 +50,11 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
       pilekit duplicates dedup --subset ArXiv -n 3
       pilekit duplicates dedup --min-similarity 0.95
     """
-    from pilekit.artifacts.header import read_header
-    from pilekit.dedup.previous_runs import KIND, check_finished, finished_run
+    from pilekit.dedup.previous_runs import finished_header, finished_run
     from pilekit.dedup.result import REMOVED
     from pilekit.dedup.show.removed_pairs import spread_pairs
 
-    check_finished(folder, read_header(folder, KIND))
+    finished_header(folder)  # Refuse a bad folder now.
     name = None if subset is None else _exact_name(subset, folder / REMOVED)
     pairs, total = spread_pairs(folder / REMOVED, count, subset=name, min_similarity=min_similarity)
     if as_json:
@@ -79,6 +72,7 @@ def _exact_name(subset: str, removed: Path) -> str:
     """The label as the corpus has it, or the Pile's name for it; PilekitError if no removed document has it."""
     from pilekit.corpus import resolve_subsets
     from pilekit.dedup.show.removed_pairs import subsets_of
+    from pilekit.shards.verify.findings import some_names
 
     labels = subsets_of(removed)
     if subset in labels or not labels:
@@ -87,14 +81,13 @@ def _exact_name(subset: str, removed: Path) -> str:
         (name,) = resolve_subsets(subset)
         if name in labels:
             return name
-    shown = ", ".join(visible(label, 60) for label in labels[:MOST_LISTED])
-    if len(labels) > MOST_LISTED:
-        shown += f" and {len(labels) - MOST_LISTED:,} more"
-    raise PilekitError(f'no document of subset "{visible(subset, 60)}" was removed; those removed are of {shown}')
+    raise PilekitError(
+        f'no document of subset "{visible(subset, 60)}" was removed; those removed are of {some_names(labels)}'
+    )
 
 
-def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[Text, Text]]:
-    """(kept, removed) texts of each pair."""
+def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[str, str]]:
+    """(kept, removed) texts of each pair; of long texts the beginning."""
     import msgspec
 
     from pilekit.corpus import load_manifest
@@ -111,7 +104,7 @@ def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[Text, Text]]
         for place in possible:
             wanted[place, pair.kept_shard].add(pair.kept_number)
     share = MOST_HELD // sum(map(len, wanted.values()))
-    texts: dict[tuple[int, str, int], Text] = {}
+    texts: dict[tuple[int, str, int], str] = {}
     shards = {(place, shard.name): shard for place, one in enumerate(runs) for shard in one.shards}
     with byte_progress("reading", sum(shards[key].size or 0 for key in wanted)) as advance:
         for key in sorted(wanted):
@@ -120,7 +113,7 @@ def _texts(pairs: list[RemovedPair], run: EarlierRun) -> list[tuple[Text, Text]]
             index = find_index(shards[key], manifest)
             with closing(DocumentReader(shards[key], index, manifest=manifest, advance=advance)) as reader:
                 for document in reader.read(sorted(wanted[key])):
-                    texts[*key, document.number] = document.text[:share], max(0, len(document.text) - share)
+                    texts[*key, document.number] = document.text[:share]
     found = []
     for pair, possible in zip(pairs, keepers, strict=True):
         removed = texts[0, pair.shard, pair.number]
@@ -141,7 +134,7 @@ def _kept_in(runs: list[EarlierRun], pair: RemovedPair) -> list[int]:
     return found
 
 
-def _most_fitting(kept: list[Text], removed: Text, similarity: float, ngram: int) -> Text:
+def _most_fitting(kept: list[str], removed: str, similarity: float, ngram: int) -> str:
     """The kept text whose similarity to the removed one is `similarity`."""
     import numpy as np
 
@@ -149,11 +142,11 @@ def _most_fitting(kept: list[Text], removed: Text, similarity: float, ngram: int
 
     if len(kept) == 1:
         return kept[0]
-    sets = [shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram) for text, _ in (removed, *kept)]
+    sets = [shingle_set(np.frombuffer(text.encode(), dtype=np.uint8), ngram) for text in (removed, *kept)]
     return min(zip(kept, sets[1:], strict=True), key=lambda one: abs(jaccard(one[1], sets[0]) - similarity))[0]
 
 
-def _print(pairs: list[RemovedPair], texts: list[tuple[Text, Text]]) -> None:
+def _print(pairs: list[RemovedPair], texts: list[tuple[str, str]]) -> None:
     from rich import text
 
     from pilekit.dedup.show.side_by_side import side_by_side
@@ -161,13 +154,12 @@ def _print(pairs: list[RemovedPair], texts: list[tuple[Text, Text]]) -> None:
 
     console = terminal()
     colour = console.color_system is not None and not console.no_color
-    for place, (pair, ((one, more), (other, more_of_other))) in enumerate(zip(pairs, texts, strict=True), 1):
+    for place, (pair, both) in enumerate(zip(pairs, texts, strict=True), 1):
         how = "exact copy" if pair.reason == "exact" else f"similarity {pair.similarity:.4f}"
         console.print(text.Text(f"{place} of {len(pairs)}: {how}", style="bold"))
         kept = f"kept: {visible(pair.kept_shard, 100)} {pair.kept_number:,}, {visible(pair.kept_subset, 60)}"
         if pair.kept_corpus == "against":
             kept += " (of an earlier run)"
         removed = f"removed: {visible(pair.shard, 100)} {pair.number:,}, {visible(pair.subset, 60)}"
-        diff = word_diff(one, other, unseen=(more, more_of_other))
-        console.print(side_by_side(diff, (kept, removed), colour=colour))
+        console.print(side_by_side(word_diff(*both), (kept, removed), colour=colour))
         console.print()

@@ -8,6 +8,7 @@ traceback only under `--debug`), 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import io
 import os
@@ -24,6 +25,9 @@ from pilekit.errors import PilekitError, ToldElsewhere, visible
 
 COMMANDS = {
     "stats": "Count documents, bytes and tokens per subset.",
+    "head": "Print the first documents, as text or JSON lines.",
+    "sample": "Print random documents, as text or JSON lines.",
+    "grep": "Print or count the documents in which a pattern is found.",
     "index": "Index shards: random access, and counts in an instant.",
     "show": "Print one document of a shard.",
     "verify": "Check frames, lines, labels and sums, and name each damage.",
@@ -38,6 +42,12 @@ COMMANDS = {
     "demo": "Make a small corpus from what Python ships and run everything on it.",
 }
 
+ROOMS = {"head": "look.head", "sample": "look.sample", "grep": "look.grep"}
+"""The modules of commands that are not `pilekit.cli.<name>`."""
+
+RESUMED = ("index", "reframe", "select", "dedup")
+"""Commands that keep finished work, beside `bpb --out`, and `train`, which says itself where it resumes."""
+
 REPORT_SECONDS = 30.0
 """How long a silent rank waits for rank 0 to print the error. The launcher kills all ranks when the first one ends."""
 
@@ -50,11 +60,25 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import `pilekit.cli.<name>` and return its `command`."""
+        """Import the command's module and return its `command`."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"pilekit.cli.{cmd_name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(
+            f"pilekit.cli.{ROOMS.get(cmd_name, cmd_name.replace('-', '_'))}"
+        ).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; the error for an unknown command names the closest ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = difflib.get_close_matches(args[0].lower(), COMMANDS)
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. A closed output pipe (`| head`) ends it without an error; click would exit with 1."""
@@ -117,7 +141,8 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
+        resumes = arguments[0] in RESUMED or (arguments[0] == "bpb" and "--out" in arguments)
+        click.echo("interrupted; the same command resumes" if resumes else "interrupted", err=True)
         sys.exit(130)
     except (PilekitError, OSError) as error:
         if debug:

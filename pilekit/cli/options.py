@@ -13,6 +13,7 @@ Commands that read whole shards take `paths_argument`, which has no `--subsets`.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ import click
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
-    from pilekit.corpus import Corpus
+    from pilekit.corpus import Corpus, Manifest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -107,12 +108,49 @@ _SUBSETS = click.option(
     help="Only these subsets, separated by commas: ArXiv,GitHub,pile_upsto.",
 )
 
-manifest_option = click.option(
-    "--manifest",
-    metavar="NAME|FILE",
-    help="The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
-)
-"""Adds `manifest` (str or None)."""
+
+def manifest_option(function: F) -> F:
+    """Add `manifest` (str, `Manifest` or None) to a command.
+
+    --text-field and --label describe a corpus that has no manifest. They give a `Manifest` without subsets.
+    """
+
+    @functools.wraps(function)
+    def with_manifest(
+        *args: Any, manifest: str | None, text_field: str | None, label: str | None, **options: Any
+    ) -> Any:
+        given: Manifest | str | None = manifest
+        if text_field is not None or label is not None:
+            if manifest is not None:
+                raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
+            given = _described(text_field, label)
+        return function(*args, manifest=given, **options)
+
+    for option in (
+        click.option("--label", metavar="PATH", help="The field of the subset's name, such as meta.source."),
+        click.option("--text-field", metavar="NAME", help="The field of the text, for a corpus without a manifest."),
+        click.option(
+            "--manifest",
+            metavar="NAME|FILE",
+            help="The kind of corpus: pile (the default), pile-uncopyrighted, demo, or a TOML file.",
+        ),
+    ):
+        with_manifest = option(with_manifest)
+    return with_manifest  # type: ignore[return-value]
+
+
+def _described(text_field: str | None, label: str | None) -> Manifest:
+    import msgspec
+
+    from pilekit.corpus import Manifest
+
+    fields = {"text_field": text_field, "label_path": label}
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return msgspec.convert({"name": "(command line)", **given}, Manifest)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(f"--text-field or --label: {visible(str(error), 200)}") from error
+
 
 out_option = click.option("--out", required=True, type=Folder(), metavar="DIR", help="New folder for the shards.")
 """Adds `out` (Path)."""
@@ -147,7 +185,7 @@ def corpus_argument(function: F) -> F:
     return _PATHS(_SUBSETS(manifest_option(function)))
 
 
-def open_corpus(paths: Sequence[str], manifest: str | None = None) -> Corpus:
+def open_corpus(paths: Sequence[str], manifest: Manifest | str | None = None) -> Corpus:
     """The corpus at `paths`: files, folders, globs, URLs, or `-` for standard input. Default places if empty."""
     from pilekit.corpus import Corpus
 

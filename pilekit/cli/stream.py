@@ -1,7 +1,8 @@
 """`pilekit stream`: pack raw shards as training would, show a few rows and the rate; or show the plan.
 
-The clock runs from the first byte read to the last batch. Windows that are read ahead of the last batch count against
-the rate. Imports, compiling, loading the tokenizer and indexing happen once and do not count.
+The first batch waits for a window of every lane, so its time is shown apart. The rate is that of all later batches.
+Windows that are read ahead of the last batch count against it. Imports, compiling, loading the tokenizer and indexing
+happen once and do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pilekit.cli.display.output import terminal
 from pilekit.cli.options import corpus_argument, exact_subsets, lanes, on_error_option, open_corpus, repeats
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError, visible
-from pilekit.progress import count_progress
+from pilekit.progress import count_progress, waiting
 
 if TYPE_CHECKING:
     from pilekit.stream import Batch, PileStream
@@ -44,6 +45,7 @@ SHOWN_ROWS = 3
 @click.option("--lanes", type=lanes, metavar="R,M", help="Rows and columns of the grid; chosen, if not given.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order.")
 @click.option("--repeats", type=repeats, metavar="NAME=X,...", help="Use a subset's documents X times per epoch.")
+@click.option("--weights", type=repeats, metavar="NAME=X,...", help="Shares of tokens; instead of --repeats.")
 @click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
 @click.option(
     "--state",
@@ -87,8 +89,12 @@ def command(
     options["lanes"] = options["lanes"] or "auto"
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         options["epochs"] = 1
-    from pilekit.cli.display import stream_rows
-    from pilekit.stream import PileStream  # torch takes a second or two, which no other command should pay
+    from pilekit.tokenize.tokenizer_file import tokenizer_file
+
+    tokenizer_file(options["tokenizer"])  # A wrong path is told before torch is imported.
+    with waiting("loading torch"):
+        from pilekit.cli.display import stream_rows
+        from pilekit.stream import PileStream
 
     stream = PileStream(corpus, rank=0, outputs=("input_ids", "doc_ids", "subset_ids"), **options)
     if state is not None:
@@ -124,26 +130,45 @@ def command(
             return
         stream_rows.print_rows(console, result["samples"])
         click.secho(
-            f"{result['batches']:,} batches of {stream.batch_size} x {stream.seq_len:,} in {result['seconds']:.2f} s: "
-            f"{result['tokens_per_second'] / 1e6:.2f} M tokens/s (tokenizer: {stream.tokenizer.backend})",
+            f"{result['batches']:,} batches of {stream.batch_size} x {stream.seq_len:,}: the first after "
+            f"{result['first_batch_seconds']:.2f} s, then {result['tokens_per_second'] / 1e6:.2f} M tokens/s "
+            f"(tokenizer: {stream.tokenizer.backend}), {100 * result['fill']:.1f} % full",
             bold=True,
         )
+        console.print(stream_rows.subset_table(result["subsets"]))
 
 
 def _timed(stream: PileStream, steps: int) -> tuple[list[Batch], dict[str, Any]]:
     """The first batches of `stream`, and how long `steps` batches took."""
+    import numpy as np
+
     kept: list[Batch] = []
-    batches = tokens = 0
+    batches = first_tokens = 0
+    counts = np.zeros(len(stream.subset_names), np.int64)
     started = time.perf_counter()
+    first = 0.0
     with count_progress("packing") as reached:
         for batches, batch in enumerate(islice(stream, steps), start=1):
+            subsets = batch["subset_ids"].numpy()
+            counts += np.bincount(subsets[subsets >= 0], minlength=len(counts))
+            if batches == 1:
+                first, first_tokens = time.perf_counter() - started, int(counts.sum())
             if batches <= SHOWN_ROWS:
                 kept.append(batch)
-            tokens += int((batch["doc_ids"] >= 0).sum())
             reached(batches, steps)
     seconds = time.perf_counter() - started
-    result = {"batches": batches, "tokens": tokens, "seconds": seconds, "tokens_per_second": tokens / seconds}
-    return kept, result
+    tokens = int(counts.sum())
+    steady = (tokens - first_tokens) / (seconds - first) if batches > 1 else tokens / seconds
+    shown = sorted(zip(counts.tolist(), stream.subset_names, strict=True), reverse=True)
+    return kept, {
+        "batches": batches,
+        "tokens": tokens,
+        "seconds": seconds,
+        "first_batch_seconds": first,
+        "tokens_per_second": steady,
+        "fill": tokens / max(1, batches * stream.batch_size * stream.seq_len),
+        "subsets": {name: count for count, name in shown if count},
+    }
 
 
 def _read_state(file: Path) -> Any:

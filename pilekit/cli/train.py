@@ -16,6 +16,7 @@ import os
 import shlex
 import signal
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ import click
 
 from pilekit.cli.display.output import plural
 from pilekit.errors import PilekitError, ToldElsewhere, visible
+from pilekit.progress import waiting
 
 if TYPE_CHECKING:
     from pilekit.train.config import TrainConfig
@@ -181,7 +183,8 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     from pilekit.train.launch.interrupt import ended_by_sigterm, held_signals, interrupted_by
 
     with ended_by_sigterm():
-        with held_signals():  # Importing torch takes seconds, which a wrong config should not cost.
+        # Importing torch takes seconds, which a wrong config should not cost.
+        with held_signals(), nullcontext() if os.environ.get("RANK") else waiting("loading torch"):
             from pilekit.engine.ranks import join
             from pilekit.train.trainer import Trainer
         ranks = join()

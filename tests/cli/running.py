@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from typing import Any
 
+from click import Context
 from click.testing import CliRunner, Result
+
+from pilekit.cli.main import pilekit
 
 PILEKIT = [sys.executable, "-m", "pilekit.cli.main"]
 """The command line as a process of its own."""
@@ -15,7 +17,8 @@ PILEKIT = [sys.executable, "-m", "pilekit.cli.main"]
 
 def run(name: str, *arguments: object, exit_code: int | None = None, **environment: str) -> Result:
     """`pilekit NAME ARGUMENTS`. Raises what the command raises; checks `exit_code`, if one is given."""
-    command = importlib.import_module(f"pilekit.cli.{name.replace('-', '_')}").command
+    command = pilekit.get_command(Context(pilekit), name)
+    assert command is not None
     result = CliRunner().invoke(command, [str(argument) for argument in arguments], env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

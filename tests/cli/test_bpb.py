@@ -58,9 +58,11 @@ def test_the_table_and_its_protocol(model_dir: Path, corpus: Path, monkeypatch: 
     expected = bits_per_byte(model_dir, corpus)
     for name, score in (*expected.subsets.items(), ("Overall (pooled)", expected.overall)):
         [row] = [line for line in lines if line.startswith(f"{name} ")]
-        assert score.interval is not None
-        low, high = score.interval
-        assert f" {score.bpb:.4f}  ~{low:.3f}–{high:.3f} " in row
+        assert f" {score.bpb:.4f} " in row
+        if score.interval is not None:
+            low, high = score.interval
+            assert f" {score.bpb:.4f}  ~{low:.3f}–{high:.3f} " in row
+    assert expected.overall.interval is not None
     assert any(line.startswith("windows ") for line in lines)
     monkeypatch.delenv("COLUMNS")
     titles = bpb(model_dir, corpus, "--limit", 1).stdout.splitlines()[1]  # in a pipe no column is lost
@@ -155,10 +157,10 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
         ([model_dir, corpus, "--subsets", "Books3"], "no documents of Books3"),
         ([model_dir, corpus, "--subsets", "Buks3"], "unknown subset"),
         ([model_dir, corpus, "--manifest", "heap"], "no manifest"),
-        ([missing, corpus, "--out", tmp_path / "out"], "is a folder"),
-        ([missing, corpus, "--out", own], "own: holds a model (config.json); give --out a folder of its own"),
+        ([model_dir, corpus, "--out", tmp_path / "out"], "is a folder"),
+        ([model_dir, corpus, "--out", own], "own: holds a model (config.json); give --out a folder of its own"),
         ([model_dir, corpus, "--out", tmp_path / "file"], "cannot be made"),
-        ([missing, corpus, "--plot", tmp_path / "a.jpg"], ".png, .svg or .pdf"),
+        ([model_dir, corpus, "--plot", tmp_path / "a.jpg"], ".png, .svg or .pdf"),
         (["--compare", scored[0], corpus, scored[1]], f"{corpus}: --compare takes two or more folders"),
         (["--compare", scored[0]], "--compare takes two or more folders"),
         (["--compare", interrupted, scored[1]], "has no result.json"),
@@ -196,5 +198,5 @@ def test_interrupted_it_leaves_its_records_and_no_result(model_dir: Path, tmp_pa
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert (out, errors.strip()) == (b"", b"interrupted")
+    assert (out, errors.strip()) == (b"", b"interrupted; the same command resumes")
     assert not (tmp_path / "out" / "result.json").exists()

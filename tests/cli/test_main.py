@@ -49,6 +49,29 @@ def test_help_and_version_load_nothing_heavy() -> None:
         assert all(name in done.stdout for name in text)
 
 
+def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> None:
+    (corpus / "model").mkdir()
+    (corpus / "model/config.json").write_text("{}")
+    for arguments, message in (
+        ("bpb nosuch a.jsonl", "nosuch: there is no such model"),
+        ("bpb model a.jsonl --subsets Arxif", "did you mean ArXiv"),
+        ("bpb model nosuch.jsonl", "nosuch.jsonl: no such file or folder"),
+        ("stream a.jsonl --tokenizer nosuch.json", "no tokenizer 'nosuch.json'"),
+        ("train nosuch.toml", "nosuch.toml: cannot be read"),
+    ):
+        program = (
+            "import sys; from pilekit.cli.main import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+        )
+        done = subprocess.run([sys.executable, "-c", program, *arguments.split()], capture_output=True, text=True)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert message in done.stderr
+    code = subprocess.run([*PILEKIT, "stat"], capture_output=True, text=True)
+    assert (code.returncode, code.stderr.splitlines()[-1]) == (
+        2,
+        "Error: No such command 'stat'. Did you mean stats or stream?",
+    )
+
+
 def test_every_command_has_help_with_an_example() -> None:
     for name in COMMANDS:
         result = CliRunner().invoke(pilekit, [name, "--help"])

@@ -85,7 +85,7 @@ def test_hostile_and_long_labels_and_many_of_them(tmp_path: Path) -> None:
     assert "[red].." in stdout
     table = stdout.splitlines()
     assert max(map(len, table[:-1])) == 40
-    assert cells(stdout)[2][-4:] == ["1,111", "1.31", "MiB", "100.00"]
+    assert cells(stdout)[2][-4:] == ["1,111", "1.37", "MB", "100.00"]
     assert "label 299" in stdout
     assert "(101 more)" in stdout
     assert cells(stdout)[-2][:2] == ["Total", "1,411"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -38,12 +39,16 @@ def test_samples_and_rate(shard: Path, tokenizer: Path) -> None:
     assert "── Github  a.jsonl document " in result.stdout
     assert "def f(x):↵\\x09return x↵ [EOD]" in result.stdout
     assert "9 batches of 2 x 32" in result.stdout
-    assert "M tokens/s" in result.stdout
+    assert re.search(r": the first after \d+\.\d\d s, then \d+\.\d\d M tokens/s .*, \d\d\.\d % full\n", result.stdout)
+    assert re.search(r"^Github +\d+ +\d+\.\d\d$", result.stdout, re.MULTILINE)
     assert result.stderr == ""
     found = run_json("stream", *arguments)
     assert found["batches"] == 9
     assert 0.8 * 9 * 64 < found["tokens"] <= 9 * 64
-    assert found["tokens_per_second"] == found["tokens"] / found["seconds"]
+    assert found["fill"] == found["tokens"] / (9 * 64)
+    assert sum(found["subsets"].values()) == found["tokens"]
+    assert 0 < found["first_batch_seconds"] < found["seconds"]
+    assert found["tokens_per_second"] > 0
     assert len(found["samples"]) == 3
     for sample in found["samples"]:
         assert sum(document["tokens"] for document in sample) <= 32

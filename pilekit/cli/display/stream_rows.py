@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.errors import visible
+from pilekit.fitted_table import Column, FittedTable
 
 if TYPE_CHECKING:
     from pilekit.stream import Batch, PileStream
@@ -50,6 +51,17 @@ def row_documents(stream: PileStream, batch: Batch, row: int) -> list[dict[str, 
             }
         )
     return documents
+
+
+def subset_table(tokens: dict[str, int]) -> FittedTable[str]:
+    """Tokens per subset, the most first."""
+    total = sum(tokens.values())
+    columns: list[Column[str]] = [
+        Column("Subset", lambda name: name),
+        Column("Tokens", lambda name: f"{tokens[name]:,}"),
+        Column("Share %", lambda name: f"{100 * tokens[name] / total:.2f}"),
+    ]
+    return FittedTable(list(tokens), columns)
 
 
 def print_rows(console: Console, rows: list[list[dict[str, Any]]]) -> None:

@@ -1,0 +1,64 @@
+"""The options of `head` and `sample`, and how both print documents: as text under a heading, or as lines of JSON."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import orjson
+
+from pilekit.cli.options import corpus_argument, exact_subsets, on_error_option, open_corpus
+from pilekit.errors import visible
+
+if TYPE_CHECKING:
+    from pilekit.corpus import Corpus
+    from pilekit.documents import DocumentBatch
+    from pilekit.pipeline.pipeline import Stage
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def document_options(function: F) -> F:
+    """Add `paths`, `subsets`, `manifest`, `count`, `match`, `min_bytes`, `on_error` and `as_json` to a command."""
+    options = (
+        corpus_argument,
+        click.option("-n", "count", type=click.IntRange(min=1), default=10, show_default=True, help="How many."),
+        click.option("--match", metavar="REGEX", help="Only documents in whose text this is found (Python's re)."),
+        click.option("--min-bytes", type=click.IntRange(0, 1 << 30), metavar="N", help="Texts of N bytes or more."),
+        on_error_option(),
+        click.option("--json", "as_json", is_flag=True, help="A line of JSON each: shard, number, subset, the record."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def chosen(paths: Sequence[str], options: dict[str, Any]) -> tuple[Corpus, tuple[str, ...] | None, list[Stage]]:
+    """The corpus, the exact subsets, and the stages of --min-bytes and --match; takes their options out."""
+    from pilekit.pipeline.stages import Match, MinBytes
+
+    match, min_bytes = options.pop("match"), options.pop("min_bytes")
+    corpus = open_corpus(paths, options.pop("manifest"))
+    stages: list[Stage] = [] if min_bytes is None else [MinBytes(min_bytes)]
+    return corpus, exact_subsets(options.pop("subsets"), corpus), stages + ([] if match is None else [Match(match)])
+
+
+def print_documents(batch: DocumentBatch, as_json: bool) -> None:
+    """Print all documents of `batch`. JSON lines keep the fields of the record, so pilekit reads them as a shard."""
+    sizes: Sequence[int] = batch.text_bytes().tolist()
+    for line, text, subset, number, size in zip(
+        batch.raw_lines(), batch.texts, batch.subsets, batch.numbers.tolist(), sizes, strict=True
+    ):
+        place = {"shard": batch.shard, "number": number, "subset": subset}
+        if as_json:
+            sys.stdout.buffer.write(orjson.dumps({**place, **orjson.loads(line)}, option=orjson.OPT_APPEND_NEWLINE))
+            continue
+        click.echo(f"==> {visible(batch.shard)} {number} | {visible(subset, 60)} | {size:,} bytes <==")
+        if sys.stdout.isatty():
+            click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text), nl=text[-1:] != "\n")
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text.encode() + b"\n" * (text[-1:] != "\n"))

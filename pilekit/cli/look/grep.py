@@ -1,0 +1,115 @@
+"""`pilekit grep`: the documents in which a pattern is found, or their number per subset."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from contextlib import closing, nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from pilekit.cli.display.output import plural, print_fitted, report_skipped
+from pilekit.cli.options import corpus_argument, exact_subsets, jobs_option, on_error_option, open_corpus
+from pilekit.errors import visible
+from pilekit.progress import byte_progress
+
+if TYPE_CHECKING:
+    from pilekit.fitted_table import FittedTable
+    from pilekit.pipeline.find_text import Counts, FoundText
+
+
+@click.command()
+@click.argument("regex", metavar="REGEX")
+@corpus_argument
+@click.option("-n", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N documents.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Find capital and small letters alike.")
+@click.option("--count", "counting", is_flag=True, help="Only count the documents, per subset.")
+@on_error_option()
+@jobs_option
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON per document; with --count, one object.")
+def command(
+    regex: str,
+    paths: tuple[str, ...],
+    subsets: str | None,
+    manifest: str | None,
+    most: int | None,
+    ignore_case: bool,
+    counting: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Print each document in whose text REGEX is found: shard, number, subset, and the line of its first match.
+
+    REGEX is a regular expression of Python's re, searched in the decoded text. `pilekit show SHARD NUMBER` prints the
+    whole document. Exit code 1 if nothing is found, as grep does.
+
+    \b
+    Example:
+      pilekit grep 'Riemann hypothesis' data/ --subsets ArXiv
+      pilekit grep -i 'lorem ipsum' 00.jsonl.zst -n 5
+      pilekit grep 'BEGIN (RSA )?PRIVATE KEY' data/ --count
+    """
+    from pilekit.pipeline.find_text import Counts, find_text
+
+    if counting and most is not None:
+        raise click.UsageError("--count counts all documents; leave out -n.")
+    corpus = open_corpus(paths, manifest)
+    names = exact_subsets(subsets, corpus)
+    pattern = f"(?i:{regex})" if ignore_case else regex
+    counts = Counts()
+    lines_on_terminal = sys.stdout.isatty() and not counting
+    progress = nullcontext(None) if lines_on_terminal else byte_progress("searching", corpus.size)
+    with (
+        progress as advance,
+        closing(find_text(corpus, pattern, counts, subsets=names, advance=advance, **options)) as found,
+    ):
+        nothing = True
+        for document in islice(found, most):
+            nothing = False
+            if not counting:
+                click.echo(msgspec.json.encode(document) if as_json else _line(document))
+    report_skipped(counts.skipped)
+    if counting and as_json:
+        subsets_found = {name: {"found": counts.found[name], "documents": read} for name, read in counts.read.items()}
+        sums = {"found": counts.found.total(), "documents": counts.read.total(), "skipped": counts.skipped.count}
+        click.echo(json.dumps({**sums, "subsets": subsets_found}, indent=2))
+    elif counting:
+        print_fitted(_table(counts))
+    if nothing:
+        click.echo(f"not found in {plural(counts.read.total(), 'document')}", err=True)
+        sys.exit(1)
+
+
+def _line(found: FoundText) -> str:
+    """The place of the document, and the line of the match; a terminal shows its middle, with the match marked."""
+    place = f"{visible(found.shard)} {found.number} {visible(found.subset, 40)}: "
+    before, match, after = visible(found.before), visible(found.match), visible(found.after)
+    if not sys.stdout.isatty():
+        return place + before + match + after
+    room = max(40, shutil.get_terminal_size().columns - len(place) - 1)
+    match = match[:room]
+    before = before[max(0, len(before) - (room - len(match)) // 2) :]
+    return place + before + click.style(match, bold=True) + after[: room - len(before) - len(match)]
+
+
+def _table(counts: Counts) -> FittedTable[str]:
+    from pilekit.fitted_table import Column, FittedTable
+
+    found, read = counts.found, counts.read
+    total = "Total"
+
+    def share(row: str) -> str:
+        part, whole = (found.total(), read.total()) if row is total else (found[row], read[row])
+        return f"{100 * part / max(1, whole):.2f}"
+
+    columns: list[Column[str]] = [
+        Column("Subset", lambda row: row),
+        Column("Found", lambda row: f"{found.total() if row is total else found[row]:,}"),
+        Column("Documents", lambda row: f"{read.total() if row is total else read[row]:,}"),
+        Column("Found %", share),
+    ]
+    return FittedTable(sorted(read, key=lambda name: (-found[name], name)), columns, [total])

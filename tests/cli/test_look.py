@@ -1,0 +1,149 @@
+"""`head`, `sample` and `grep` against plain loops over the same shards."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from pilekit import Corpus, PilekitError, corpus_stats, read
+from pilekit.pipeline.find_text import Counts, find_text
+from tests.cli.running import run, run_json
+from tests.shards import making
+
+Place = tuple[str, int, str, str]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("look") / "data"
+    folder.mkdir()
+    for shard in range(3):
+        lines = [
+            making.record(f"shard {shard}\nline {number} of a long\ttext é \x1b[31m\n" * (number % 4), subset)
+            for number, subset in enumerate(["ArXiv", "Github", "Enron Emails"] * 40)
+        ]
+        (folder / f"{shard:02}.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines) + b"\n"))
+    return folder
+
+
+def documents(data: Path) -> list[Place]:
+    """(shard, number, subset, text) of all documents, by a plain loop."""
+    return [
+        (batch.shard, int(number), subset, text)
+        for shard in Corpus(data).shards
+        for batch in read(shard)
+        for number, subset, text in zip(batch.numbers, batch.subsets, batch.texts, strict=True)
+    ]
+
+
+def places(jsonl: str) -> list[Place]:
+    records = map(json.loads, jsonl.splitlines())
+    return [(record["shard"], record["number"], record["subset"], record["text"]) for record in records]
+
+
+def test_head_prints_the_first_documents_and_its_json_is_a_shard(data: Path, tmp_path: Path) -> None:
+    everything = documents(data)
+    assert places(run("head", data, "--json").stdout) == everything[:10]
+    options = ("--subsets", "github,arxiv", "--match", "line .*1 of", "--min-bytes", "60", "-n", "7", "--json")
+    found = run("head", data, *options).stdout
+    passing = [
+        one
+        for one in everything
+        if one[2] != "Enron Emails" and len(one[3].encode()) >= 60 and re.search("line .*1 of", one[3])
+    ]
+    assert places(found) == passing[:7]
+    (tmp_path / "again.jsonl").write_text(found)
+    stats = corpus_stats(tmp_path / "again.jsonl").to_dict()
+    assert (stats["documents"], set(stats["subsets"])) == (7, {"ArXiv", "Github"})
+    assert places(run("head", data, "-n", "1000000", "--json").stdout) == everything
+
+
+def test_text_is_exact_below_a_heading(data: Path) -> None:
+    shown = run("head", data, "-n", "2").stdout
+    _, (shard, number, subset, text) = documents(data)[:2]
+    first = f"==> {shard} 0 | ArXiv | 0 bytes <==\n\n"
+    assert shown == f"{first}==> {shard} {number} | {subset} | {len(text.encode())} bytes <==\n{text}"
+    assert "\x1b" in shown
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_sample_is_the_documents_of_the_lowest_hashes_in_order(data: Path, jobs: int) -> None:
+    def rank(one: Place) -> int:
+        return xxhash.xxh3_64_intdigest(f"5\0{one[0]}\0{one[1]}".encode())
+
+    everything = [one for one in documents(data) if one[2] == "ArXiv" and one[3]]
+    for count in (1, 20, 1000):
+        lowest = sorted(everything, key=rank)[:count]
+        options = ("--subsets", "arxiv", "--min-bytes", "1", "--seed", "5", "--jobs", jobs, "--json")
+        assert places(run("sample", data, "-n", count, *options).stdout) == sorted(lowest)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_grep_finds_what_a_loop_finds_and_counts_it(data: Path, jobs: int) -> None:
+    everything = documents(data)
+    for pattern, options in (("(1|3). of A? ?long", ()), ("LINE 7", ("-i",)), ("^shard 2$", ()), ("\x1b", ())):
+        expected = []
+        for shard, number, subset, text in everything:
+            match = re.search(pattern, text, re.IGNORECASE if options else re.NOFLAG)
+            if match:
+                start = text.rfind("\n", 0, match.start()) + 1
+                line = text[start:].split("\n")[0]
+                expected.append((shard, number, subset, match.start(), match[0], line))
+        found = run("grep", pattern, data, *options, "--jobs", jobs, "--json", exit_code=0 if expected else 1)
+        rows = [json.loads(line) for line in found.stdout.splitlines()]
+        assert [
+            (*(row[name] for name in ("shard", "number", "subset", "start", "match")), line)
+            for row in rows
+            for line in [row["before"] + row["match"] + row["after"]]
+        ] == expected
+        counted = run_json("grep", pattern, data, *options, "--jobs", jobs, "--count", exit_code=0 if expected else 1)
+        assert (counted["found"], counted["documents"]) == (len(expected), len(everything))
+        for subset, row in counted["subsets"].items():
+            assert row["found"] == sum(one[2] == subset for one in expected)
+    assert len(run("grep", "line", data, "-n", "3").stdout.splitlines()) == 3
+
+
+def test_grep_prints_no_control_character_and_cuts_long_lines(tmp_path: Path) -> None:
+    (tmp_path / "00.jsonl").write_bytes(making.record("x" * 5000 + "\x1b[31mneedle" + "y" * 5000) + b"\n")
+    shown = run("grep", "needle", tmp_path).stdout
+    assert shown.startswith("00.jsonl 0 Github: xxx")
+    assert "\\x1b[31mneedleyyy" in shown
+    assert len(shown) < 500
+    assert len(run("grep", "x.*", tmp_path).stdout) < 500
+
+
+def test_nothing_found_is_exit_1_and_wrong_patterns_are_named(data: Path) -> None:
+    result = run("grep", "no such text", data, exit_code=1)
+    assert (result.stdout, result.stderr) == ("", "not found in 360 documents\n")
+    with pytest.raises(PilekitError, match=r"'\(' is no regular expression"):
+        run("grep", "(", data)
+    assert "--count counts all documents" in run("grep", "a", data, "--count", "-n", "1", exit_code=2).stderr
+
+
+def test_a_search_that_is_left_early_leaves_no_file(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = find_text(Corpus(data), "line", Counts(), jobs=2)
+    assert next(found).shard == "00.jsonl"
+    assert len(list(tmp_path.iterdir())) == 1
+    found.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_fields_of_a_corpus_without_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "00.jsonl").write_text('{"content": "one two", "source": {"name": "cc"}}\n')
+    options = ("--text-field", "content", "--label", "source.name")
+    assert places(run("head", tmp_path, *options, "--json").stdout.replace("content", "text")) == [
+        ("00.jsonl", 0, "cc", "one two")
+    ]
+    assert run_json("stats", tmp_path, *options)["subsets"]["cc"]["bytes"] == 7
+    assert run("show", tmp_path / "00.jsonl", "0", *options[:2]).stdout == "one two"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    assert "leave out --text-field" in run("stats", tmp_path, *options, "--manifest", "demo", exit_code=2).stderr
+    assert "--text-field or --label" in run("stats", tmp_path, "--label", "a..b", exit_code=2).stderr
