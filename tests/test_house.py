@@ -72,7 +72,7 @@ def test_results_tell_all_as_a_dict_of_json_types(tmp_path: Path) -> None:
 
 
 def test_the_documents_mention_every_command_and_every_public_name() -> None:
-    for document in ("README.md", "docs/index.md", "CHANGELOG.md"):
+    for document in ("docs/index.md", "CHANGELOG.md"):
         assert not [name for name in COMMANDS if f"pilekit {name}" not in text_of(document)]
     shown = re.findall(r"^::: pilekit\.(\w+)$", text_of("docs/api.md"), re.MULTILINE)
     assert sorted(shown) == sorted(set(dir(pilekit)) - {"__version__"})

@@ -1,24 +1,186 @@
-"""Runs the Python code of documentation pages unchanged, from the first line to the last."""
+"""Runs the code and the commands of the README and of documentation pages as they stand there.
+
+Each page runs in a folder with the files that it names. `pilekit ...` runs in this process, and a line with a pipe or
+another program in a shell. A command must fail exactly if the page shows an error or a finding below it.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from pilekit import deduplicate
+from pilekit import deduplicate, reframe_corpus, train_tokenizer
+from pilekit.assemble import demo_corpus
+from pilekit.assemble.sources import standard_library
+from pilekit.cli.demo import CONFIG, _damage
+from pilekit.cli.main import COMMANDS, pilekit
+from tests import layouts
 from tests.stream.corpora import made, mixed
 from tests.tiny import tiny_model
 from tests.tokenize.making import byte_level_bpe
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+FAILS = re.compile(r"^error: |^\d+ shards?, .* findings? in ", re.MULTILINE)
 
 
-def python_of(page: str) -> str:
-    return "\n".join(re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL))
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def run_python(code: str, folder: Path) -> str:
+    """What the code prints, run as a script in `folder`."""
+    (folder / "page.py").write_text(code, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-P", "page.py"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def commands_of(block: str) -> Iterator[tuple[str, bool]]:
+    """(command, whether the page shows that it fails) of each `$ ...` in the block."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *shown = re.split(r"(?<!\\)\n", part, maxsplit=1)
+        yield command, FAILS.search("".join(shown)) is not None
+
+
+def run_command(command: str, fails: bool, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Run the command in the current folder; the name of pilekit's command, or None for another program."""
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    if words[0] == "export":
+        name, _, value = words[1].partition("=")
+        monkeypatch.setenv(name, value.replace("$PWD", str(Path.cwd())))
+    elif words[0] != "pilekit" or re.search(r"[|<>]", command):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert bool(done.returncode) == fails, f"{command}\n{done.stderr[-2000:]}"
+    else:
+        result = CliRunner().invoke(pilekit, words[1:])
+        assert bool(result.exit_code) == fails, f"{command}\n{result.output[-2000:]}\n{result.exception!r}"
+    return words[1] if words[0] == "pilekit" else None
+
+
+def run_page(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Run the text's commands and Python in their order, write its TOML files, and return pilekit's commands in it."""
+    monkeypatch.chdir(folder)
+    (folder / "bin").mkdir(exist_ok=True)
+    program = folder / "bin" / "pilekit"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m pilekit.cli.main "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    used: set[str] = set()
+    for language, block in re.findall(r"^```(console|python|toml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if language == "toml" and (name := re.match(r"# (\S+\.toml)$", block, re.MULTILINE)):
+            (folder / name[1]).write_text(block, encoding="utf-8")
+        elif language == "python":
+            run_python(block, folder)
+        elif language == "console":
+            for command, fails in commands_of(block):
+                if command not in ("pilekit demo", "pilekit train-tokenizer --help"):
+                    used.add(run_command(command, fails, monkeypatch) or "")
+    return used - {""}
+
+
+@pytest.fixture(scope="module")
+def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo's corpus and tokenizer, made from a few packages of the standard library."""
+    here = tmp_path_factory.mktemp("here")
+    for package in ("email", "json", "logging"):
+        shutil.copytree(standard_library() / package, here / "library" / package)
+    demo_corpus(here / "demo" / "corpus", arithmetic_bytes=100_000, library=here / "library")
+    train_tokenizer(here / "demo" / "corpus" / "train", 4096, here / "demo" / "tokenizer.json")
+    return here
+
+
+def test_the_ten_lines_of_the_readme_run_as_they_stand(small_demo: Path) -> None:
+    (code,) = blocks(ROOT / "README.md", "python")
+    assert len(code.split("\n\n")[1].splitlines()) == 10
+    printed = run_python(code, small_demo)
+    assert re.search(r"^Total +[\d,]+ +\d", printed, re.MULTILINE)
+    score = re.search(r"^Overall \(pooled\) .*? (\d\.\d{4}) ", printed, re.MULTILINE)
+    assert score is not None
+    assert 1 < float(score[1]) < 3.5  # untrained it is over 3.6, the cost of equally likely tokens
+
+
+@pytest.fixture(scope="module")
+def left_by_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the pages use of `pilekit demo`'s folder, and an untrained model in the README's `tiny`."""
+    here = tmp_path_factory.mktemp("pages")
+    demo = here / "demo"
+    demo_corpus(demo / "corpus")
+    reframe_corpus(str(demo / "corpus"), demo / "reframed")
+    _damage(demo / "reframed" / "train" / "00.jsonl.zst", demo / "damaged" / "00.jsonl.zst")
+    train_tokenizer(demo / "corpus" / "train", 4096, demo / "tokenizer.json", sample_bytes=2_000_000)
+    (demo / "train.toml").write_text(CONFIG.format(corpus='"demo/corpus/train"', tokenizer='"demo/tokenizer.json"'))
+    tiny_model("gpt_neox", vocab_size=4096, max_length=256).save_pretrained(here / "tiny")
+    shutil.copy(demo / "tokenizer.json", here / "tiny")
+    return here
+
+
+@pytest.fixture
+def after_the_demo(left_by_the_demo: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(left_by_the_demo, tmp_path / "copy"))
+
+
+FROM_README = "## A model of your own shard"
+RUN = {
+    "reading.md": "",
+    "storage.md": "",
+    "dedup.md": "",
+    "streaming.md": "",
+    "bpb.md": "## The protocol",
+    "FAQ.md": "",
+}
+"""Pages whose examples run on what the demo leaves, up to the heading given."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_the_examples_of_a_page_run(page: str, after_the_demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / page).read_text("utf-8").split(RUN[page] or "\0")[0]
+    text = (
+        text if page != "streaming.md" else "\n".join(f"```console\n{one}```" for one in blocks(DOCS / page, "console"))
+    )
+    assert run_page(text, after_the_demo, monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_shard(after_the_demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = after_the_demo / "mine"
+    mine.mkdir()
+    shutil.copy(after_the_demo / "demo/corpus/train/00.jsonl.zst", mine)
+    shutil.copy(after_the_demo / "demo/corpus/val.jsonl.zst", mine)
+    text = (ROOT / "README.md").read_text("utf-8").split(FROM_README)[1].split("\n## ")[0]
+    text = text.replace("train.steps=300", "train.steps=2 --set schedule.warmup=1").replace("--limit 50", "--limit 2")
+    assert run_page(text, after_the_demo, monkeypatch) == {"stats", "train-tokenizer", "train", "bpb"}
+
+
+def test_every_command_has_an_example_that_runs() -> None:
+    shown = (ROOT / "README.md").read_text("utf-8").split(FROM_README)[1]
+    shown += "".join((DOCS / page).read_text("utf-8") for page in RUN)
+    shown = "".join(re.findall(r"^```console\n(.*?)^```$", shown, re.MULTILINE | re.DOTALL))
+    used = re.findall(r"^\$ pilekit ([\w-]+)", shown, re.MULTILINE)
+    assert set(COMMANDS) <= set(used)
+
+
+@pytest.mark.slow
+def test_other_layouts_run_by_the_commands_of_their_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting, dedup, streaming and scoring of a Dolma-, a FineWeb- and a RedPajama-like corpus."""
+    layouts.dolma(tmp_path / "dolma")
+    layouts.fineweb(tmp_path / "fineweb")
+    layouts.redpajama(tmp_path / "redpajama")
+    tiny_model("gpt_neox", max_length=256).save_pretrained(tmp_path / "model")
+    byte_level_bpe(300).save(str(tmp_path / "tokenizer.json"))
+    shutil.copy(tmp_path / "tokenizer.json", tmp_path / "model")
+    used = run_page((DOCS / "manifests.md").read_text("utf-8"), tmp_path, monkeypatch)
+    assert used == {"stats", "head", "dedup", "stream", "bpb"}
 
 
 @pytest.fixture
@@ -37,12 +199,9 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_page_on_streaming_runs(here: Path) -> None:
-    script = here / "page.py"
-    script.write_text(python_of("streaming.md"), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-P", script.name], cwd=here, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    printed = run_python("\n".join(blocks(DOCS / "streaming.md", "python")), here)
     page = (DOCS / "streaming.md").read_text("utf-8")
     explained = re.search(r"^lanes [^\n]* columns = .*?(?=^memory)", page, re.MULTILINE | re.DOTALL)
     assert explained is not None
     for line in explained[0].splitlines():
-        assert line in done.stdout, line
+        assert line in printed, line
