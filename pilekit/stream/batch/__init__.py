@@ -1,5 +1,5 @@
-"""From rows to batches: `build_batches.py` takes rows from the lanes in turn, also of one step alone, and `batch.py` turns them into tensors.
+"""From rows to batches: `build_batches.py` takes rows from the lanes in turn, and can make the batches of one step.
 
-`write_columns.py` copies the tokens, `mlm.py` masks them, and `attention_mask.py` says which tokens of a batch attend
-to each other.
+`batch.py` turns rows into tensors, `write_columns.py` copies the tokens, and `mlm.py` masks them. `attention_mask.py`
+says which tokens of a batch attend to each other.
 """

@@ -32,16 +32,16 @@ def interrupted_by() -> signal.Signals | None:
 @contextmanager
 def first_interrupt() -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether Ctrl-C or SIGTERM came. A second Ctrl-C raises KeyboardInterrupt."""
-    asked = threading.Event()
+    asked: list[int] = []  # no lock: the handler may interrupt itself, and would wait for itself
 
     def ask(number: int, frame: FrameType | None) -> None:
         global _newest
         _newest = signal.Signals(number)
-        asked.set()
+        asked.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     with _handling({signal.SIGINT: ask, signal.SIGTERM: ask}):
-        yield asked.is_set
+        yield lambda: bool(asked)
 
 
 @contextmanager

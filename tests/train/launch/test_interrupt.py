@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -46,6 +48,14 @@ def test_the_first_signal_is_a_flag_and_only_ctrl_c_stops_at_once() -> None:
             assert asked()
         with first_interrupt() as asked:
             assert not asked()
+
+
+def test_signals_that_interrupt_their_own_handler_do_not_hang() -> None:
+    storm = "import os, time\nfor _ in range(1500): os.kill(os.getppid(), 15); time.sleep(0.00001)"
+    for _ in range(2):
+        with first_interrupt() as asked:
+            subprocess.run([sys.executable, "-c", storm], check=True, timeout=60)
+            assert asked()
 
 
 def test_outside_the_loop_sigterm_closes_what_is_open_and_ends_with_0() -> None:
