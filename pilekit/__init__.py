@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from pilekit.engine import map_shards as map_shards
     from pilekit.errors import PilekitError as PilekitError
     from pilekit.evaluate.bits_per_byte import bits_per_byte as bits_per_byte
+    from pilekit.evaluate.results.compare import Comparison as Comparison
+    from pilekit.evaluate.results.compare import compare as compare
     from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
     from pilekit.evaluate.results.result import Score as Score
+    from pilekit.evaluate.results.result_folder import read_result as read_result
     from pilekit.pipeline import Match as Match
     from pilekit.pipeline import MinBytes as MinBytes
     from pilekit.pipeline import Pipeline as Pipeline
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from pilekit.stream import Batch as Batch
     from pilekit.stream import Pack as Pack
     from pilekit.stream import PileStream as PileStream
+    from pilekit.stream import document_mask as document_mask
     from pilekit.tokenize import SampledSubset as SampledSubset
     from pilekit.tokenize import TokenBatch as TokenBatch
     from pilekit.tokenize import Tokenize as Tokenize
@@ -83,7 +87,9 @@ _NAMES = {
     "pilekit.engine": "map_shards",
     "pilekit.errors": "PilekitError",
     "pilekit.evaluate.bits_per_byte": "bits_per_byte",
+    "pilekit.evaluate.results.compare": "Comparison compare",
     "pilekit.evaluate.results.result": "BitsPerByte Score",
+    "pilekit.evaluate.results.result_folder": "read_result",
     "pilekit.pipeline": "Match MinBytes Pipeline Sample Select Write document_filter document_map",
     "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
     "pilekit.shards.index.build": "index_corpus",
@@ -97,14 +103,14 @@ _NAMES = {
     "pilekit.shards.write.reframe": "Reframed reframe_corpus",
     "pilekit.shards.write.shard_writer": "ShardWriter",
     "pilekit.stats.summary": "CorpusStats SubsetStats corpus_stats",
-    "pilekit.stream": "Batch Pack PileStream",
+    "pilekit.stream": "Batch Pack PileStream document_mask",
     "pilekit.tokenize": "SampledSubset TokenBatch Tokenize Tokenizer TrainedTokenizer load_tokenizer train_tokenizer",
     "pilekit.train.config": "TrainConfig load_config",
     "pilekit.train.launch.notebook": "notebook_launch",
     "pilekit.train.trainer": "Finished Trainer",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_NEED_TORCH = {"Batch", "Finished", "Pack", "PileStream", "Trainer", "bits_per_byte"}
+_NEED_TORCH = {"Batch", "Finished", "Pack", "PileStream", "Trainer", "bits_per_byte", "document_mask"}
 
 __all__ = ["__version__", *sorted(set(_HOME) - _NEED_TORCH)]
 
