@@ -8,8 +8,9 @@
     def test_mean(process_group: ProcessGroups) -> None:
         assert process_group(2).run(mean_of_ranks, 1.0) == [1.5, 1.5]
 
-Starting Python with torch takes seconds, so one group per world size serves the whole session. Each rank is a process
-of its own session, not a daemon: it may start workers, and killing its session kills them too. A function that runs too
+Starting Python with torch takes seconds, so one process imports it and forks all ranks, and one group per world size
+serves the whole session. Each rank is a process of its own session, not a daemon: it may start workers, and killing its
+session kills them too. A function that runs too
 long is killed in all ranks and fails its test. After a failure the group ends, because its ranks may be out of step;
 the next test that asks gets a new group.
 """
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,14 +45,10 @@ class RankFailed(AssertionError):
     """A rank raised, died or did not answer in time; the message holds its traceback."""
 
 
-class ProcessGroup:
-    """`world_size` processes in one gloo group that wait for functions to run."""
+class RankServer:
+    """A process that has imported what all ranks need, forks them, and tells how they ended."""
 
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
-        self._folder = tempfile.TemporaryDirectory(prefix="pilekit-ranks-")
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._connections: list[Connection[Any, Any]] = []
+    def __init__(self) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")},
             "OMP_NUM_THREADS": "1",
@@ -58,16 +56,44 @@ class ProcessGroup:
             "GLOO_SOCKET_IFNAME": "lo",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         }
-        for rank in range(world_size):
-            ours, theirs = socket.socketpair()
-            command = [sys.executable, "-X", "faulthandler", "-m", "tests.process_groups", str(theirs.fileno())]
-            command += [str(rank), str(world_size), str(Path(self._folder.name) / "store")]
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
-            )
-            theirs.close()
-            self._processes.append(process)
-            self._connections.append(Connection(ours.detach()))
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-X", "faulthandler", "-m", "tests.process_groups", str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
+        )
+        theirs.close()
+        self._connection: Connection[Any, Any] = Connection(ours.detach())
+
+    def fork(self, *arguments: Any) -> tuple[int, Connection[Any, Any]]:
+        """Start a rank with these arguments; its process id, and the connection to it."""
+        ours, theirs = socket.socketpair()
+        self._connection.send(("fork", arguments))
+        send_handle(self._connection, theirs.fileno(), self._process.pid)
+        theirs.close()
+        return self._connection.recv(), Connection(ours.detach())
+
+    def exit_code(self, rank: int, *, wait: bool) -> int | None:
+        """How that process ended; None if it has not."""
+        self._connection.send(("end", (rank, wait)))
+        code: int | None = self._connection.recv()
+        return code
+
+    def close(self) -> None:
+        """End the server; its ranks end by themselves when their connections close."""
+        self._connection.close()
+        self._process.wait()
+
+
+class ProcessGroup:
+    """`world_size` processes in one gloo group that wait for functions to run."""
+
+    def __init__(self, world_size: int, server: RankServer) -> None:
+        self.world_size, self._server = world_size, server
+        self._folder = tempfile.TemporaryDirectory(prefix="pilekit-ranks-")
+        store = str(Path(self._folder.name) / "store")
+        ranks = [server.fork(rank, world_size, store) for rank in range(world_size)]
+        self._processes = [process for process, _ in ranks]
+        self._connections = [connection for _, connection in ranks]
         self._started = False
 
     def run(self, function: Callable[..., T], *arguments: Any, timeout: float = 240.0) -> list[T]:
@@ -111,20 +137,20 @@ class ProcessGroup:
             yield
         except (EOFError, OSError) as error:
             self.kill()
-            code = self._processes[rank].returncode
+            code = self._server.exit_code(self._processes[rank], wait=True)
             raise RankFailed(f"{what}: rank {rank} of {self.world_size} ended with exit code {code}") from error
 
     @property
     def alive(self) -> bool:
         """Whether every rank still waits for work."""
-        return all(process.poll() is None for process in self._processes)
+        return all(self._server.exit_code(process, wait=False) is None for process in self._processes)
 
     def kill(self) -> None:
         """Kill all ranks and the processes that they started."""
         for process in self._processes:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                os.killpg(process, signal.SIGKILL)
+            self._server.exit_code(process, wait=True)
         for connection in self._connections:
             connection.close()
         self._folder.cleanup()
@@ -135,13 +161,15 @@ class ProcessGroups:
 
     def __init__(self) -> None:
         self._groups: dict[int, ProcessGroup] = {}
+        self._server: RankServer | None = None
 
     def __call__(self, world_size: int) -> ProcessGroup:
         group = self._groups.get(world_size)
         if group is None or not group.alive:
             if group is not None:
                 group.kill()
-            group = self._groups[world_size] = ProcessGroup(world_size)
+            self._server = self._server or RankServer()
+            group = self._groups[world_size] = ProcessGroup(world_size, self._server)
         return group
 
     def close(self) -> None:
@@ -149,6 +177,40 @@ class ProcessGroups:
         for group in self._groups.values():
             group.kill()
         self._groups.clear()
+        if self._server is not None:
+            self._server.close()
+
+
+def _serve(requests: Connection[Any, Any]) -> None:
+    import transformers.models.gpt_neox.modeling_gpt_neox
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    import pilekit.train.trainer  # noqa: F401
+
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            what, arguments = requests.recv()
+        except EOFError:  # the test process has ended
+            return
+        if what == "fork":
+            descriptor = recv_handle(requests)
+            process = os.fork()
+            if process == 0:
+                os.setsid()
+                requests.close()
+                with suppress(BaseException):
+                    _rank(Connection(descriptor), *arguments)
+                os._exit(0)  # Do not wait for the other ranks: they are ending too.
+            os.close(descriptor)
+            requests.send(process)
+        else:
+            process, wanted = arguments
+            if process not in ended:
+                done, status = os.waitpid(process, 0 if wanted else os.WNOHANG)
+                if done:
+                    ended[process] = os.waitstatus_to_exitcode(status)
+            requests.send(ended.get(process))
 
 
 def _rank(connection: Connection[Any, Any], rank: int, world_size: int, store: str) -> None:
@@ -178,7 +240,4 @@ def _rank(connection: Connection[Any, Any], rank: int, world_size: int, store: s
 
 
 if __name__ == "__main__":
-    descriptor, own_rank, ranks, store_file = sys.argv[1:]
-    _rank(Connection(int(descriptor)), int(own_rank), int(ranks), store_file)
-    # Do not wait for the other ranks: they are ending too.
-    os._exit(0)
+    _serve(Connection(int(sys.argv[1])))

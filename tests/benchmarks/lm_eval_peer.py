@@ -51,7 +51,7 @@ def log_likelihoods(
     python = (
         Path(sys.executable)
         if find_spec("lm_eval")
-        else peer_environment("lm-eval", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")])
+        else peer_environment("lm-eval", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")], on_top=True)
     )
     task = {
         "model_dir": str(model_dir),

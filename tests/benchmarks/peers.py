@@ -15,6 +15,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,21 +24,27 @@ BENCH = Path(__file__).resolve().parents[2] / ".bench"
 """Where environments and generated data of benchmarks live; ignored by git."""
 
 
-def peer_environment(name: str, requirements: Sequence[str], extra_pip_args: Sequence[str] = ()) -> Path:
+def peer_environment(
+    name: str, requirements: Sequence[str], extra_pip_args: Sequence[str] = (), *, on_top: bool = False
+) -> Path:
     """The Python of the virtual environment `.bench/<name>` that holds `requirements` (pinned, as pip spells them).
 
     It is made on first use, and again if `requirements` or `extra_pip_args` (e.g. `["--no-deps"]`) have changed. Raises
-    `CalledProcessError` if pip fails. A half-made environment is not used.
+    `CalledProcessError` if pip fails. A half-made environment is not used. With `on_top`, what is installed for this
+    Python, and the working tree's pilekit, are found there too: pip installs only what is missing.
     """
     folder = BENCH / name
     python = folder / "bin" / "python"
-    wanted = "\n".join([sys.version, *requirements, *extra_pip_args])
+    below = [str(BENCH.parent), f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"] if on_top else []
+    wanted = "\n".join([sys.version, *requirements, *extra_pip_args, *below])
     made = folder / "made-from"
     if python.exists() and made.exists() and made.read_text() == wanted:
         return python
     print(f"making {folder.relative_to(BENCH.parent)} with {', '.join(requirements)}", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    own = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    (own / "below.pth").write_text("\n".join(below))
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *extra_pip_args, *requirements], check=True, stdout=sys.stderr)
     made.write_text(wanted)

@@ -61,7 +61,7 @@ def test_samples_and_rate(shard: Path, tokenizer: Path) -> None:
 def test_documents_that_began_in_another_row_are_marked(tmp_path: Path, tokenizer: Path) -> None:
     texts = [f"{number} {'abcdefgh ' * (number % 7)}" for number in range(40)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text, "meta": {}}) + "\n" for text in texts))
-    arguments = ("--tokenizer", tokenizer, "--seq-len", 16, "--batch-size", 64, "--peek", 0)
+    arguments = ("--tokenizer", tokenizer, "--seq-len", 16, "--batch-size", 64, "--window", 40, "--peek", 0)
     documents = run_json("stream", tmp_path, *arguments)
     continued = [document["continued"] for document in documents]
     assert continued == [not document["text"].startswith(f"{document['number']} ") for document in documents]
@@ -125,10 +125,11 @@ def test_explain(shard: Path, tokenizer: Path) -> None:
 
 
 def test_peek_shows_the_batch_of_training(shard: Path, tokenizer: Path) -> None:
-    arguments = (shard, "--tokenizer", tokenizer, "--seq-len", 32, "--batch-size", 4, "--repeats", "ArXiv=2")
+    arguments = (shard, "--tokenizer", tokenizer, "--seq-len", 32, "--batch-size", 4, "--window", 8)
+    arguments = (*arguments, "--repeats", "ArXiv=2")
     documents = run_json("stream", *arguments, "--peek", 2)
     made = PileStream(
-        shard, tokenizer=tokenizer, seq_len=32, batch_size=4, repeats={"ArXiv": 2}, outputs=("input_ids",)
+        shard, tokenizer=tokenizer, seq_len=32, batch_size=4, window=8, repeats={"ArXiv": 2}, outputs=("input_ids",)
     )
     third = next(itertools.islice(made, 2, None))
     rows = itertools.groupby(documents, lambda document: document["row"])

@@ -1,6 +1,6 @@
 """The real frameworks, in one virtual environment of their own, and scripts run in it.
 
-It holds the working tree's pilekit and the versions of constraints.txt, so torch is the same build.
+It is made on top of the one that runs the tests, so pilekit is the working tree's and torch the same build.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tests.benchmarks.peers import BENCH, peer_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = [
-    f"--editable={ROOT}",
     "torch==2.13.0",
     "torchdata==0.11.0",
     "accelerate==1.15.0",
@@ -47,7 +46,9 @@ def frameworks_python() -> Path:
         patch.setenv("DS_ACCELERATOR", "cpu")
         for lock in Path(SETTINGS["TORCH_EXTENSIONS_DIR"]).glob("*/lock"):
             lock.unlink()  # left by a killed compilation; every later compilation would wait for it forever
-        return peer_environment("frameworks", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")])
+        return peer_environment(
+            "frameworks", REQUIREMENTS, ["--constraint", str(ROOT / "constraints.txt")], on_top=True
+        )
 
 
 @dataclass(frozen=True)

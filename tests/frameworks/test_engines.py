@@ -21,6 +21,7 @@ CONFIG = """
 path = "data/train"
 tokenizer = "tokenizer.json"
 seq_len = 64
+window = 8
 
 [model]
 config = "model"

@@ -26,6 +26,7 @@ def tiny_run(folder: Path, *, steps: int, micro_batch_size: int, more: str = "")
 path = "{folder}/data"
 tokenizer = "{folder}/tokenizer"
 seq_len = 32
+window = 64
 [model]
 config = "{folder}/shape"
 [train]

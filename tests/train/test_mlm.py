@@ -45,6 +45,7 @@ CONFIG = """
 path = "{folder}/corpus"
 tokenizer = "{folder}/tokenizer/tokenizer.json"
 seq_len = 24
+window = 8
 [model]
 config = "{folder}/bert/config.json"
 [train]
@@ -111,6 +112,7 @@ def steps_of(made: Path, count: int) -> list[Batch]:
         tokenizer=made / "tokenizer",
         seq_len=SEQ_LEN,
         batch_size=8,
+        window=8,
         objective="mlm",
         outputs=OUTPUTS,
     )

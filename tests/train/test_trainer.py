@@ -34,6 +34,7 @@ CONFIG = """
 path = "{corpus}"
 tokenizer = "{tokenizer}"
 seq_len = 24
+window = 8
 [model]
 config = "{model}"
 [train]
@@ -118,7 +119,7 @@ def test_it_equals_a_plain_loop(made: Path, tmp_path: Path, attention: str, micr
     model = AutoModelForCausalLM.from_config(GPTNeoXConfig.from_pretrained(no_dropout), attn_implementation="sdpa")
     model.load_state_dict(ours.engine.lm.model.state_dict())
     stream = PileStream(
-        Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6, outputs=OUTPUTS
+        Corpus(made / "corpus"), tokenizer=made / "tokenizer", seq_len=24, batch_size=6, window=8, outputs=OUTPUTS
     )
     tokens = 0
     ours.fit()
@@ -204,6 +205,9 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(
     ) as process:
         assert process.stdout is not None
         assert [int(process.stdout.readline()) for _ in range(5)] == [1, 2, 3, 4, 5]
+        while not (tmp_path / "killed" / "latest").exists():  # the checkpoint is saved beside training
+            assert process.poll() is None
+            time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     assert [record["step"] for record in lines(tmp_path / "killed")] == [1, 2, 3, 4, 5]
     steps: list[int] = []

@@ -20,14 +20,17 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
 from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.results.result import BitsPerByte
+
+if TYPE_CHECKING:
+    import torch  # imported on use: reading metrics does not need it, and it takes seconds
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +201,8 @@ def _drop_later(path: Path, resume_step: int) -> None:
 def step_memory(device: torch.device) -> int:
     """This process's `memory_bytes` at the end of a step; on a GPU, the peak is then reset for the next step."""
     if device.type == "cuda":
+        import torch
+
         peak = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         return peak

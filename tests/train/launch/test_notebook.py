@@ -41,6 +41,7 @@ def script(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 PROGRAM = """
     import os, sys, torch
     from pathlib import Path
+    import transformers.models.gpt_neox.modeling_gpt_neox  # here, so that not every fork imports it
     from pilekit import PilekitError, notebook_launch
     from pilekit.engine.ranks import join
     from tests.train.launch.notebook_functions import about, fail, train

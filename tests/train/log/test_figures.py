@@ -27,6 +27,7 @@ CONFIG = """
 path = "{folder}/corpus"
 tokenizer = "{folder}/tokenizer"
 seq_len = 24
+window = 8
 [model]
 config = "{folder}/config.json"
 [train]

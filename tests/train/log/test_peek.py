@@ -31,7 +31,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(made: Path, **data: Any) -> TrainConfig:
-    given: dict[str, Any] = {"path": str(made / "a corpus"), "tokenizer": str(made / "tokenizer"), "seq_len": 24}
+    given: dict[str, Any] = {
+        "path": str(made / "a corpus"),
+        "tokenizer": str(made / "tokenizer"),
+        "seq_len": 24,
+        "window": 8,
+    }
     return TrainConfig(
         data=DataConfig(**(given | data)),
         model=ModelConfig(preset="pythia-14m"),
