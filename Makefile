@@ -20,9 +20,8 @@ test: $(VENV)
 	$(BIN)/pytest $(PARALLEL)
 
 test-slow: $(VENV)
-	$(BIN)/pytest -m 'slow or hypothesis' $(PARALLEL) --ignore tests/frameworks
-	$(BIN)/pytest -m slow tests/frameworks
-	$(BIN)/pytest --nbmake --nbmake-timeout=600 --timeout=900 -m '' notebooks
+	$(BIN)/pytest -m 'slow or hypothesis' $(PARALLEL)
+	$(BIN)/pytest --nbmake --nbmake-timeout=600 --timeout=900 -m '' $(PARALLEL) notebooks
 
 check: $(VENV)
 	$(BIN)/ruff check .

@@ -28,7 +28,7 @@ def python() -> Path:
 def materials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus, a tokenizer and a model's configuration."""
     folder = tmp_path_factory.mktemp("frameworks")
-    made(folder / "data" / "train", [150, 150])
+    made(folder / "data" / "train", [1100, 1100])
     tiny_tokenizer(folder)
     tiny_model(max_length=256).config.save_pretrained(folder / "model")
     return folder

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from pilekit.artifacts.file_lock import locked
 from tests.benchmarks.peers import BENCH, peer_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,8 @@ SETTINGS = {
 
 def frameworks_python() -> Path:
     """The Python of the environment, made on first use."""
-    with pytest.MonkeyPatch.context() as patch:
+    # One process makes it; another one of the tests waits.
+    with pytest.MonkeyPatch.context() as patch, locked(BENCH / "frameworks.lock"):
         patch.setenv("DS_BUILD_OPS", "0")
         patch.setenv("DS_ACCELERATOR", "cpu")
         for lock in Path(SETTINGS["TORCH_EXTENSIONS_DIR"]).glob("*/lock"):

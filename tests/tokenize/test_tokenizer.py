@@ -154,7 +154,7 @@ def test_neox_on_real_text(neox: Path, real_corpus: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["val", "minipile-00", "minipile-01", "neardup"])
 def test_all_kinds_on_more_real_text(neox: Path, files: dict[str, Path], real_corpus: Path, shard: str) -> None:
-    texts = real_texts(real_corpus / f"{shard}.jsonl.zst")
+    texts = real_texts(real_corpus / f"{shard}.jsonl.zst")[::4]
     for path in (neox, *(files.values() if shard == "val" else ())):
         assert documents(load_tokenizer(path), texts) == one_by_one(path, texts)
     check_fuzzed(neox, "text")
