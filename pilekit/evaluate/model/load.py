@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -32,6 +32,9 @@ from transformers.utils import logging as transformers_logging
 
 from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.model.folder import WEIGHTS, check_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig  # transformers 4 has it under another name
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, equal
-from transformers import PreTrainedConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig  # transformers 4 has it under another name
 
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
