@@ -56,7 +56,8 @@ def count_training_copies(records: Records, train: Corpus, *, on_error: OnError 
     found = np.zeros(len(hashes), dtype=np.bool_)
     for index in index_corpus(train, on_error=on_error, whole=False):
         for rows in index.row_groups(["text_hash"]):
-            found |= np.isin(hashes, rows["text_hash"].to_numpy())
+            # The default way overflows on 64-bit hashes with numpy 2.0, and sorts in later versions too.
+            found |= np.isin(hashes, rows["text_hash"].to_numpy(), kind="sort")
     copied = records.subset[found[place]]
     subsets = {records.subsets[code]: int(np.sum(copied == code)) for code in np.unique(records.subset)}
     if len(copied):
