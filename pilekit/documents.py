@@ -21,7 +21,7 @@ import orjson
 import xxhash
 
 from pilekit.corpus import UNLABELLED
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,8 +90,9 @@ class DocumentBatch:
 
     def __repr__(self) -> str:
         span = f"{self.numbers[0]}-{self.numbers[-1]} of " if len(self) else ""
-        of = f"{span}{self.shard!r}, {len(set(self.subsets))} subsets, {int(self.text_bytes().sum()):,} bytes of text"
-        return f"DocumentBatch({len(self):,} documents, {of})"
+        of = f"{span}{self.shard!r}, {counted(len(set(self.subsets)), 'subset')}, "
+        of += f"{counted(int(self.text_bytes().sum()), 'byte')} of text"
+        return f"DocumentBatch({counted(len(self))}, {of})"
 
     @cached_property
     def text_column(self) -> pa.LargeStringArray:

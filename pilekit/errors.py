@@ -1,4 +1,4 @@
-"""The one exception that users see.
+"""The one exception that users see, and how messages show foreign text and numbers of things.
 
 Everything that a user can cause (a damaged shard, a misspelt subset, a manifest with an unknown field) is raised as a
 `PilekitError`. Its text is one clear line: the problem, the place (file, frame, line, field), and the remedy. The
@@ -21,6 +21,11 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 # Lone surrogates (bytes of a file name that are not UTF-8) could not be printed at all.
 _INVISIBLE = (0x061C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
 _ESCAPES |= {code: f"\\u{code:04x}" for code in (*_INVISIBLE, *range(0xD800, 0xE000))}
+
+
+def counted(number: int, noun: str = "document", plural: str | None = None) -> str:
+    """A number of things in words: "1 document", "1,204 documents"."""
+    return f"1 {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
 def visible(text: str, limit: int | None = None) -> str:

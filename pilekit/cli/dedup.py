@@ -22,7 +22,7 @@ from pilekit.cli.options import (
     on_error_option,
     open_corpus,
 )
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.progress import Advance, byte_progress
 
 if TYPE_CHECKING:
@@ -113,11 +113,9 @@ def command(paths: tuple[str, ...], manifest: str | None, no_write: bool, as_jso
         written = "masks and removed.parquet" if no_write else "clean shards, masks and removed.parquet"
         click.echo(f"{written} in {visible(str(found.folder))}")
     if "hot" in summary:
-        click.echo(
-            f"{summary['hot']['documents']:,} documents in very large groups of look-alikes were compared with only a "
-            "part of their group; pairs may be missed there",
-            err=True,
-        )
+        of = "document in a very large group of look-alikes was", "documents in very large groups of look-alikes were"
+        compared = "compared with only a part of their group; pairs may be missed there"
+        click.echo(f"{counted(summary['hot']['documents'], *of)} {compared}", err=True)
     if "up_sampled" in summary:
         click.echo(
             f"warning: {summary['up_sampled']:,} of the exact copies are in subsets that the corpus repeats on "

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import plural, terminal
+from pilekit.cli.display.output import terminal
 from pilekit.cli.options import Folder, Similarity
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
         click.echo(f"no {'such ' * asked}document was removed")
         return
     _print(pairs, _texts(pairs, finished_run(folder)))
-    click.echo(f"{len(pairs):,} of {plural(total, 'removed document')}")
+    click.echo(f"{len(pairs):,} of {counted(total, 'removed document')}")
 
 
 def _exact_name(subset: str, removed: Path) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import plural, print_fitted
+from pilekit.cli.display.output import print_fitted
 from pilekit.cli.options import ByteSize, jobs_option, json_option, open_corpus, out_option, paths_argument
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def command(
         click.echo(json.dumps({"shards": [shard.to_dict() for shard in reframed]}, indent=2))
         return
     print_fitted(_table(reframed))
-    click.echo(f"{plural(len(reframed), 'shard')} in {visible(str(out))}")
+    click.echo(f"{counted(len(reframed), 'shard')} in {visible(str(out))}")
 
 
 def _table(reframed: list[Reframed]) -> FittedTable[list[Reframed]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import plural, print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import (
     corpus_argument,
     exact_subsets,
@@ -18,7 +18,7 @@ from pilekit.cli.options import (
     open_corpus,
     out_option,
 )
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
@@ -70,6 +70,6 @@ def command(paths: tuple[str, ...], manifest: str | None, out: Path, as_json: bo
     from pilekit.shards.verify.findings import some_names
 
     print_fitted(selected.table())
-    click.echo(f"{plural(len(corpus) - len(selected.empty), 'shard')} in {visible(str(out))}")
+    click.echo(f"{counted(len(corpus) - len(selected.empty), 'shard')} in {visible(str(out))}")
     if selected.empty:
         click.echo(f"nothing in {some_names(selected.empty)}")

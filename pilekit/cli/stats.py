@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from pilekit.cli.display.output import plural, print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import corpus_argument, exact_subsets, json_option, on_error_option, open_corpus
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 
@@ -57,7 +57,7 @@ def command(
 
         print_fitted(stats_table(stats))
         if stats.skipped.count:
-            click.echo(f"{plural(stats.skipped.count, 'bad line')} skipped.")
+            click.echo(f"{counted(stats.skipped.count, 'bad line')} skipped.")
     if plot is not None:
         write_figure(stats, Path(plot))
         click.echo(f"drawn: {visible(plot)}", err=True)

@@ -18,7 +18,7 @@ import click
 from pilekit.cli.display.output import terminal
 from pilekit.cli.options import corpus_argument, exact_subsets, lanes, on_error_option, open_corpus, repeats
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import count_progress, waiting
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def command(
             return
         stream_rows.print_rows(console, result["samples"])
         click.secho(
-            f"{result['batches']:,} batches of {stream.batch_size} x {stream.seq_len:,}: the first after "
-            f"{result['first_batch_seconds']:.2f} s, then {result['tokens_per_second'] / 1e6:.2f} M tokens/s "
+            f"{counted(result['batches'], 'batch', 'batches')} of {stream.batch_size} x {stream.seq_len:,}: the first "
+            f"after {result['first_batch_seconds']:.2f} s, then {result['tokens_per_second'] / 1e6:.2f} M tokens/s "
             f"(tokenizer: {stream.tokenizer.backend}), {100 * result['fill']:.1f} % full",
             bold=True,
         )

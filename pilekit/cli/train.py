@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import plural
-from pilekit.errors import PilekitError, ToldElsewhere, visible
+from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
 from pilekit.progress import waiting
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     loss = "nothing was left to train"
     if finished.last is not None:
         loss = "the last one was skipped" if finished.last.loss is None else f"loss {finished.last.loss:.4f}"
-    click.echo(f"{plural(finished.step, 'step')} done, {finished.tokens:,} tokens: {loss}")
+    click.echo(f"{counted(finished.step, 'step')} done, {finished.tokens:,} tokens: {loss}")
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
     click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
 
@@ -248,19 +247,19 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     checkpoint, _ = find_checkpoint(run.checkpoints)
     if checkpoint is not None:
         newest = int(checkpoint.name.removeprefix("step-"))
-        start = f"resumes after step {newest:,}" if newest < config.steps else f"has done its {newest:,} steps"
+        start = f"resumes after step {newest:,}" if newest < config.steps else f"has done its {counted(newest, 'step')}"
     return [
         ("run", f"{visible(str(run.path))} ({start})"),
-        ("data", f"{plural(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
+        ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {visible(corpus.root)}: {subsets}"),
         ("tokenizer", f"{visible(str(tokenizer.path))}, {tokenizer.vocab_size:,} ids ({tokenizer.backend})"),
         ("model", f"{visible(model.preset or model.config or model.path or '')}: {memory.parameters:,} parameters"),
         ("ranks", f"{world_size:,}; a restart may use {', '.join(others) or 'no other number'}"),
         ("memory", f"{decimal(memory.stages[memory.chosen].device)} of each rank (--estimate shows the parts)"),
         (
             "step",
-            f"{train.global_batch_size:,} rows x {config.data.seq_len:,} = {tokens:,} tokens, "
-            f"{batches:,} x {train.micro_batch_size:,} rows at a time in each rank",
+            f"{counted(train.global_batch_size, 'row')} x {config.data.seq_len:,} = {tokens:,} tokens, "
+            f"{batches:,} x {counted(train.micro_batch_size, 'row')} at a time in each rank",
         ),
-        ("in all", f"{config.steps:,} steps, {config.steps * tokens:,} tokens"),
+        ("in all", f"{counted(config.steps, 'step')}, {config.steps * tokens:,} tokens"),
         ("dry run", "config, shards, tokenizer, shape of the model and run folder fit; nothing was written"),
     ]

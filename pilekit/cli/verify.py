@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import plural, print_fitted
+from pilekit.cli.display.output import print_fitted
 from pilekit.cli.options import jobs_option, json_option, open_corpus, paths_argument
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def command(
     result = "all right"
     if not found.ok:
         bad = {finding.shard for finding in found.findings}
-        result = f"{plural(len(found.findings), 'finding')} in {len(bad):,} of them"
+        result = f"{counted(len(found.findings), 'finding')} in {len(bad):,} of them"
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         if not found.ok:
             print_fitted(_table(found.findings))
-        click.echo(f"{plural(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
+        click.echo(f"{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
     if not found.ok:
         context.exit(1)
 

@@ -33,7 +33,7 @@ from pilekit.corpus.shard import (
     without_query,
 )
 from pilekit.corpus.sidecar_files import written_beside
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Corpus:
         return len(self.shards)
 
     def __repr__(self) -> str:
-        return f"Corpus({self.root!r}, {len(self.shards)} shards, manifest={self.manifest.name!r})"
+        return f"Corpus({self.root!r}, {counted(len(self.shards), 'shard')}, manifest={self.manifest.name!r})"
 
 
 def names_many(source: object) -> bool:

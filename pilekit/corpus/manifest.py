@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 
 BUNDLED = ("pile", "pile-uncopyrighted", "demo")
 """The manifests that come with pilekit, by name."""
@@ -111,7 +111,7 @@ class PublishedTable(_Strict, frozen=True):
         rows = {"overall": self.overall, **{f"subsets.{name}": row for name, row in self.subsets.items()}}
         for name, row in rows.items():
             if len(row) != len(self.models) and (row or name != "overall"):
-                raise ValueError(f"`{name}` has {len(row)} values for {len(self.models)} models")
+                raise ValueError(f"`{name}` has {counted(len(row), 'value')} for {counted(len(self.models), 'model')}")
 
 
 class PublishedResult(_Strict, frozen=True):

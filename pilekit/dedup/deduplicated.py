@@ -21,7 +21,7 @@ from pilekit.dedup.previous_runs import MASKS, SKETCHES, finished_header
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import load_sketch
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import DocumentStage
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.keep_mask import KeepMask, read_mask
@@ -60,7 +60,7 @@ class Deduplicated(DocumentStage):
             if last >= mask.header.lines:
                 raise PilekitError(
                     f"{visible(batch.shard)}: has a document {last:,}, but {self._shown_mask(batch.shard)} is of a "
-                    f"shard with {mask.header.lines:,} lines; run `pilekit dedup` on this one"
+                    f"shard with {counted(mask.header.lines, 'line')}; run `pilekit dedup` on this one"
                 )
             kept = batch.where(mask.keeps(batch.numbers))
             if len(kept):

@@ -33,7 +33,7 @@ from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
-from pilekit.errors import PilekitError, ToldElsewhere, visible
+from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
 
 T = TypeVar("T")
 
@@ -246,7 +246,7 @@ def _init_process_group() -> None:
         gpus = torch.cuda.device_count()
         if local_rank >= gpus:
             raise PilekitError(
-                f"this rank is number {local_rank} (from 0) of a machine with {gpus} GPU{'s' * (gpus > 1)}; start at "
+                f"this rank is number {local_rank} (from 0) of a machine with {counted(gpus, 'GPU')}; start at "
                 f"most {gpus} there (--nproc-per-node {gpus}), or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
             )
         backend = "cpu:gloo,cuda:nccl"  # both, because offloaded parameters are reduced on the CPU

@@ -25,7 +25,7 @@ from typing import Any
 from pilekit.corpus import Corpus
 from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import MaskedLM, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import pseudo_score_documents
 from pilekit.evaluate.model.causal import CausalLM, load_causal_lm
@@ -34,7 +34,7 @@ from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make
 from pilekit.evaluate.progress import ScoringProgress
 from pilekit.evaluate.ranks import alone, apart, ranks_of_job
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result import BitsPerByte, counted, write_result
+from pilekit.evaluate.results.result import BitsPerByte, write_result
 from pilekit.evaluate.results.result_folder import check_out, held_folder, record_file, records_folder
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.score.batching import Share, TokenizedDocument, ignore

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from pilekit import __version__
 from pilekit.corpus import Corpus
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
 from pilekit.evaluate.model.causal import check_vocabulary, max_length_of
@@ -152,7 +152,8 @@ def make_plan(
         )
     if options.context_len > max_length:
         raise PilekitError(
-            f"context_len is {options.context_len:,}, but a window has only {max_length:,} tokens; give at most that"
+            f"context_len is {options.context_len:,}, but a window has only {counted(max_length, 'token')}; "
+            "give at most that"
         )
     if template is not None:
         template.room(max_length)
@@ -251,7 +252,7 @@ def _windows(plan: Plan) -> str:
     """How documents are cut into windows, in words."""
     sample = plan.options.mlm_sample
     if plan.template is not None:
-        each = "each token" if sample is None else f"{sample:,} tokens, drawn at random,"
+        each = "each token" if sample is None else f"{counted(sample, 'token')}, drawn at random,"
         return (
             "each document alone, as disjoint windows of at most max_length tokens, the tokenizer's special "
             f"ones around them included; {each} masked one at a time and predicted from all others of the window"

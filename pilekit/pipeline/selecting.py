@@ -22,7 +22,7 @@ from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat, too_many_subsets
 from pilekit.engine import Advance, map_shards
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Match, MinBytes, Sample
 from pilekit.shards.fingerprint import Inputs, inputs_for
@@ -309,7 +309,7 @@ def _nothing(selected: Selected, subsets: Sequence[str] | None) -> str:
     """Why nothing was selected, and the remedy."""
     read = selected.total.read_documents
     if read:
-        return f"nothing is selected: none of the {read:,} documents read passes; loosen the conditions"
+        return f"nothing is selected: none of the {counted(read)} read passes; loosen the conditions"
     if subsets is None:
         return "nothing is selected: the shards hold no documents"
     names = ", ".join(visible(name, 60) for name in subsets)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.stats.histogram import middle_of
 from pilekit.stats.summary import CorpusStats, SubsetStats
 
@@ -70,7 +70,7 @@ def draw(stats: CorpusStats) -> Any:
     _draw_lengths(lengths, subsets)
     lengths.xaxis.set_major_locator(LogLocator(base=10))
     lengths.xaxis.set_major_formatter(EngFormatter("B", places=0))
-    title = f"{stats.total.documents:,} documents, {stats.total.bytes:,} bytes of text"
+    title = f"{counted(stats.total.documents)}, {stats.total.bytes:,} bytes of text"
     if len(stats.subsets) > MOST_ROWS:
         title += f"; the {MOST_ROWS} largest of {len(stats.subsets):,} subsets"
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK, parse_math=False)

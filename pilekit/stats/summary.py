@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pilekit.corpus import Corpus, Manifest, resolve_subsets
 from pilekit.engine import Advance, imap_shards
+from pilekit.errors import counted
 from pilekit.shards.index.format import ShardIndex, find_index
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
@@ -111,8 +112,8 @@ class CorpusStats:
 
     def __repr__(self) -> str:
         return (
-            f"CorpusStats({self.total.documents:,} documents, {self.total.bytes:,} bytes, "
-            f"{len(self.subsets):,} subsets, {self.skipped.count:,} lines skipped)"
+            f"CorpusStats({counted(self.total.documents)}, {counted(self.total.bytes, 'byte')}, "
+            f"{counted(len(self.subsets), 'subset')}, {counted(self.skipped.count, 'line')} skipped)"
         )
 
     def __str__(self) -> str:

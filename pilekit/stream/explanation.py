@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pilekit.errors import counted
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.window import MOST_TOKENS
 from pilekit.stream.read.document_selection import DocumentSelection
@@ -36,22 +37,23 @@ class Explanation(dict[str, Any]):
         told, repeats = dict(self), self["repeats"]
         told |= {name: ", ".join(map(str, self[name])) for name in ("world_sizes", "worker_counts")}
         grad_accums = (f"{', '.join(map(str, valid))} with {world}" for world, valid in self["accumulations"].items())
-        parts = [] if self["documents"] is None else [f"{self['documents']:,} documents in units of {self['unit']}"]
-        parts += [] if self["window"] is None else [f"windows of {self['window']} documents"]
+        parts = [] if self["documents"] is None else [f"{counted(self['documents'])} in units of {self['unit']}"]
+        parts += [] if self["window"] is None else [f"windows of {counted(self['window'])}"]
         held, done = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
+        again = counted(self["restore_documents"], "document is", "documents are")
         memory = f"{self['memory_per_rank'] / 1e6:,.0f} MB"
         sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
         return [
             ("plan", "{plan}: {reason}".format_map(told)),
             ("sequence", "; ".join(parts) or "documents as they stand in their shards"),
             *([("repeats", ", ".join(f"{name} {factor:g}" for name, factor in repeats.items()))] if repeats else []),
-            ("lanes", "{rows} rows x {columns} columns = {lanes}".format_map(told)),
-            ("step", ("{global_batch_size} samples: " + sizes).format_map(told)),
+            ("lanes", f"{counted(self['rows'], 'row')} x {counted(self['columns'], 'column')} = {self['lanes']}"),
+            ("step", f"{counted(self['global_batch_size'], 'sample')}: " + sizes.format_map(told)),
             ("world sizes", told["world_sizes"]),
             ("accumulations", "; ".join(grad_accums)),
             ("workers", told["worker_counts"] or "any number"),
             ("memory", f"about {memory} of {held} on each rank, among its workers"),
-            ("restoring", f"at most {self['restore_documents']:,} documents are {done} again on each rank"),
+            ("restoring", f"at most {again} {done} again on each rank"),
         ]
 
 

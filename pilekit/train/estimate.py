@@ -32,6 +32,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from pilekit.errors import counted
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config import TrainConfig, check, check_world, world_sizes
 from pilekit.train.data import open_tokenizer
@@ -212,7 +213,8 @@ def table(found: Estimate) -> list[str]:
     widths = [max(map(len, column)) for column in columns]
     sizes_of_world = ", ".join(map(str, found.world_sizes[:20])) + ", …" * (len(found.world_sizes) > 20)
     return [
-        f"{found.parameters:,} parameters on {found.world_size:,} ranks, micro-batches a step: {found.micro_batches:,}",
+        f"{found.parameters:,} parameters on {counted(found.world_size, 'rank')}, "
+        f"micro-batches a step: {found.micro_batches:,}",
         *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows),
         f"* chosen; numbers of ranks that can share its steps: {sizes_of_world}",
     ]

@@ -71,7 +71,7 @@ def test_numbers_without_a_document_and_wrong_paths(shard: Path) -> None:
     wrong = {
         5: "number 5 is no document: line 6 is blank",
         6: "number 6 is no document: line 7 is not JSON",
-        8: "has no document 8: its 8 lines have the numbers 0 to 7",
+        8: "has no document 8: its numbers go from 0 to 7",
     }
     for _ in range(2):
         for number, why in wrong.items():

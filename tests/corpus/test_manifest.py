@@ -120,7 +120,7 @@ WRONG: list[tuple[str | bytes, str]] = [
         for name in ("../a", "/etc/passwd", "C:/b", "..\\b")
     ),
     (X + '[release]\nfiles = [{name = "a"}, {name = "a"}]', "`files` names 'a' twice - at `release`"),
-    (TABLE + "[tables.subsets]\na = [1, 2]", r"`subsets.a` has 2 values for 1 models - at `tables\[0\]`"),
+    (TABLE + "[tables.subsets]\na = [1, 2]", r"`subsets.a` has 2 values for 1 model - at `tables\[0\]`"),
     (TABLE + "[tables.subsets]\na = [1]", "table 't': 'a' is not a subset of this manifest"),
     (X + "b = ,", "is not TOML: .*line 2"),
     (b"name = '\xff'", "is not TOML"),

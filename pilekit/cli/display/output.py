@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -30,14 +30,9 @@ def print_fitted(table: RenderableType) -> None:
     terminal().print(table)
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 shard`, `2 shards`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def report_skipped(skipped: SkippedLines) -> None:
     """List the first bad lines that `--on-error skip` left out, and the number of the others."""
     for bad in skipped.examples[:SHOWN_BAD_LINES]:
         click.echo(f"skipped: {visible(str(bad), 500)}", err=True)
     if skipped.count > SHOWN_BAD_LINES:
-        click.echo(f"skipped: {skipped.count - SHOWN_BAD_LINES:,} lines more", err=True)
+        click.echo(f"skipped: {counted(skipped.count - SHOWN_BAD_LINES, 'line')} more", err=True)

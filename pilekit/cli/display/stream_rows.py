@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.fitted_table import Column, FittedTable
 
 if TYPE_CHECKING:
@@ -68,12 +68,11 @@ def print_rows(console: Console, rows: list[list[dict[str, Any]]]) -> None:
     """Print the documents of some rows, the first `SHOWN_CHARACTERS` of each."""
     for index, documents in enumerate(rows, start=1):
         tokens = sum(document["tokens"] for document in documents)
-        title = f"sample {index}: {tokens:,} tokens of {len(documents):,} documents"
+        title = f"sample {index}: {counted(tokens, 'token')} of {counted(len(documents))}"
         console.print(Text(title, style="bold"), soft_wrap=True)
         for document in documents[:SHOWN_DOCUMENTS]:
-            place = (
-                f"  {visible(document['shard'], 200)} document {document['number']:,}, {document['tokens']:,} tokens"
-            )
+            place = f"  {visible(document['shard'], 200)} document {document['number']:,}, "
+            place += counted(document["tokens"], "token")
             continued = ", continued from another row" * document["continued"]
             border = Text.assemble("── ", (visible(document["subset"], 80), "cyan"), place, continued)
             console.print(border, soft_wrap=True)
@@ -81,7 +80,8 @@ def print_rows(console: Console, rows: list[list[dict[str, Any]]]) -> None:
             text.append(" [EOD]" if document["ends"] else " [cut at the row's edge]", style="dim")
             console.print(text, soft_wrap=True)
         if len(documents) > SHOWN_DOCUMENTS:
-            console.print(Text(f"── {len(documents) - SHOWN_DOCUMENTS:,} more documents", style="dim"), soft_wrap=True)
+            more = counted(len(documents) - SHOWN_DOCUMENTS, "more document")
+            console.print(Text(f"── {more}", style="dim"), soft_wrap=True)
         console.print()
 
 

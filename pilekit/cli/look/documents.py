@@ -11,7 +11,7 @@ import click
 import orjson
 
 from pilekit.cli.options import corpus_argument, exact_subsets, on_error_option, open_corpus
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus
@@ -56,7 +56,7 @@ def print_documents(batch: DocumentBatch, as_json: bool) -> None:
         if as_json:
             sys.stdout.buffer.write(orjson.dumps({**place, **orjson.loads(line)}, option=orjson.OPT_APPEND_NEWLINE))
             continue
-        click.echo(f"==> {visible(batch.shard)} {number} | {visible(subset, 60)} | {size:,} bytes <==")
+        click.echo(f"==> {visible(batch.shard)} {number} | {visible(subset, 60)} | {counted(size, 'byte')} <==")
         if sys.stdout.isatty():
             click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text), nl=text[-1:] != "\n")
         else:

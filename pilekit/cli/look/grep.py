@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from pilekit.cli.display.output import plural, print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import corpus_argument, exact_subsets, jobs_option, on_error_option, open_corpus
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def command(
     elif counting:
         print_fitted(_table(counts))
     if nothing:
-        click.echo(f"not found in {plural(counts.read.total(), 'document')}", err=True)
+        click.echo(f"not found in {counted(counts.read.total())}", err=True)
         sys.exit(1)
 
 

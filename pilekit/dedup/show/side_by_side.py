@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pilekit.dedup.show.word_diff import Part, WordDiff
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 
 CONTEXT = 12
 """Equal words shown before and after a difference."""
@@ -50,12 +50,12 @@ def side_by_side(diff: WordDiff, titles: tuple[str, str], *, colour: bool) -> Re
             table.add_row(Text(note, style="dim"), Text())
 
     if diff.before:
-        end_row(f"⋯ {diff.before:,} characters alike")
+        end_row(f"⋯ {counted(diff.before, 'character')} alike")
     shown = 0
     for place, part in enumerate(diff.parts):
         if shown > MOST_WORDS:
             more = sum(not part.alike for part in diff.parts[place:])
-            end_row(f"⋯ and {more:,} more difference{'s' * (more != 1)}" if more else "⋯")
+            end_row(f"⋯ and {counted(more, 'more difference')}" if more else "⋯")
             break
         edge = CONTEXT if part.alike else _HALF_OF_A_DIFFERENCE
         shown += min(2 * edge, max(len(part.one), len(part.other)))
@@ -103,5 +103,4 @@ def _shown(words: Sequence[str]) -> str:
 
 def _count(words: Sequence[str]) -> str:
     """The number of words, as text."""
-    count = sum(any(map(str.isalnum, word)) for word in words)
-    return f"{count:,} word{'s' * (count != 1)}"
+    return counted(sum(any(map(str.isalnum, word)) for word in words), "word")

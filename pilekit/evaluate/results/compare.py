@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.results.intervals import (
     FEWEST,
     LEVEL,
@@ -36,7 +36,7 @@ from pilekit.evaluate.results.intervals import (
     split_sums,
 )
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import BitsPerByte, Weighted, counted
+from pilekit.evaluate.results.result import BitsPerByte, Weighted
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ def differing(protocols: Sequence[dict[str, Any]]) -> list[str]:
             prefixes = []  # two tokenizers have different ids for the same kind of prefix
         least = min(of["max_length"] for of in both)
         aspects = (
-            ("in windows of at most", [f"{of['max_length']:,} tokens" for of in both], f"--max-length {least}"),
+            ("in windows of at most", [counted(of["max_length"], "token") for of in both], f"--max-length {least}"),
             ("with", [f"--context-len {of['context_len']}" for of in both], "the same --context-len"),
             ("with", prefixes, "the same --prefix"),
             ("in", [of["dtype"] for of in both], "the same --dtype"),
@@ -273,14 +273,14 @@ def _prefix(token: int | None) -> str:
 
 
 def _sample(sample: int | None) -> str:
-    return "each token" if sample is None else f"{sample:,} tokens of a window"
+    return "each token" if sample is None else f"{counted(sample, 'token')} of a window"
 
 
 def _around(template: dict[str, Any] | None, *, ids: bool) -> str:
     """The special tokens in each window of a masked model; ids compare only within one tokenizer."""
     before, behind = ([], []) if template is None else (template["before"], template["behind"])
     shown = f" (ids {', '.join(map(str, [*before, *behind]))})" if ids else ""
-    return f"{len(before)} special tokens before and {len(behind)} behind a window{shown}"
+    return f"{counted(len(before), 'special token')} before and {len(behind)} behind a window{shown}"
 
 
 def left_out_text(left_out: Sequence[int]) -> str:

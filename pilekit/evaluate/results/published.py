@@ -15,10 +15,9 @@ from typing import Any
 
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.corpus.shard import split_of
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.evaluate.results import paper
 from pilekit.evaluate.results.records import Records
-from pilekit.evaluate.results.result import counted
 
 _WITHOUT_FIVE = "pile-uncopyrighted"
 
@@ -91,7 +90,8 @@ def published_beside(records: Records, protocol: dict[str, Any], manifest: Manif
     whole = len(_labels(records)) == len(pile.subsets)
     columns = [column if whole else replace(column, overall=None) for column in found.values() if column.subsets]
     overall = [column for column in found.values() if whole and not column.subsets and column.split in split]
-    here = [f"Here: {counted(len(records))} of {split}", f"windows of {protocol['max_length']:,} tokens"]
+    windows = counted(protocol["max_length"], "token")
+    here = [f"Here: {counted(len(records))} of {split}", f"windows of {windows}"]
     here.append("the paper's constants" if protocol["paper"] else "bytes counted")
     if protocol["prefix"]["id"] is None:
         here.append("first tokens not predicted")

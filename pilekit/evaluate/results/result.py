@@ -27,11 +27,6 @@ APPROXIMATE_BELOW = 100
 """An interval of fewer documents is rough: lengths have heavy tails (docs/bpb.md has measured coverage)."""
 
 
-def counted(number: int, noun: str = "document", plural: str | None = None) -> str:
-    """A number of things in words: "1 document", "1,204 documents"."""
-    return f"1 {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
-
-
 def _rounded(figure: float | tuple[float, float] | None) -> str:
     """A figure or an interval with four decimals."""
     if isinstance(figure, tuple):

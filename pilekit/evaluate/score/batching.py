@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.evaluate.results.records import ScoredDocument
 
@@ -205,11 +205,12 @@ def _failed(batch: Windows, error: Exception) -> PilekitError:
     if is_out_of_memory(error):
         many = "a window" if len(batch) == 1 else f"{len(batch):,} windows"
         return PilekitError(
-            f"{_name(batch[0])}: memory does not hold a forward pass over {many} of {length:,} tokens ({said}); "
-            "give a smaller --max-length, or --dtype bf16"
+            f"{_name(batch[0])}: memory does not hold a forward pass over {many} of {counted(length, 'token')} "
+            f"({said}); give a smaller --max-length, or --dtype bf16"
         )
     return PilekitError(
-        f"{_name(batch[0])}: the model fails at a window of {length:,} tokens ({said}); give a smaller --max-length"
+        f"{_name(batch[0])}: the model fails at a window of {counted(length, 'token')} ({said}); give a smaller "
+        "--max-length"
     )
 
 

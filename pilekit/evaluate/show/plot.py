@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.evaluate.results.compare import LETTERS, UNCLEAR, Comparison, Difference
 from pilekit.evaluate.results.published import PublishedColumn
 from pilekit.evaluate.results.result import BitsPerByte
@@ -37,7 +37,7 @@ def draw_result(result: BitsPerByte) -> Any:
     figures = {name: score.bpb for name, score in result.subsets.items() if score.bpb is not None}
     shown = sorted(figures, key=lambda name: -figures[name])[:MOST_ROWS]
     kind = "pseudo-bits per byte" if result.is_masked else "bits per byte"
-    title = f"{_model(result.protocol['model']['path'])}: {kind}, {result.overall.documents:,} documents"
+    title = f"{_model(result.protocol['model']['path'])}: {kind}, {counted(result.overall.documents)}"
     figure, axes = _axes(shown, title, len(figures))
     for row, name in enumerate(shown):
         value, score = figures[name], result.subsets[name]
@@ -68,7 +68,7 @@ def draw_comparison(comparison: Comparison) -> Any:
     differing = {name: one.difference for name, one in first.subsets.items() if one.difference is not None}
     shown = sorted(differing, key=lambda name: differing[name])[:MOST_ROWS]
     letters = LETTERS[1 : len(comparison.models)]
-    title = " and ".join(letters) + f" against A, on {first.overall.documents:,} documents"
+    title = " and ".join(letters) + f" against A, on {counted(first.overall.documents)}"
     figure, axes = _axes([*shown, "Overall"], title, len(differing), row_height=0.22 + 0.08 * len(letters))
     axes.axvline(0, color=INK, linewidth=1.2)
     axes.axhline(len(shown) - 0.5, color=FAINT, linewidth=1)

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.evaluate.results.result import BitsPerByte, Score, Weighted
 from pilekit.evaluate.score.windows import cost_factor
 from pilekit.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
@@ -69,9 +69,9 @@ def result_table(result: BitsPerByte, width: int) -> RenderableType:
 def figures_table(result: BitsPerByte) -> FittedTable[_Row]:
     """The figures alone, as notebooks show them."""
     copies, published = result.training_copies, result.published.columns if result.published else ()
-    counted = {} if copies is None else copies.subsets
+    copied = {} if copies is None else copies.subsets
     rows = [
-        _Row(name, score, None, counted.get(name, 0), [of.subsets.get(name) for of in published])
+        _Row(name, score, None, copied.get(name, 0), [of.subsets.get(name) for of in published])
         for name, score in result.subsets.items()
     ]
     totals = [_Row(POOLED, result.overall, None, None if copies is None else copies.overall, [None] * len(published))]
@@ -148,7 +148,7 @@ def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tup
     lines += [("warning", warning) for warning in result.warnings]
     lines += [("mixture", _mixture(result.weighted)), ("published", _published(result, titles))]
     if result.training_copies is not None:
-        counts = f"{result.training_copies.overall:,} of {result.overall.documents:,} documents"
+        counts = f"{result.training_copies.overall:,} of {counted(result.overall.documents)}"
         lines.append(("in train", f"{counts} occur word for word in the training shards"))
     lines += _protocol(result.protocol, result.is_masked)
     return [(what, how) for what, how in lines if how is not None]
@@ -203,7 +203,7 @@ def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | N
         ("data", ", ".join(shards[:3]) + (f" and {len(shards) - 3:,} more" if len(shards) > 3 else "")),
         ("subsets", None if subsets is None else ", ".join(subsets)),
         ("limit", first and f"the first {first} of each subset"),
-        ("skipped", f"{skipped:,} bad line{'s' if skipped > 1 else ''}" if skipped else None),
+        ("skipped", counted(skipped, "bad line") if skipped else None),
     ]
 
 
@@ -211,8 +211,8 @@ def _windows(protocol: dict[str, Any], masked: bool) -> str:
     length, context = protocol["max_length"], protocol["context_len"]
     if masked:
         sample = protocol["mlm_sample"]
-        masks = "each token" if sample is None else f"{sample:,} tokens drawn from each window"
-        return f"{length:,} tokens, disjoint; {masks} masked one at a time"
+        masks = "each token" if sample is None else f"{counted(sample, 'token')} drawn from each window"
+        return f"{counted(length, 'token')}, disjoint; {masks} masked one at a time"
     if context == 1:
         return f"{length:,} tokens, disjoint but the last; each token predicted once"
     return (

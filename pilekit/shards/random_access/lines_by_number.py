@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilekit.corpus.shard import is_url
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.frame_lru import BYTES_PER_LINE, FrameLRU
@@ -251,8 +251,8 @@ class LinesInOrder:
                     return
         if found < len(numbers) and self.lines is not None:
             raise PilekitError(
-                f"{visible(self.shown)}: does not fit its index (it has {read:,} lines, not {self.lines:,}); make the "
-                "index again with `pilekit index`"
+                f"{visible(self.shown)}: does not fit its index (it has {counted(read, 'line')}, not {self.lines:,}); "
+                "make the index again with `pilekit index`"
             )
         if found < len(numbers):
             raise no_such_number(self.shown, int(numbers[found]), read)
@@ -260,5 +260,5 @@ class LinesInOrder:
 
 def no_such_number(path: str, number: int, lines: int) -> PilekitError:
     """The error for a number that the shard does not have."""
-    has = f"its {lines:,} lines have the numbers 0 to {lines - 1:,}" if lines else "it has no lines"
+    has = f"its numbers go from 0 to {lines - 1:,}" if lines else "it has no lines"
     return PilekitError(f"{visible(path)}: has no document {number:,}: {has}")

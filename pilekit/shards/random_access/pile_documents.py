@@ -19,7 +19,7 @@ from typing import Self, overload
 import numpy as np
 
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import StoredDocument
@@ -108,7 +108,7 @@ class PileDocuments:
         self.close()
 
     def __repr__(self) -> str:
-        return f"PileDocuments({self.corpus!r}, {len(self)} documents)"
+        return f"PileDocuments({self.corpus!r}, {counted(len(self))})"
 
     def _place(self, position: int) -> int:
         place = operator.index(position)

@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from pilekit.corpus import UNLABELLED, Manifest
-from pilekit.errors import visible
+from pilekit.errors import counted, visible
 from pilekit.shards.fingerprint import Fingerprint
 from pilekit.shards.index.document_rows import DocumentRows, UInt64
 from pilekit.shards.index.format import ShardIndex, misfit
@@ -52,13 +52,13 @@ class UnknownLabels:
         for label, (number, documents) in self.found.items():
             if below is not None and number >= below:
                 continue
-            many = f"{documents:,} document{'s' * (documents > 1)}"
+            many = counted(documents)
             what = f'{many} labelled "{visible(label, 60)}", which the manifest {self.manifest} does not list'
             if label == UNLABELLED:
                 what = f'{many} without label, which the manifest {self.manifest} says is at "{self.label_path}"'
             findings.append(Finding(shard, f"{what}; name the corpus's own manifest with --manifest", line=number + 1))
         if self.others and below is None:
-            more = f"{self.others:,} more documents with labels that the manifest {self.manifest} does not list"
+            more = f"{counted(self.others, 'more document')} with labels that the manifest {self.manifest} lacks"
             findings.append(Finding(shard, more))
         return findings
 

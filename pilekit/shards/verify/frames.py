@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import BinaryIO, NamedTuple
 
+from pilekit.errors import counted
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.index.scan import ShardScan
 from pilekit.shards.read.damage import ShardDamage
@@ -50,7 +51,7 @@ def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tup
     """
     number = damage.frame
     if damage.since is not None:
-        place = f"it lies in bytes {damage.since:,} to {damage.byte:,} and was noticed after {lines:,} lines"
+        place = f"it lies in bytes {damage.since:,} to {damage.byte:,} and was noticed after {counted(lines, 'line')}"
         return number, damage.since, f"{damage.reason} ({place})", True
     if number is None:
         return None, damage.byte, damage.reason, False

@@ -12,7 +12,7 @@ import numpy as np
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.engine import Advance
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.format import ShardIndex, index_places, load_index
 from pilekit.shards.index.frame_lines import MARK_BYTES
@@ -174,7 +174,7 @@ class _ShardCheck:
             if below is None or line.line <= below
         ]
         if below is None and bad.count > len(listed):
-            listed.append(Finding(name, f"{bad.count - len(listed):,} more bad lines"))
+            listed.append(Finding(name, counted(bad.count - len(listed), "more bad line")))
         return listed
 
     def _stored(self, data: bytes) -> None:

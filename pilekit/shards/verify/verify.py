@@ -19,7 +19,7 @@ from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
 from pilekit.engine import Advance, map_shards
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
@@ -184,7 +184,9 @@ def _missing(corpus: Corpus, listed_in: str, listed: dict[str, str]) -> list[Fin
     missing = [Finding(name, f"{visible(listed_in)} lists it, but it is not there; fetch it") for name in sorted(gone)]
     if len(missing) > MOST_FINDINGS:
         hidden = len(missing) - MOST_FINDINGS
-        missing[MOST_FINDINGS:] = [Finding("", f"{hidden:,} more files that {visible(listed_in)} lists are not there")]
+        missing[MOST_FINDINGS:] = [
+            Finding("", f"not there: {counted(hidden, 'more file')} that {visible(listed_in)} lists")
+        ]
     return missing
 
 

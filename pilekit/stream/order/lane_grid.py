@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.stream.arguments import check_number
 from pilekit.stream.order.shuffle import Int64
 
@@ -82,19 +82,19 @@ class Grid:
         """The part of one rank; PilekitError names the valid world sizes and accumulations."""
         if self.finite and self.global_batch_size % (world_size * grad_accum):
             raise PilekitError(
-                f"{world_size} ranks with grad_accum={grad_accum} cannot share global_batch_size="
+                f"{counted(world_size, 'rank')} with grad_accum={grad_accum} cannot share global_batch_size="
                 f"{self.global_batch_size}; world_size x grad_accum must be one of "
                 f"{_listed(divisors(self.global_batch_size))}"
             )
         if world_size not in self.world_sizes():
             raise PilekitError(
-                f"{world_size} ranks cannot share {self.rows} rows of lanes; valid world sizes are "
-                f"{_listed(self.world_sizes())}; lanes= gives a new run another grid"
+                f"{counted(world_size, 'rank')} cannot share {counted(self.rows, 'row')} of lanes; valid world sizes "
+                f"are {_listed(self.world_sizes())}; lanes= gives a new run another grid"
             )
         if grad_accum not in self.accumulations(world_size):
             sizes = [self.global_batch_size // (world_size * a) for a in self.accumulations(world_size)]
             raise PilekitError(
-                f"grad_accum={grad_accum} does not fit {world_size} rank{'s' * (world_size > 1)} and {self.rows} rows "
+                f"grad_accum={grad_accum} does not fit {counted(world_size, 'rank')} and {counted(self.rows, 'row')} "
                 f"of lanes; valid are {_listed(self.accumulations(world_size))}, which are batch_size "
                 f"{_listed(sizes)}; lanes= gives a new run another grid"
             )
@@ -208,8 +208,8 @@ def batch_sizes(
             f"{name}={value}" for name, value in (("batch_size", batch_size), ("grad_accum", grad_accum)) if value
         )
         raise PilekitError(
-            f"global_batch_size={global_batch_size} is {per_rank} samples for each of {world_size} "
-            f"rank{'s' * (world_size > 1)}, and {said} does not make that; batch_size x grad_accum must be "
+            f"global_batch_size={global_batch_size} is {per_rank} samples for each of "
+            f"{counted(world_size, 'rank')}, and {said} does not make that; batch_size x grad_accum must be "
             f"{per_rank}, so each of them one of {_listed(divisors(per_rank))}"
         )
     return global_batch_size, grad_accum

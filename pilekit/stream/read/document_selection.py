@@ -29,7 +29,7 @@ from pilekit.corpus.shard import is_url
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.previous_runs import KIND
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline import Pipeline, Stage
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.open_readers import OpenReaders
@@ -117,8 +117,8 @@ class DocumentSelection:
             if index.header.skipped:
                 line, reason = index.header.examples[0]
                 logger.warning(
-                    "%s: %s bad line%s left out, the first: line %s: %s",
-                    *(visible(shard.path), f"{index.header.skipped:,}", "s" * (index.header.skipped > 1)),
+                    "%s: %s left out, the first: line %s: %s",
+                    *(visible(shard.path), counted(index.header.skipped, "bad line")),
                     *(f"{line:,}", visible(reason, 200)),
                 )
 
@@ -151,7 +151,7 @@ class DocumentSelection:
                 mask = masks.mask(shard.name)
                 if mask.header.lines != some.lines:
                     raise PilekitError(
-                        f"{visible(shard.path)}: has {some.lines:,} lines, but what was deduplicated in "
+                        f"{visible(shard.path)}: has {counted(some.lines, 'line')}, but what was deduplicated in "
                         f"{visible(str(self.dedup))} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
                         "it"
                     )

@@ -22,7 +22,7 @@ import numpy as np
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.documents import DocumentBatch
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
@@ -63,9 +63,9 @@ class Sequential:
         shards = len(selected.corpus.shards)
         if lanes > shards:
             raise PilekitError(
-                f"{lanes:,} lanes cannot share {shards:,} shard{'s' * (shards > 1)} that must be read from the "
-                f"beginning: use at most {shards:,} ranks, or give lanes=(rows, columns) with rows x columns of at "
-                f"most {shards:,}, or rewrite the shards with `pilekit reframe`"
+                f"{lanes:,} lanes cannot share {counted(shards, 'shard')} that must be read from the beginning: use at "
+                f"most {counted(shards, 'rank')}, or lanes of which rows x columns is at most {shards:,}, or "
+                f"rewrite the shards with `pilekit reframe`"
             )
         self._selected, self._lanes, self._end = selected, lanes, end
         masks = () if selected.dedup is None else (Deduplicated(selected.dedup),)

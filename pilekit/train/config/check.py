@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.train.config.sections import SECTIONS, TEXT, TrainConfig, fields, values
 from pilekit.train.model.presets import PRESETS
 from pilekit.train.step.schedule import decay_steps
@@ -127,7 +127,8 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
 
     falling = decay_steps(steps, schedule.decay_share) if schedule.kind == "wsd" else 0
     why = f", because the rate falls in the last {falling} of {steps}" if falling else ""
-    yield "schedule.warmup", schedule.warmup <= steps - falling, f"must be at most {steps - falling} steps{why}"
+    rule = f"must be at most {counted(steps - falling, 'step')}{why}"
+    yield "schedule.warmup", schedule.warmup <= steps - falling, rule
     lr = config.optimizer.lr
     yield "schedule.min_lr", schedule.min_lr <= lr, f"must be at most optimizer.lr = {lr}"
     rule = f'"exponential" never reaches 0; give a higher rate, such as {lr / 100:g}'
@@ -174,8 +175,8 @@ def check_world(config: TrainConfig, world_size: int) -> None:
     sizes = world_sizes(config)
     if world_size not in sizes:
         train, lanes = config.train, config.data.lanes
-        how = f"in micro-batches of {train.micro_batch_size} rows"
-        how += "" if lanes == "auto" else f" and data.lanes of {lanes[0]} rows"
+        how = f"in micro-batches of {counted(train.micro_batch_size, 'row')}"
+        how += "" if lanes == "auto" else f" and data.lanes of {counted(lanes[0], 'row')}"
         fitting = ", ".join(map(str, sizes[:20]))
         rule = f"{world_size} ranks cannot share it {how}; run as many as {fitting}, or change these numbers"
         raise wrong("train.global_batch_size", train.global_batch_size, rule)

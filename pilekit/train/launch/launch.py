@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 import pilekit
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, counted
 
 LAUNCHER = "PILEKIT_LAUNCHER"
 """In the environment of ranks that `launch` started: the launcher's process number."""
@@ -141,7 +141,7 @@ def _failure(codes: Mapping[int, int], max_restarts: int) -> str:
         how += ", as the system does when memory runs out" if number is signal.SIGKILL else ""
     else:
         how = f"ended with exit code {code}; see its message above"
-    restarts = "" if max_restarts == 0 else f", after {max_restarts} restart{'s' * (max_restarts > 1)}"
+    restarts = "" if max_restarts == 0 else f", after {counted(max_restarts, 'restart')}"
     return f"rank {rank} of the run {how}{restarts}; the same command resumes from the newest checkpoint"
 
 
@@ -152,7 +152,7 @@ def check_gpus(nproc: int, option: str) -> None:
     gpus = torch.cuda.device_count()
     if 0 < gpus < nproc:
         raise PilekitError(
-            f"{option} {nproc}: this machine has {gpus} GPU{'s' * (gpus > 1)}, and each rank needs one; start at most "
+            f"{option} {nproc}: this machine has {counted(gpus, 'GPU')}, and each rank needs one; start at most "
             f"{gpus}, or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
         )
 

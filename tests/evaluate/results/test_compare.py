@@ -329,7 +329,7 @@ def test_protocols_that_move_figures_are_named(caplog: pytest.LogCaptureFixture)
         ({}, {"prefix": {"given": "5", "id": 5}}, "the prefix token 0, B with the prefix token 5"),
         ({}, {"dtype": "bfloat16"}, "in float32, B in bfloat16, .* the same --dtype"),
         (MASKED, {"mlm_sample": 1000}, "on each token, B on 1,000 tokens of a window, .* the same --mlm-sample"),
-        (MASKED, no_template, "with 1 special tokens before and 1 behind a window, B with 0 .* and 0 behind"),
+        (MASKED, no_template, "with 1 special token before and 1 behind a window, B with 0 .* and 0 behind"),
         (MASKED, {"template": {"before": [1], "behind": [2], "mask": 4}}, r"\(ids 0, 2\), B with .* \(ids 1, 2\)"),
     ]
     for kind, changes, told in cases:

@@ -147,7 +147,7 @@ def test_a_line_that_is_no_document_says_why(tmp_path: Path) -> None:
     ]
     for number, why in enumerate(reasons, 1):
         assert f"number {number} is no document: {why}" in refused(path, number)
-    assert "has no document 8: its 8 lines have the numbers 0 to 7" in refused(path, 8)
+    assert "has no document 8: its numbers go from 0 to 7" in refused(path, 8)
     assert "has no document -1: numbers begin at 0" in refused(path, -1)
     with pytest.raises(PilekitError, match="a document's number is an integer, not '7'"):
         list(read_documents(path, ["7"]))  # type: ignore[list-item]
@@ -295,7 +295,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (found.text, found.subset, found.number) == of_nested[:1] + of_nested[2:4]
             label = of_nested.meta["pile_set_name"]
             assert found.meta == {"meta.pile_set_name": label, "other": found.number}
-        assert "has no document 1,000: its 1,000 lines have the numbers 0 to 999" in refused(nested, 1000)
+        assert "has no document 1,000: its numbers go from 0 to 999" in refused(nested, 1000)
         for chosen in ([], [0], list(range(1000)), [3, 129, 130, 131, 999]):
             assert rows(batch_of(nested, chosen)) == [every[i] for i in chosen]
             of_label = [every[i] for i in chosen if every[i][2] == "(none)"]
