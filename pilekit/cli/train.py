@@ -228,11 +228,10 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from pilekit.train.engines import check_engine
     from pilekit.train.estimate import estimate
     from pilekit.train.evaluation import open_held_out
-    from pilekit.train.log.tensorboard import check_tensorboard
+    from pilekit.train.log.viewers import check_viewers
 
     train, model = config.train, config.model
-    if config.log.tensorboard:
-        check_tensorboard()
+    check_viewers(config)
     check_engine(config)
     stream = open_stream(config, world_size=world_size)
     open_held_out(config)

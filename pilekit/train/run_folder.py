@@ -5,6 +5,7 @@
         metrics.jsonl     a line per step
         checkpoints/      step-N, the newest few, unless `checkpoint.dir` names another folder
         latest            names the newest checkpoint
+        tensorboard/, wandb/, profile/   if the config asks for them
         model/            the trained model; present when the run is done
         .lock             held while a process trains here; free again as soon as that process has ended
 

@@ -47,7 +47,7 @@ from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
 from pilekit.train.log.step_sums import StepSums
-from pilekit.train.log.tensorboard import check_tensorboard
+from pilekit.train.log.viewers import check_viewers
 from pilekit.train.model.build import build_on, fingerprint
 from pilekit.train.model.export import export_model
 from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
@@ -93,8 +93,7 @@ class Trainer:
         check(config)
         self.ranks = ranks = join()
         ranks.on_all_ranks(lambda: check_engine(config, ranks.device))
-        if config.log.tensorboard:
-            ranks.on_rank0(check_tensorboard)
+        ranks.on_rank0(lambda: check_viewers(config))
         self.config = config
         self.out = Path(out)
         streams: list[PileStream] = []  # rank 0 comes first: it builds missing indexes

@@ -209,6 +209,8 @@ class LogConfig(_Section, frozen=True, kw_only=True):
     """Steps between two lines of metrics.jsonl; the last step always has a line."""
     tensorboard: bool = False
     """Write the same figures for TensorBoard, into `tensorboard` in the run's folder."""
+    wandb: bool = False
+    """Send the same figures to Weights & Biases; WANDB_MODE=offline keeps them in `wandb` in the run's folder."""
     profile: Pair | None = None
     """First and last step that torch.profiler watches. Default: none."""
 

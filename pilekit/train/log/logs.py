@@ -1,4 +1,4 @@
-"""`open_logs`: rank 0 writes the figures of steps to metrics.jsonl and TensorBoard, and warns."""
+"""`open_logs`: rank 0 writes the figures of steps to metrics.jsonl and its viewers, and warns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilekit.train.config import TrainConfig
 from pilekit.train.log.alerts import Watch, against_waiting
 from pilekit.train.log.metrics import MetricsLog, StepMetrics, read_metrics
 from pilekit.train.log.peek import inspect_step_command
-from pilekit.train.log.tensorboard import TensorBoardLog
+from pilekit.train.log.viewers import Viewer, open_tensorboard, open_wandb
 from pilekit.train.run_folder import RunFolder
 
 
@@ -24,17 +24,19 @@ def open_logs(
 ) -> Iterator[Callable[[StepMetrics], None]]:
     """Yield a function that every rank calls with every step's figures. Figures of steps after `step` are dropped.
 
-    metrics.jsonl and TensorBoard get every `log.every`-th step, the last step, and steps with bits per byte. Every step
-    is checked for warnings (alerts.py). A PilekitError of a call is raised on rank 0 alone. If lines cannot be written
-    at the end of the block, all ranks raise.
+    metrics.jsonl, TensorBoard and Weights & Biases get every `log.every`-th step, the last step, and steps with
+    bits per byte. Every step is checked for warnings (alerts.py). A PilekitError of a call is raised on rank 0
+    alone. If lines cannot be written at the end of the block, all ranks raise.
     """
-    logs: list[MetricsLog | TensorBoardLog] = []
+    logs: list[MetricsLog | Viewer] = []
     watches: list[Watch] = []
 
     def begin() -> None:
         logs.append(opened.enter_context(MetricsLog(run.metrics_file, resume_step=step)))
         if config.log.tensorboard:
-            logs.append(opened.enter_context(TensorBoardLog(run.path / "tensorboard", resume_step=step)))
+            logs.append(opened.enter_context(open_tensorboard(run.path / "tensorboard", resume_step=step)))
+        if config.log.wandb:
+            logs.append(opened.enter_context(open_wandb(run.path, config)))
 
         def peek(number: int) -> str:
             return inspect_step_command(config, stream, number, checkpoints.before(number))

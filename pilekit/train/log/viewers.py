@@ -1,0 +1,154 @@
+"""The figures of metrics.jsonl for TensorBoard and Weights & Biases: the same numbers, names and steps.
+
+Both packages are extras, so the trainer checks for them before anything else. metrics.jsonl remains the record by which
+a run is resumed and judged: a viewer that fails ends with a warning, and training continues.
+
+A run that resumes after step N tells TensorBoard, which then hides later steps of an earlier start. Weights & Biases
+cannot take steps back. There the resumed run adds to the same page, whose id is in the name of its folder in `wandb/`,
+and sends no step again: a resumed run computes the figures that the page shows already.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from pilekit.errors import PilekitError, visible
+from pilekit.train.config import TrainConfig
+from pilekit.train.log.metrics import StepMetrics, numbers_of
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 10
+"""A killed run may lose TensorBoard's figures of this time; it writes them again when it resumes."""
+UPLOAD_SECONDS = 120
+"""The longest wait for Weights & Biases at the end of a run; the rest stays on disk, for `wandb sync`."""
+LONGEST_TAG = 120
+
+
+def check_viewers(config: TrainConfig) -> None:
+    """Raise PilekitError if `[log]` asks for a package that is not installed."""
+    for name in ("tensorboard", "wandb"):
+        spec = importlib.util.find_spec(name) if getattr(config.log, name) else None
+        # A folder `wandb`, which the package leaves where it runs, is found too, but without an origin.
+        if getattr(config.log, name) and (spec is None or spec.origin is None):
+            raise PilekitError(
+                f"log.{name} = true: the package {name} is not installed; pip install 'pilekit[{name}]', or "
+                f"set log.{name} = false (metrics.jsonl has the same figures)"
+            )
+
+
+class Viewer:
+    """Passes figures on until that fails once; a context manager.
+
+    add     takes the numbers of a step by name, and the step
+    close   sends or writes what is still in memory
+    where   the place of the files, for a warning
+    title   the viewer's name
+    """
+
+    def __init__(
+        self, add: Callable[[dict[str, float], int], None], close: Callable[[], None], where: str, title: str
+    ) -> None:
+        self._add, self._close, self._where, self._title = add, close, where, title
+        self._ended = False
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Add a point for each figure of `numbers_of`; control characters in names are made visible."""
+        with self._surviving():
+            if not self._ended:
+                numbers = {visible(name, LONGEST_TAG): number for name, number in numbers_of(metrics)}
+                self._add(numbers, metrics.step)
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+        with self._surviving():
+            if not self._ended:
+                self._ended = True
+                self._close()
+
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a viewer's own errors have no common class
+            self._ended = True
+            logger.warning(
+                "%s; nothing more is written for %s until the run is started again",
+                _not_written(self._where, error),
+                self._title,
+            )
+
+    def __enter__(self) -> Viewer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_tensorboard(folder: Path, *, resume_step: int) -> Viewer:
+    """Append to the event files of a folder, which is made if missing; steps after `resume_step` are hidden.
+
+    Raises PilekitError if the folder cannot be made.
+    """
+    from torch.utils.tensorboard import SummaryWriter  # takes seconds
+
+    where = visible(str(folder))
+    try:
+        writer = SummaryWriter(folder, purge_step=resume_step + 1, flush_secs=FLUSH_SECONDS)
+    except OSError as error:
+        why = f"{_not_written(where, error)}; set log.tensorboard = false, or name another --out"
+        raise PilekitError(why) from error
+
+    def add(numbers: dict[str, float], step: int) -> None:
+        for name, number in numbers.items():
+            writer.add_scalar(name, number, step)
+
+    return Viewer(add, writer.close, where, "TensorBoard")
+
+
+def open_wandb(folder: Path, config: TrainConfig) -> Viewer:
+    """Begin the page of the run in `folder`, or continue it; its files lie in `wandb` there.
+
+    The package's own variables decide the rest: WANDB_MODE=offline, WANDB_PROJECT (default: pilekit), WANDB_API_KEY.
+    Raises PilekitError if it cannot begin.
+    """
+    import wandb  # takes a second
+
+    ids = sorted(path.name.partition("run-")[2] for path in (folder / "wandb").glob("*run-*-*"))  # 20260102_030405-ID
+    try:
+        run = wandb.init(
+            dir=folder,
+            id=ids[-1].partition("-")[2] if ids else None,
+            resume="allow",
+            project=os.environ.get("WANDB_PROJECT", "pilekit"),
+            name=folder.absolute().name,
+            config=msgspec.to_builtins(config),
+            reinit="create_new",  # a page that a notebook has open stays as it is
+            settings=wandb.Settings(console="off", finish_timeout=UPLOAD_SECONDS),
+        )
+    except (wandb.Error, OSError) as error:
+        raise PilekitError(
+            f"log.wandb = true: {visible(str(error), 200).rstrip('.')}; set WANDB_MODE=offline, or log.wandb = false"
+        ) from error
+    shown = run.step  # the first step that the page has not
+
+    def add(numbers: dict[str, float], step: int) -> None:
+        if step >= shown:
+            run.log(numbers, step=step)
+
+    return Viewer(add, run.finish, "wandb", "Weights & Biases")
+
+
+def _not_written(where: str, error: Exception) -> str:
+    why = (isinstance(error, OSError) and error.strerror) or str(error)
+    return f"{where}: cannot be written: {visible(why, 200).rstrip('.')}"
