@@ -4,10 +4,11 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
 BIN := .venv/bin
 VENV := .venv/installed
+OLD := .venv-compat
 
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test test-slow check bench docs clean
+.PHONY: demo test test-slow check compat bench docs clean
 
 demo: $(VENV)
 	$(BIN)/pilekit demo --out demo
@@ -31,6 +32,11 @@ check: $(VENV)
 	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/pytest $(PARALLEL)
 
+# The oldest versions that pyproject.toml allows, gigabytes of them, under the tests of everything but `train`.
+compat: $(OLD)/installed
+	$(OLD)/bin/pytest $(PARALLEL) --ignore=tests/train --ignore=tests/frameworks --ignore=tests/cli/test_train.py \
+		--ignore=tests/cli/test_demo.py tests
+
 # One script after the other: each compares pilekit with its peers in one run, on an otherwise idle machine.
 bench: $(VENV)
 	set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
@@ -39,11 +45,19 @@ docs: $(VENV)
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv site dist build demo .bench
+	rm -rf .venv $(OLD) site dist build demo .bench
 
 # constraints.txt holds the versions that were tested together. The stamp is written last: a broken install is no install.
 $(VENV): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or later with venv found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(OLD)/installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(OLD)
+	$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(OLD)/bin/uv pip install --quiet --python $(OLD)/bin/python --resolution lowest-direct --editable .
+	$(OLD)/bin/uv pip install --quiet --python $(OLD)/bin/python \
+		aiohttp hatchling hypothesis pytest pytest-timeout pytest-xdist pyzstd
 	@touch $@

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
+from pilekit.evaluate.model.load import MASKED, attention_of
 from pilekit.tokenize import train_tokenizer
 
 FAMILIES = ("bert", "roberta", "distilbert")
@@ -58,7 +59,7 @@ def config_of(family: str, *, dropout: float = 0.0) -> Any:
 
 def made_of(config: Any) -> Any:
     auto: Any = AutoModelForMaskedLM
-    return auto.from_config(config, attn_implementation="sdpa")
+    return auto.from_config(config, attn_implementation=attention_of(config, MASKED))
 
 
 def mobile_bert() -> Any:

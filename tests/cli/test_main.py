@@ -17,8 +17,9 @@ from pilekit.cli.options import ByteSize, Similarity, lanes, repeats
 from pilekit.errors import ToldElsewhere
 from tests.cli.running import PILEKIT
 from tests.shards import making
+from tests.versions import TRAINS
 
-HEAVY = ("torch", "pyarrow", "numba", "transformers", "tokenizers", "numpy", "matplotlib")
+HEAVY = ("torch", "pyarrow", "numba", "transformers", "tokenizers", "numpy", "matplotlib", "datasketch", "scipy")
 
 
 @pytest.fixture
@@ -52,17 +53,27 @@ def test_help_and_version_load_nothing_heavy() -> None:
 def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> None:
     (corpus / "model").mkdir()
     (corpus / "model/config.json").write_text("{}")
+    old = corpus / "old/torch-2.6.0.dist-info"
+    old.mkdir(parents=True)
+    path = os.environ.get("PYTHONPATH", "")
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\n")
     for arguments, message in (
         ("bpb nosuch a.jsonl", "nosuch: there is no such model"),
         ("bpb model a.jsonl --subsets Arxif", "did you mean ArXiv"),
         ("bpb model nosuch.jsonl", "nosuch.jsonl: no such file or folder"),
         ("stream a.jsonl --tokenizer nosuch.json", "no tokenizer 'nosuch.json'"),
-        ("train nosuch.toml", "nosuch.toml: cannot be read"),
+        ("train nosuch.toml", "nosuch.toml: cannot be read" if TRAINS else "train needs torch"),
+        ("train a.toml", "error: train needs torch 2.13 or later; 2.6.0 is installed\n"),
     ):
         program = (
             "import sys; from pilekit.cli.main import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
         )
-        done = subprocess.run([sys.executable, "-c", program, *arguments.split()], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments.split()],
+            env={**os.environ, "PYTHONPATH": f"old:{path}"} if arguments == "train a.toml" else None,
+            capture_output=True,
+            text=True,
+        )
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
         assert message in done.stderr
     code = subprocess.run([*PILEKIT, "stat"], capture_output=True, text=True)

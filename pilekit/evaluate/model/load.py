@@ -89,7 +89,7 @@ def load_model(folder: str | Path, *, dtype: torch.dtype, kind: Kind = CAUSAL) -
     known = {re.sub(r"\d+", "#", name) for name in model.state_dict()}
     unused = sorted(found["unexpected_keys"])
     problems = [
-        *(f"{name} is stored as {list(of)}, not {list(to)}" for name, of, to in sorted(found["mismatched_keys"])),
+        *map(_mismatch, sorted(found["mismatched_keys"])),
         *(f"{name} is missing; copy the whole {kind.auto.__name__}" for name in sorted(found["missing_keys"])),
         *(f"{name} has no place in the model" for name in unused if re.sub(r"\d+", "#", name) in known),
     ]
@@ -135,6 +135,11 @@ def read_config(path: str | Path, kind: Kind = CAUSAL) -> PreTrainedConfig:
         raise PilekitError(
             f'{shown}: model_type "{name}" is unknown to transformers {transformers.__version__}; a model that '
             "needs code of its own is refused, because pilekit never runs a model's code"
+        )
+    if "rope_parameters" in str(content) and transformers.__version__.startswith("4."):
+        raise PilekitError(
+            f"{shown}: transformers 5 wrote it, and transformers {transformers.__version__} would ignore its "
+            "rope_parameters, which change every figure; install transformers 5"
         )
     if content.get("quantization_config"):
         raise PilekitError(f"{shown}: quantised weights are not supported; give the model in fp32, bf16 or fp16")
@@ -265,6 +270,14 @@ def _stored_tensors(folder: str | Path) -> list[tuple[str, int]]:
                 f"{visible(str(file))}: is not a whole safetensors file ({visible(str(error), 200)}); copy it again"
             ) from error
     return found
+
+
+def _mismatch(found: str | tuple[str, list[int], list[int]]) -> str:
+    """What is wrong with a tensor of another shape; transformers 4 tells no shapes."""
+    if isinstance(found, str):
+        return f"{found} is stored in another shape"
+    name, stored, wanted = found
+    return f"{name} is stored as {list(stored)}, not {list(wanted)}"
 
 
 def _reason(error: Exception) -> str:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -22,6 +23,16 @@ from pilekit.train.step.schedule import decay_steps
 
 MOST_RANKS = 2**16
 """Larger world sizes are not listed."""
+NEEDED = {"torch": (2, 13), "transformers": (5, 0)}
+"""The oldest versions that `train` runs with. The other parts run with older ones, which pyproject.toml names."""
+
+
+def check_versions() -> None:
+    """Raise PilekitError if torch or transformers is too old to train; neither is imported."""
+    for name, needed in NEEDED.items():
+        installed = version(name)
+        if tuple(map(int, re.findall(r"\d+", installed)[:2])) < needed:
+            raise PilekitError(f"train needs {name} {needed[0]}.{needed[1]} or later; {installed} is installed")
 
 
 def check(config: TrainConfig) -> None:
@@ -29,6 +40,7 @@ def check(config: TrainConfig) -> None:
 
     Types are checked too, because a config made in Python was not read from a file.
     """
+    check_versions()
     for section, kind in SECTIONS.items():
         if type(getattr(config, section)) is not kind:
             raise PilekitError(

@@ -15,7 +15,7 @@ import msgspec
 import tomli_w
 
 from pilekit.errors import PilekitError, visible
-from pilekit.train.config.check import check, closest, typed
+from pilekit.train.config.check import check, check_versions, closest, typed
 from pilekit.train.config.sections import SECTIONS, TrainConfig, fields
 
 _ALTERNATIVES = (("model.preset", "model.config", "model.path"), ("train.steps", "train.tokens"))
@@ -33,6 +33,7 @@ def load_config(
     of a change is TOML. Text needs no quotes: `model.path=00/model`. Paths in a config are relative to the
     current folder. PilekitError names the file or `--set`, and the field that is wrong.
     """
+    check_versions()  # here, because the error names no file
     is_file = isinstance(source, str | Path)
     place = name = visible(str(source)) if is_file else "config"
     given: dict[str, Any] = {}

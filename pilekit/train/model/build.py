@@ -10,12 +10,11 @@ the model's shape alone.
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import xxhash
-from transformers import GPTNeoXConfig, PreTrainedConfig, PreTrainedModel
-from transformers.initialization import no_init_weights
+from transformers import GPTNeoXConfig, PreTrainedModel
 
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, visible
@@ -37,6 +36,9 @@ from pilekit.tokenize import Tokenizer
 from pilekit.train.config import ModelConfig, Objective
 from pilekit.train.model.presets import PRESETS
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig  # transformers 4 has it under another name
+
 VOCABULARY_MULTIPLE = 128
 """GPT-NeoX rounds its embedding up to a multiple of this, which suits matrix units: 50,277 ids have 50,304 rows."""
 
@@ -57,6 +59,8 @@ def build_on(
         return lm.head_by_place if isinstance(lm, MaskedLM) else lm.transform
 
     def build_empty() -> CausalLM | MaskedLM:
+        from transformers.initialization import no_init_weights  # not in transformers 4
+
         with no_init_weights(), quiet():
             model = _from_config(model_shape(config, tokenizer, seq_len, objective).config, KINDS[objective])
         model.tie_weights()

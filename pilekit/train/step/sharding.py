@@ -27,7 +27,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -67,6 +66,8 @@ def shard(
         "offload_policy": CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if offload else OffloadPolicy(),
     }
     if stage == 0 and ranks.world_size > 1:
+        from torch.distributed._composable.replicate_with_fsdp import replicate  # not in older torch
+
         for module in (*blocks, root):
             replicate(module, **settings)
     else:

@@ -14,6 +14,7 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, keeps_documents_apart, load_masked_lm, states_at
 from tests.tiny import tiny_model_dir
 from tests.tiny_masked import FAMILIES, PAD, VOCABULARY, called, config_of, made_of, tiny
+from tests.versions import trains
 
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 4]])
 
@@ -76,6 +77,7 @@ def test_positions_that_go_on_are_seen_by_the_proof() -> None:
     assert not keeps_documents_apart(as_masked_lm(model), 40)
 
 
+@trains  # scoring puts no two documents in a row
 def test_a_mask_that_replaces_a_window_is_seen_by_the_proof() -> None:
     lm = as_masked_lm(modern_bert())
     assert keeps_documents_apart(lm, 8)

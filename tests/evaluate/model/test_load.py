@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     BartConfig,
@@ -22,6 +22,7 @@ from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, stored_dtype
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from tests.tiny import Family, tiny_model, tiny_model_dir
+from tests.versions import TRAINS
 
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 1]])
 
@@ -108,11 +109,11 @@ def test_incomplete_weights_are_refused(tmp_path: Path, caplog: pytest.LogCaptur
         assert "lm_head.weight is missing; copy the whole AutoModelForCausalLM" in refused(tmp_path / "base")
     folder = tiny_model_dir(tmp_path / "model")
     file = folder / "model.safetensors"
-    weights, name = load_file(file), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
+    weights, name = load(file.read_bytes()), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
     save_file({k: v for k, v in weights.items() if k != name}, file, {"format": "pt"})
     assert f"the weights do not fit config.json: {name} is missing" in refused(folder)
     save_file({**weights, name: weights[name][:-1].clone()}, file, {"format": "pt"})
-    assert f"{name} is stored as [63, 32], not [64, 32]" in refused(folder)
+    assert f"{name} is stored " + ("as [63, 32], not [64, 32]" if TRAINS else "in another shape") in refused(folder)
     save_file({**weights, "value_head.weight": torch.zeros(3)}, file, {"format": "pt"})
     caplog.clear()
     load_causal_lm(folder)
