@@ -18,6 +18,7 @@ missing. The next run with the same parameters and inputs processes the shards t
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,6 +34,8 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.header import HEADER_FILE, Header, read_header, write_header
 from pilekit.artifacts.own_file import folders_in, read_own, refuse_linked_folders
 from pilekit.errors import PilekitError, visible
+
+logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 NOTES = ".unfinished"
@@ -149,6 +152,7 @@ def output_folder(
         # The disk may be read-only, so this needs no lock. A kill in the last moment may have left notes.
         with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
             output.forget()
+        logger.warning("already done: %s holds this result; to make it again, remove it first", visible(str(folder)))
         yield replace(output, finished=True)
         return
     new = not folder.exists()

@@ -201,10 +201,12 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
                 raise KeyboardInterrupt
             return
     model = visible(str(finished.model))
-    loss = "nothing was left to train"
-    if finished.last is not None:
-        loss = "the last one was skipped" if finished.last.loss is None else f"loss {finished.last.loss:.4f}"
-    click.echo(f"{counted(finished.step, 'step')} done, {finished.tokens:,} tokens: {loss}")
+    loss = ""
+    if finished.last is None:
+        click.echo("already done: an earlier run trained all steps; to train again, name another --out", err=True)
+    else:
+        loss = ": the last one was skipped" if finished.last.loss is None else f": loss {finished.last.loss:.4f}"
+    click.echo(f"{counted(finished.step, 'step')} done, {finished.tokens:,} tokens{loss}")
     score = f"; score it with: pilekit bpb {visible(shlex.quote(str(finished.model)))}"
     click.echo(f"the model is in {model}{score if config.train.objective == 'clm' else ''}")
 

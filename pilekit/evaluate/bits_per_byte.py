@@ -35,7 +35,7 @@ from pilekit.evaluate.progress import ScoringProgress
 from pilekit.evaluate.ranks import alone, apart, ranks_of_job
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, write_result
-from pilekit.evaluate.results.result_folder import check_out, held_folder, record_file, records_folder
+from pilekit.evaluate.results.result_folder import check_out, held_folder, record_file, records_folder, scored_before
 from pilekit.evaluate.results.tabulate import tabulate
 from pilekit.evaluate.score.batching import Share, TokenizedDocument, ignore
 from pilekit.evaluate.score.causal_nll import score_documents
@@ -140,7 +140,8 @@ def bits_per_byte(
             records = held.enter_context(held_folder(out, plan.key, plan.protocol, plan.corpus.manifest))
             if len(records):
                 documents = counted(len(records), "document is", "documents are")
-                logger.warning("resuming: %s scored already, recorded in %s", documents, visible(str(out)))
+                what = "already done" if scored_before(out, plan.key) else "resuming"
+                logger.warning("%s: %s scored already, recorded in %s", what, documents, visible(str(out)))
             return records
 
         records, found = _score(plan, load, ranks, ranks.on_rank0(recorded), out=out, advance=advance)

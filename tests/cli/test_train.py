@@ -65,7 +65,9 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-4"]
     assert start_of(train(made, "--dry-run")) == "has done its 4 steps)"
     assert start_of(train(made, "--dry-run", "--set", "train.steps=9")) == "resumes after step 4)"
-    assert train(made).stdout.startswith("4 steps done, 512 tokens: nothing was left to train\n")
+    again = train(made)
+    assert again.stderr.startswith("already done: an earlier run trained all steps")
+    assert again.stdout.startswith("4 steps done, 512 tokens\n")
     assert train(made, "--set", "train.steps=5").stdout.startswith("5 steps done, 640 tokens: loss ")
     assert steps_of(run) == [1, 2, 3, 4, 5]
 

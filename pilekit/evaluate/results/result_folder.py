@@ -168,6 +168,14 @@ def _record_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("records.*.jsonl"))
 
 
+def scored_before(out: str | Path, key: str) -> bool:
+    """Whether `out` holds the result of the records of `key`."""
+    try:
+        return bool(json.loads((Path(out) / RESULT_FILE).read_bytes())["protocol"]["records"] == key)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
 def read_result(folder: str | Path) -> BitsPerByte:
     """The result that `bits_per_byte(..., out=folder)` returned, computed again from its records.
 

@@ -176,6 +176,9 @@ def test_a_torn_run_resumes(
         assert caplog.messages == [f"resuming: {left} documents are scored already, recorded in {out}"] * bool(left)
         assert len({(line["shard"], line["document"]) for line in lines(out)}) == len(lines(out)) == 50
         assert read_result(out).to_dict() == json.loads((out / "result.json").read_text())
+        caplog.clear()
+        same(bits_per_byte(model_dir, corpus, out=out), whole[0])
+        assert caplog.messages == [f"already done: 50 documents are scored already, recorded in {out}"]
 
 
 def test_a_document_is_recorded_as_soon_as_it_is_scored(
