@@ -1,8 +1,8 @@
 """The figure of `pilekit stats --plot`: the subsets' shares of the corpus, and the sizes of their documents.
 
 Both panels have a row for each subset, the largest at the top. The left panel shows the subset's share of the bytes
-beside the paper's. The right one shows the distribution of its documents' sizes on a logarithmic axis, drawn from the
-histogram, each row to the same height, with a tick at the median.
+beside the manifest's. The right one shows the distribution of its documents' sizes on a logarithmic axis, drawn from
+the histogram, each row to the same height, with a tick at the median.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def draw(stats: CorpusStats) -> Any:
         axes.set_axisbelow(True)
         axes.set_ylim(len(subsets) - 0.4, -0.9)
 
-    _draw_shares(shares, subsets)
+    _draw_shares(shares, subsets, "the paper" if stats.manifest == "pile" else "the manifest")
     shares.set_yticks(
         range(len(subsets)), [visible(subset.name, LONGEST_NAME) for subset in subsets], parse_math=False, color=INK
     )
@@ -77,7 +77,7 @@ def draw(stats: CorpusStats) -> Any:
     return figure
 
 
-def _draw_shares(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
+def _draw_shares(axes: Any, subsets: tuple[SubsetStats, ...], given: str) -> None:
     rows = np.arange(len(subsets))
     known = [row for row in rows if subsets[row].paper_share is not None]
     height, offset = (0.36, 0.19) if known else (0.6, 0.0)
@@ -85,7 +85,7 @@ def _draw_shares(axes: Any, subsets: tuple[SubsetStats, ...]) -> None:
     axes.barh(rows - offset, shares, height, color=OBSERVED, label="here")
     if known:
         paper = [100 * (subsets[row].paper_share or 0) for row in known]
-        axes.barh(np.array(known) + offset, paper, height, color=PAPER, label="the paper")
+        axes.barh(np.array(known) + offset, paper, height, color=PAPER, label=given)
         axes.legend(loc="lower right", frameon=False)
     axes.set_xlabel("share of the bytes, %")
     axes.set_title("Composition", loc="left", fontsize=11, color=INK)

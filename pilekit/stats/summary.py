@@ -44,7 +44,7 @@ class SubsetStats:
 
     bytes          UTF-8 bytes of the texts
     share          of all bytes counted, 0 to 1
-    paper_share    of all bytes, by the manifest, 0 to 1; None where the manifest has none
+    paper_share    of all bytes, by the manifest (the paper's for the Pile), 0 to 1; None where the manifest has none
     mean_bytes, median_bytes, p99_bytes   of a document; the quantiles within 0.8 %; nan without documents
     lengths        histogram of the documents' bytes, int64 [BINS] (see histogram.py)
     tokens         without EOD; None without a tokenizer
@@ -104,11 +104,9 @@ class CorpusStats:
 
     def to_arrow(self) -> pa.Table:
         """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        import pyarrow as pa
+        from pilekit.fitted_table import arrow_table
 
-        return pa.Table.from_pylist(
-            [{"subset": name, **figures} for name, figures in self.to_dict()["subsets"].items()]
-        )
+        return arrow_table(self.to_dict()["subsets"])
 
     def __repr__(self) -> str:
         return (

@@ -14,6 +14,7 @@ from pilekit.stats.summary import CorpusStats, SubsetStats
 
 def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
     """The table of all subsets. A figure that was not measured has no column."""
+    given = "Paper" if stats.manifest == "pile" else "Given"  # by the manifest, which is the paper's for the Pile alone
     columns: list[Column[SubsetStats]] = [
         Column("Subset", lambda row: "Total" if row is stats.total else row.name),
         _count("Documents", "Docs", lambda row: row.documents),
@@ -21,7 +22,7 @@ def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
         _percentage("Share", lambda row: row.share),
     ]
     if any(subset.paper_share is not None for subset in stats.subsets):
-        columns.append(_percentage("Paper", lambda row: row.paper_share))
+        columns.append(_percentage(given, lambda row: row.paper_share))
     columns += [
         _bytes("Mean", lambda row: row.mean_bytes),
         _bytes("Median", lambda row: row.median_bytes),
@@ -31,7 +32,7 @@ def stats_table(stats: CorpusStats) -> FittedTable[SubsetStats]:
         columns += [_count("Tokens", "Tokens", lambda row: row.tokens or 0), Column("Tok/B", _tokens_per_byte)]
     if stats.total.copies is not None:
         columns.append(_count("Copies", "Copies", lambda row: row.copies or 0))
-    leave_out = (SHORTEN, "Median", "p99", "Paper %", "Mean", "Tok/B", "Share %", "Tokens", "Copies")
+    leave_out = (SHORTEN, "Median", "p99", f"{given} %", "Mean", "Tok/B", "Share %", "Tokens", "Copies")
     return FittedTable(stats.subsets, columns, [stats.total], leave_out)
 
 
