@@ -43,6 +43,7 @@ class Deduplication:
     summary: dict[str, Any]
     skipped: SkippedLines
     _corpus: Corpus = field(repr=False)
+    _compared: frozenset[str] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, output: Output, corpus: Corpus) -> Deduplication:
@@ -50,7 +51,9 @@ class Deduplication:
         records = output.results()[RECORDS]
         bad_lines = [BadLine(corpus.shards[place].path, line, reason) for place, line, reason in records["bad_lines"]]
         summary = msgspec.json.decode((output.folder / SUMMARY).read_bytes())
-        return cls(output.folder, summary, SkippedLines(summary["skipped"], bad_lines), corpus)
+        compared = read_header(output.folder, KIND).parameters["subsets"]
+        skipped = SkippedLines(summary["skipped"], bad_lines)
+        return cls(output.folder, summary, skipped, corpus, None if compared is None else frozenset(compared))
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))
@@ -60,9 +63,15 @@ class Deduplication:
         """The summary."""
         return self.summary
 
+    def to_arrow(self) -> pa.Table:
+        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
+        from pilekit.fitted_table import arrow_table
+
+        return arrow_table(self.to_dict()["subsets"])
+
     def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
-        """A row per subset, the largest first, and the total."""
-        from pilekit.fitted_table import Column, FittedTable, rounded_bytes
+        """A row per compared subset, the largest first, one for all others together, and the total."""
+        from pilekit.fitted_table import OTHERS, Column, FittedTable, rounded_bytes
 
         titles = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
         if self.summary.get("left_out"):
@@ -70,8 +79,14 @@ class Deduplication:
         columns: list[Column[tuple[str, dict[str, Any]]]] = [Column("Subset", lambda row: row[0])]
         columns += [Column(title, partial(_count, key)) for key, title in titles.items()]
         columns.append(Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])))
-        total = ("Total", self.summary)
-        return FittedTable(list(self.summary["subsets"].items()), columns, [total], ("Saved", "Read"))
+        total, rows = ("Total", self.summary), self.summary["subsets"]
+        if self._compared is not None:
+            others = [counts for name, counts in rows.items() if name not in self._compared]
+            rows = {name: counts for name, counts in rows.items() if name in self._compared}
+            if others:
+                size = {"removed": sum(counts["bytes"]["removed"] for counts in others)}
+                rows[OTHERS] = {"bytes": size} | {key: sum(counts[key] for counts in others) for key in titles}
+        return FittedTable(list(rows.items()), columns, [total], ("Saved", "Read"))
 
     def __str__(self) -> str:
         return str(self.table())

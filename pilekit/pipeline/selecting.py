@@ -13,7 +13,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,6 +73,7 @@ class Selected:
     total     all subsets together
     empty     names of the shards without a selected document; they have no file
     skipped   the bad lines skipped
+    others    number of documents of subsets that were not asked for
     """
 
     folder: Path
@@ -80,38 +81,41 @@ class Selected:
     total: SelectedSubset
     empty: tuple[str, ...]
     skipped: SkippedLines
+    others: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """All counts, for programs."""
         return {
             **self.total.to_dict(),
             "skipped": self.skipped.count,
+            "others": self.others,
             "empty": list(self.empty),
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
 
     def to_arrow(self) -> pa.Table:
         """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        import pyarrow as pa
+        from pilekit.fitted_table import arrow_table
 
-        return pa.Table.from_pylist(
-            [{"subset": name, **figures} for name, figures in self.to_dict()["subsets"].items()]
-        )
+        return arrow_table(self.to_dict()["subsets"])
 
     def table(self) -> FittedTable[SelectedSubset]:
-        """A row per subset, the largest first, and the total."""
-        from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
+        """A row per subset, the largest first, one for those not asked for, and the total."""
+        from pilekit.fitted_table import DASH, OTHERS, Column, FittedTable, rounded_bytes
 
         def share(row: SelectedSubset) -> str:
             return f"{100 * row.bytes / row.read_bytes:.2f}" if row.read_bytes else DASH
 
         columns: list[Column[SelectedSubset]] = [
-            Column("Subset", lambda row: "Total" if row is self.total else row.name),
+            Column("Subset", lambda row: row.name),
+            Column("In shards", lambda row: f"{row.read_documents:,}"),
             Column("Documents", lambda row: f"{row.documents:,}"),
             Column("Bytes", lambda row: rounded_bytes(row.bytes)),
             Column("Of read %", share),
         ]
-        return FittedTable(self.subsets, columns, [self.total])
+        others = [SelectedSubset(OTHERS, 0, 0, self.others, 0)] if self.others else []
+        total = replace(self.total, name="Total", read_documents=self.total.read_documents + self.others)
+        return FittedTable([*self.subsets, *others], columns, [total], ("In shards",))
 
     def __str__(self) -> str:
         return str(self.table())
@@ -235,6 +239,7 @@ def select_shard(
             for name, documents in sorted(read_counts.documents.items())
         },
         "skipped": reader.skipped.count,
+        "others": reader.others,
         "bad_lines": [[bad.line, bad.reason] for bad in reader.skipped.examples],
     }
     output.note(shard.name, result, *([path] if writer is not None else []))
@@ -289,7 +294,7 @@ def check_names(shards: Iterable[Shard]) -> None:
 def _selected(output: Output, shards: Iterable[Shard]) -> Selected:
     """All shards' results together."""
     sums: dict[str, list[int]] = {}
-    empty, skipped, results = [], SkippedLines(), output.results()
+    empty, skipped, others, results = [], SkippedLines(), 0, output.results()
     for shard in shards:
         result = results[shard.name]
         for name, counts in result["subsets"].items():
@@ -299,10 +304,11 @@ def _selected(output: Output, shards: Iterable[Shard]) -> Selected:
         path = shard.name if shard.path == STANDARD_INPUT else shard.path
         bad_lines = [BadLine(path, line, reason) for line, reason in result["bad_lines"]]
         skipped.merge(SkippedLines(result["skipped"], bad_lines))
+        others += result.get("others", 0)
     subsets = [SelectedSubset(name, *counts) for name, counts in sums.items()]
     subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
     total = SelectedSubset("total", *(sum(column) for column in zip([0] * 4, *sums.values(), strict=True)))
-    return Selected(output.folder, tuple(subsets), total, tuple(empty), skipped)
+    return Selected(output.folder, tuple(subsets), total, tuple(empty), skipped, others)
 
 
 def _nothing(selected: Selected, subsets: Sequence[str] | None) -> str:

@@ -9,6 +9,7 @@ from click.testing import Result
 
 from pilekit import PilekitError
 from tests.cli import running
+from tests.cli.running import cells
 from tests.dedup.checking import check, corpus_documents, write_corpus
 from tests.shards import making
 
@@ -57,6 +58,10 @@ def test_the_table_and_json(data: Path, tmp_path: Path) -> None:
 
 def test_subsets_and_an_earlier_run(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
+    rows = cells(run(data, "--subsets", "wikipedia", "--out", tmp_path / "all").stdout)
+    assert rows[2] == ["Wikipedia", "(en)", "2", "1", "0", "1", "409", "B"]
+    assert rows[3] == ["(other", "subsets)", "3", "0", "0", "3", "0", "B"]
+    assert rows[5] == ["Total", "5", "1", "0", "4", "409", "B"]
     result = run(data, "--subsets", "wikipedia", "--only", "--out", out)
     assert result.stdout.splitlines()[0].split() == ["Subset", "Read", "Exact", "Near", "Kept", "Left", "out", "Saved"]
     assert "5 read = 1 kept + 1 removed + 0 skipped + 3 left out" in result.stdout

@@ -22,13 +22,17 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_table_and_json(data: Path, tmp_path: Path) -> None:
-    result = run("select", data, "--subsets", "github,arxiv", "--min-bytes", "4", "--out", tmp_path / "out")
-    assert (result.exit_code, result.stderr) == (0, "")
+def test_the_table_and_json(data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ("--subsets", "github,arxiv", "--min-bytes", "4", "--out", tmp_path / "out")
+    result = run("select", data, *options)
+    assert (result.exit_code, result.stderr, caplog.messages) == (0, "", [])
+    assert run("select", data, *options).stdout == result.stdout
+    assert caplog.messages[0].startswith(f"already done: {tmp_path / 'out'} holds this result")
     rows = cells(result.stdout)
-    assert rows[0] == ["Subset", "Documents", "Bytes", "Of", "read", "%"]
-    assert rows[2:4] == [["Github", "1", "6", "B", "66.67"], ["ArXiv", "1", "5", "B", "62.50"]]
-    assert rows[5] == ["Total", "2", "11", "B", "64.71"]
+    assert rows[0] == ["Subset", "In", "shards", "Documents", "Bytes", "Of", "read", "%"]
+    assert rows[2:4] == [["Github", "2", "1", "6", "B", "66.67"], ["ArXiv", "2", "1", "5", "B", "62.50"]]
+    assert rows[4] == ["(other", "subsets)", "1", "0", "0", "B", "–"]
+    assert rows[6] == ["Total", "5", "2", "11", "B", "64.71"]
     assert result.stdout.splitlines()[-2:] == [f"1 shard in {tmp_path / 'out'}", "nothing in train/01.jsonl"]
     kept = making.unzstd(tmp_path / "out/train/00.jsonl.zst")
     assert kept == making.record("é€", "ArXiv") + b"\n" + making.record("abcdef") + b"\n"
@@ -36,7 +40,7 @@ def test_the_table_and_json(data: Path, tmp_path: Path) -> None:
     found = run_json("select", data, "--match", "b", "--out", tmp_path / "b", "--jobs", "1")
     subsets = found.pop("subsets")
     read = {"documents": 5, "bytes": 107}
-    assert found == {"documents": 3, "bytes": 12, "read": read, "skipped": 0, "empty": ["train/01.jsonl"]}
+    assert found == {"documents": 3, "bytes": 12, "read": read, "skipped": 0, "others": 0, "empty": ["train/01.jsonl"]}
     assert subsets["ArXiv"] == {"documents": 1, "bytes": 3, "read": {"documents": 2, "bytes": 8}}
     assert list(subsets) == ["Github", "ArXiv", "Enron Emails"]
 

@@ -146,6 +146,8 @@ def test_other_subsets_pass_through_or_are_left_out(tmp_path: Path, only: bool, 
     result = deduplicate(data, subsets=subsets, only=only, out=out, jobs=1, on_error="skip", threshold=0.7)
     removed = check(out, documents, threshold=0.7, subsets={"ArXiv", "Pile-CC"}, only=only, skipped=skipped)
     assert len(removed) > 50
+    rows = [{"subset": name, **counts} for name, counts in result.summary["subsets"].items()]
+    assert result.to_arrow().to_pylist() == rows
     assert (result.skipped.count, len(result.skipped.examples)) == (skipped, min(skipped, 100))
     assert {documents[name].subset for name in removed} == {"ArXiv", "Pile-CC"}
 

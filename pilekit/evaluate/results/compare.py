@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ from pilekit.evaluate.results.intervals import (
 )
 from pilekit.evaluate.results.records import Records
 from pilekit.evaluate.results.result import BitsPerByte, Weighted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +166,19 @@ class Comparison:
             subsets = {name: difference.to_dict() for name, difference in one.subsets.items()}
             pairs.append({"subsets": subsets, "overall": overall, "weighted": weighted, **origin})
         return pairs[0] if len(pairs) == 1 else {"comparisons": pairs}
+
+    def to_arrow(self) -> pa.Table:
+        """A row per subset and further model, with the figures of `to_dict`, for pandas, polars and plots."""
+        import pyarrow as pa
+
+        models = zip(self.models[1:], self.against, strict=True)
+        return pa.Table.from_pylist(
+            [
+                {"model": model, "subset": name, **difference.to_dict()}
+                for model, one in models
+                for name, difference in one.subsets.items()
+            ]
+        )
 
     def _repr_html_(self) -> str:
         from pilekit.evaluate.show.comparison_table import differences_table

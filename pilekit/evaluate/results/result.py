@@ -195,11 +195,9 @@ class BitsPerByte:
 
     def to_arrow(self) -> pa.Table:
         """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        import pyarrow as pa
+        from pilekit.fitted_table import arrow_table
 
-        return pa.Table.from_pylist(
-            [{"subset": name, **figures} for name, figures in self.to_dict()["subsets"].items()]
-        )
+        return arrow_table(self.to_dict()["subsets"])
 
 
 def result_text(result: BitsPerByte) -> str:

@@ -44,7 +44,7 @@ class BadRecord(Exception):
     """A line that is not a document, with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LineParser:
     """Makes a `DocumentBatch` of the lines of one block.
 
@@ -52,6 +52,7 @@ class LineParser:
     shard     the shard's name
     subsets   only documents with these exact labels; None: all
     skipped   counts the bad lines; None: a bad line raises `PilekitError`
+    others    the documents of other subsets so far
     """
 
     path: str
@@ -59,6 +60,7 @@ class LineParser:
     format: RecordFormat
     subsets: Collection[str] | None
     skipped: SkippedLines | None
+    others: int = 0
 
     def batches(self, blocks: Iterator[list[Line]], start: int = 0) -> Iterator[DocumentBatch]:
         """Parse blocks of lines in order, from document number `start` on; yields no empty batch."""
@@ -72,6 +74,7 @@ class LineParser:
                 if self.subsets is not None:
                     chosen = self.may_be_of(lines, self.subsets)
                     if len(chosen) < len(lines):
+                        self.others += len(lines) - len(chosen)
                         numbers, lines = numbers[chosen], [lines[i] for i in chosen]
                 batch = [self.parse(lines, numbers)] if lines else []
                 del lines
@@ -102,6 +105,7 @@ class LineParser:
         labels: list[str] = records
         if self.subsets is not None and not set(labels) <= set(self.subsets):
             chosen = [i for i, label in enumerate(labels) if label in self.subsets]
+            self.others += len(labels) - len(chosen)
             texts, labels = [texts[i] for i in chosen], [labels[i] for i in chosen]
             lines, numbers = [lines[i] for i in chosen], numbers[chosen]
         return DocumentBatch(texts, labels, self.shard, numbers, lines, format=self.format)
@@ -131,6 +135,8 @@ class LineParser:
                 texts.append(text)
                 labels.append(label)
                 kept.append(index)
+            else:
+                self.others += 1
         raw = None if lines is None else [lines[i] for i in kept]
         return DocumentBatch(texts, labels, self.shard, numbers[kept] if kept else numbers[:0], raw, format=self.format)
 

@@ -36,9 +36,17 @@ OnError = Literal["raise", "skip"]
 class ShardReader(Iterator[DocumentBatch]):
     """The batches of one or several shards, in order; `skipped` counts the bad lines that were skipped so far."""
 
-    def __init__(self, batches: Generator[DocumentBatch, None, None], skipped: SkippedLines):
+    def __init__(
+        self, batches: Generator[DocumentBatch, None, None], skipped: SkippedLines, parser: LineParser | None = None
+    ):
         self._batches = batches
+        self._parser = parser
         self.skipped = skipped
+
+    @property
+    def others(self) -> int:
+        """Of one shard: the documents so far that are not of the wanted subsets."""
+        return 0 if self._parser is None else self._parser.others
 
     def __next__(self) -> DocumentBatch:
         return next(self._batches)
@@ -103,7 +111,7 @@ def read(
         skipped=skipped if on_error == "skip" else None,
     )
     batches = _batches(shard.path, parser, start, max_document_bytes, advance, max_window=max_window, ahead=ahead)
-    return ShardReader(batches, skipped)
+    return ShardReader(batches, skipped, parser)
 
 
 def read_corpus(

@@ -295,6 +295,8 @@ def test_json_and_names_of_models(caplog: pytest.LogCaptureFixture) -> None:
     assert [math.copysign(1, one["difference"]) for one in overall] == [-1, 1]
     two = compare(of[:2])
     told, expected = two.to_dict(), two.against[0].overall
+    rows = [{"model": "runs/a", "subset": name, **figures} for name, figures in told["subsets"].items()]
+    assert two.to_arrow().to_pylist() == rows
     assert list(told) == ["subsets", "overall", "weighted", "paths", "results", "shards", "manifest", "intervals"]
     assert (told["weighted"], told["paths"], told["results"]) == (None, ["runs/a", "runs/a"], [None, None])
     assert (told["shards"][:1], told["manifest"]) == (["00.jsonl"], "pile")
