@@ -12,7 +12,9 @@ own (`.bench/`), made on the first run. At the end pilekit alone: the whole comm
 
 from __future__ import annotations
 
+import functools
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -24,9 +26,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from pilekit.stats.summary import corpus_stats  # noqa: E402
 from tests.benchmarks.generating import decompressed, generated  # noqa: E402
 from tests.benchmarks.harness import Figures, Rounds, options, show, table, take_turns  # noqa: E402
 from tests.benchmarks.peers import peer_environment, run_peer  # noqa: E402
+
+COMMAND = "the command, its start included"
+ABSENT = "pneumonoultramicroscopic"
 
 MEASURE = """
 import json, resource, sys, time
@@ -111,11 +117,17 @@ def main() -> None:
     if len(several) > 1:
         measured[f"{len(several)} shards"] = compare(several, tiny, chosen.rounds, PILEKIT_SEVERAL)
     alone = {
-        "the command, its start included": partial(command, one[0]),
+        COMMAND: partial(command, one[0], "stats"),
+        "grep of a word, its start included": partial(command, one[0], "grep", "--count", ABSENT),
+        "grep -i, its start included": partial(command, one[0], "grep", "--count", "-i", ABSENT),
         "pilekit on a shard of 50 MB": partial(count, PILEKIT, [generated("memory-50", 50_000_000, 30)], tiny[:1]),
     }
     measured["pilekit alone"] = take_turns(alone, chosen.rounds)
-    show(chosen, measured, [table(title, rounds, "polars") for title, rounds in measured.items()])
+    show(
+        chosen,
+        measured,
+        [table(title, rounds, "polars" if "polars" in rounds else COMMAND) for title, rounds in measured.items()],
+    )
 
 
 def compare(paths: Sequence[Path], tiny: Sequence[Path], rounds: int, pilekit: str) -> Rounds:
@@ -149,12 +161,24 @@ def count(script: str, paths: Sequence[Path], tiny: Sequence[Path], python: Path
     return {"amount": sum(size for _, size in found["totals"].values()), **found}
 
 
-def command(path: Path) -> Figures:
-    """`pilekit stats` as a command."""
+def command(path: Path, *words: str) -> Figures:
+    """A command on one shard that prints JSON; grep has exit code 1, because it finds nothing."""
     begin = time.perf_counter()
-    arguments = [sys.executable, "-m", "pilekit.cli.main", "stats", "--json", str(path)]
-    done = subprocess.run(arguments, check=True, capture_output=True, cwd=ROOT)
-    return {"amount": json.loads(done.stdout)["bytes"], "seconds": time.perf_counter() - begin}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    arguments = [sys.executable, "-m", "pilekit", *words, "--json", str(path)]
+    done = subprocess.run(arguments, check=False, capture_output=True, cwd=ROOT)
+    seconds = time.perf_counter() - begin
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if json.loads(done.stdout)["documents"] == 0:
+        raise SystemExit(f"error: {' '.join(words)} read nothing")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"amount": text_bytes(path), "seconds": seconds, "cpu_seconds": cpu}
+
+
+@functools.cache
+def text_bytes(path: Path) -> int:
+    """Bytes of text in a shard."""
+    return sum(subset.bytes for subset in corpus_stats(path).subsets)
 
 
 if __name__ == "__main__":

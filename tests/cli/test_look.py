@@ -108,6 +108,27 @@ def test_grep_finds_what_a_loop_finds_and_counts_it(data: Path, jobs: int) -> No
     assert len(run("grep", "line", data, "-n", "3").stdout.splitlines()) == 3
 
 
+def test_ignored_case_is_that_of_python(tmp_path: Path) -> None:
+    texts = [
+        "STRASSE",
+        "straße",
+        "\u017ftra\u017f\u017fe",
+        "\u212a and k",
+        "\u212a",
+        "K",
+        "İi",
+        "I",
+        "ı",
+        "no",
+        "kein",
+        "",
+    ]
+    (tmp_path / "00.jsonl").write_bytes(b"".join(making.record(text) + b"\n" for text in texts))
+    for pattern in ("strasse", "K", "i", "Ei", "a n", "\u212a", "k|no", "\u017f"):
+        found = [document.number for document in find_text(Corpus(tmp_path), f"(?i:{pattern})", Counts())]
+        assert found == [number for number, text in enumerate(texts) if re.search(pattern, text, re.IGNORECASE)]
+
+
 def test_grep_prints_no_control_character_and_cuts_long_lines(tmp_path: Path) -> None:
     (tmp_path / "00.jsonl").write_bytes(making.record("x" * 5000 + "\x1b[31mneedle" + "y" * 5000) + b"\n")
     shown = run("grep", "needle", tmp_path).stdout
