@@ -76,7 +76,8 @@ def repeats_of_weights(
     for shard, (index, some) in enumerate(zip(indexes, lines, strict=True)):
         chosen = some.numbers(0, len(some))
         for rows in index.rows("number", "subset", "text_bytes"):
-            is_chosen = np.isin(rows.numbers, chosen, assume_unique=True)
+            begin, end = np.searchsorted(chosen, [rows.numbers[0], rows.numbers[-1] + 1])  # both ascend
+            is_chosen = np.isin(rows.numbers, chosen[begin:end], assume_unique=True)
             hashes = mix(_WEIGHTS, shard, rows.numbers)
             for code, name in enumerate(rows.labels):
                 if name not in weights:
