@@ -162,6 +162,21 @@ def test_a_model_of_ones_own_shard(after_the_demo: Path, monkeypatch: pytest.Mon
     assert run_page(text, after_the_demo, monkeypatch) == {"stats", "train-tokenizer", "train", "bpb"}
 
 
+@pytest.mark.slow
+def test_training_from_python_runs_in_one_process_and_in_two(
+    after_the_demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(after_the_demo)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    text = (DOCS / "training.md").read_text("utf-8").split("## From Python")[1].split("\n## ")[0]
+    python, console = re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (after_the_demo / "train.py").write_text(python)
+    for command, _ in commands_of(console):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert re.fullmatch(r"step 10: loss \d.*\nstep 20: .*\n\d\.\d+ bits per byte\n", done.stdout), done.stderr
+        shutil.rmtree("runs")
+
+
 def test_every_command_has_an_example_that_runs() -> None:
     shown = (ROOT / "README.md").read_text("utf-8").split(FROM_README)[1]
     shown += "".join((DOCS / page).read_text("utf-8") for page in RUN)

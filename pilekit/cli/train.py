@@ -140,10 +140,10 @@ def _read(
     config_file: str, changes: tuple[str, ...], out: str | None, world_size: int
 ) -> tuple[TrainConfig, RunFolder]:
     """The config and its run folder. The checks need neither torch nor other ranks."""
-    from pilekit.train.config import check_world, load_config
+    from pilekit.train.config import check_model, check_world, load_config
     from pilekit.train.run_folder import check_start, run_of
 
-    config = load_config(config_file, changes)
+    check_model(config := load_config(config_file, changes))
     check_world(config, world_size)
     run = run_of(Path("runs", Path(config_file).stem) if out is None else out, config)
     check_start(run, config)

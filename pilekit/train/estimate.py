@@ -34,7 +34,7 @@ from transformers.pytorch_utils import Conv1D
 
 from pilekit.errors import counted
 from pilekit.stream.batch.mlm import CHOSEN
-from pilekit.train.config import TrainConfig, check, check_world, world_sizes
+from pilekit.train.config import TrainConfig, check_model, check_world, load_config, world_sizes
 from pilekit.train.data import open_tokenizer
 from pilekit.train.model.blocks import blocks_of
 from pilekit.train.model.build import model_shape
@@ -97,7 +97,7 @@ def estimate(config: TrainConfig, world_size: int) -> Estimate:
 
     PilekitError for a config that cannot run on this number of ranks.
     """
-    check(config)
+    check_model(config := load_config(config))
     check_world(config, world_size)
     train, parallel, dtype = config.train, config.parallel, DTYPES[config.precision.dtype]
     shape = model_shape(config.model, open_tokenizer(config), config.data.seq_len, train.objective)

@@ -27,6 +27,7 @@ import msgspec
 import torch
 import xxhash
 from msgspec import structs
+from transformers import PreTrainedModel
 
 from pilekit.engine.ranks import join, lost_rank
 from pilekit.errors import PilekitError, visible
@@ -36,7 +37,7 @@ from pilekit.evaluate.model.device import is_out_of_memory
 from pilekit.stream import Batch, PileStream
 from pilekit.train.checkpoint.manifest import Progress
 from pilekit.train.checkpoint.saving import Checkpoints
-from pilekit.train.config import TrainConfig, check, to_toml
+from pilekit.train.config import TrainConfig, check_model, load_config, to_toml
 from pilekit.train.data import open_batches, open_stream
 from pilekit.train.engines import build_engine, check_engine
 from pilekit.train.evaluation import evaluate, open_held_out
@@ -87,10 +88,15 @@ class Trainer:
     `ranks.join` finds the rank: alone, under torchrun, or in a process group that exists already. All ranks make the
     same calls. The constructor finds the shards, loads the tokenizer, and builds and shards the model. Any error there
     is a PilekitError on all ranks, with nothing written. `fit` trains.
+
+    model   a causal (or, with "mlm", masked) model of `transformers`, for a config without `[model]`. Training changes
+            a copy in float32, not the object. The other ranks get rank 0's weights. Frozen parameters stay frozen
     """
 
-    def __init__(self, config: TrainConfig, out: str | Path = "runs/run") -> None:
-        check(config)
+    def __init__(
+        self, config: TrainConfig, out: str | Path = "runs/run", *, model: PreTrainedModel | None = None
+    ) -> None:
+        check_model(config := load_config(config), model)
         self.ranks = ranks = join()
         ranks.on_all_ranks(lambda: check_engine(config, ranks.device))
         ranks.on_rank0(lambda: check_viewers(config))
@@ -101,8 +107,9 @@ class Trainer:
         self.stream = ranks.on_all_ranks(lambda: streams[0] if streams else open_stream(config))
         self.tokenizer = self.stream.tokenizer
         self.held_out = ranks.on_all_ranks(lambda: open_held_out(config))
-        objective, seq_len = config.train.objective, config.data.seq_len
-        lm = build_on(ranks, config.model, self.tokenizer, seq_len=seq_len, seed=config.train.seed, objective=objective)
+        objective, seq_len, seed = config.train.objective, config.data.seq_len, config.train.seed
+        source = config.model if model is None else model
+        lm = build_on(ranks, source, self.tokenizer, seq_len=seq_len, seed=seed, objective=objective)
         if config.data.attention == "document" and not ranks.on_rank0(lambda: _keeps_documents_apart(lm, seq_len)):
             raise ranks.error(
                 f"a {visible(lm.model.config.model_type, 60)} model cannot keep the documents of a row apart; "
@@ -110,6 +117,7 @@ class Trainer:
             )
         self.engine = build_engine(lm, config, ranks)
         self._model = fingerprint(lm.model)
+        self._is_given = model is not None
         self._has_trained = False
         self._without_targets = 0
 
@@ -297,8 +305,10 @@ class Trainer:
         if done.model != self._model:
             raise ranks.error(
                 f"{name}: its checkpoint is of a model of another configuration; put back the config.json that it "
-                "started with, or name another folder with --out"
+                "started with, or its model object, or name another folder with --out"
             )
+        if self._is_given and ranks.is_first:
+            logger.warning("%s: resumes with the weights of %s, not those of the model object", name, folder.name)
         try:
             ranks.on_all_ranks(lambda: self.stream.load_state_dict(done.stream))
         except PilekitError as error:

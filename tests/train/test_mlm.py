@@ -233,3 +233,16 @@ def test_two_ranks_are_the_plain_loop(made: Path, tmp_path: Path, process_group:
     stored = load_file(tmp_path / "zero-3" / "model" / "model.safetensors")
     assert not json.loads((tmp_path / "zero-3" / "model" / "config.json").read_text())["is_decoder"]
     assert stored.keys() <= model_of(made, start).state_dict().keys()
+
+
+@pytest.mark.slow
+def test_a_run_from_a_model_object_is_one_from_its_folder(made: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    model = made_of(config_of("roberta"))
+    model.save_pretrained(tmp_path / "saved")
+    trainer(made, tmp_path / "path", f"model.path={tmp_path}/saved").fit()
+    Trainer(load_config(made / "run.toml", {"model.config": None}), tmp_path / "object", model=model).fit()
+    assert lines(tmp_path / "object") == lines(tmp_path / "path")
+    loaded = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("object", "path"))
+    for ours, theirs in zip(*(weights.values() for weights in loaded), strict=True):
+        assert torch.equal(ours, theirs)

@@ -6,7 +6,7 @@ default. `check.py` then refuses a config that no run can have, from a file or f
 
 from __future__ import annotations
 
-from pilekit.train.config.check import check, check_world, shown, world_sizes
+from pilekit.train.config.check import check, check_model, check_world, shown, world_sizes
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import (
     Attention,
@@ -38,6 +38,7 @@ __all__ = [
     "TrainConfig",
     "TrainSection",
     "check",
+    "check_model",
     "check_world",
     "differences",
     "load_config",

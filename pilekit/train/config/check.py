@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
@@ -17,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.train.config.sections import SECTIONS, TEXT, TrainConfig, fields, values
+from pilekit.train.config.sections import TEXT, TrainConfig, fields, values
 from pilekit.train.model.presets import PRESETS
 from pilekit.train.step.schedule import decay_steps
 
@@ -38,19 +39,10 @@ def check_versions() -> None:
 def check(config: TrainConfig) -> None:
     """Raise PilekitError for a config that no run can have, naming the field, its value and the values it may have.
 
-    Types are checked too, because a config made in Python was not read from a file.
+    Each value alone is `typed` already. A config without a model passes: `Trainer` may get it as an object.
     """
     check_versions()
-    for section, kind in SECTIONS.items():
-        if type(getattr(config, section)) is not kind:
-            raise PilekitError(
-                f"{section} must be a {kind.__name__}, not {visible(repr(getattr(config, section)), 100)}"
-            )
     held = dict(values(config))
-    for name, value in held.items():
-        converted = typed(name, value)
-        if isinstance(converted, list | tuple) and type(converted) is not type(value):
-            raise wrong(name, value, f"must be a {type(converted).__name__}")
     _check_sources(config)
     for name, holds, rule in _rules(config):
         if not holds:
@@ -62,13 +54,20 @@ def typed(name: str, value: Any) -> Any:
     section, _, field = name.partition(".")
     hint = fields(section)[field]
     try:
-        return msgspec.convert(value, hint)
+        return msgspec.convert(_without_path(value), hint)
     except msgspec.ValidationError as error:
         rule, _, _ = str(error).partition(" - at ")
         choices = [
             choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)
         ]
         raise wrong(name, value, f"must be {_either(choices)}" if "enum" in rule else rule) from None
+
+
+def _without_path(value: Any) -> Any:
+    """Paths as text, also in a list."""
+    if isinstance(value, list | tuple):
+        return [_without_path(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def wrong(name: str, value: Any, rule: str) -> PilekitError:
@@ -97,14 +96,26 @@ def _either(choices: Iterable[Any]) -> str:
     return " or ".join(map(shown, choices))
 
 
-def _check_sources(config: TrainConfig) -> None:
-    """Refuse a config that lacks its model, tokenizer or length, or has two of them."""
-    given = [name for name in ("preset", "config", "path") if getattr(config.model, name) is not None]
-    if len(given) != 1:
+def check_model(config: TrainConfig, given: object = None) -> None:
+    """Raise PilekitError unless there is one model: `given`, or what `[model]` names."""
+    named = _named_models(config)
+    if given is not None and named:
+        raise wrong(f"model.{named[0]}", getattr(config.model, named[0]), "a model object is given too; leave one out")
+    if given is None and not named:
         raise PilekitError(
-            f"model has {' and '.join(given) if given else 'neither preset nor config nor path'}: give exactly one of "
-            f'the three, such as preset = "{next(iter(PRESETS))}"'
+            "model has neither preset nor config nor path: give exactly one of the three, such as preset = "
+            f'"{next(iter(PRESETS))}", or give `Trainer` a model object'
         )
+
+
+def _named_models(config: TrainConfig) -> list[str]:
+    return [name for name in ("preset", "config", "path") if getattr(config.model, name) is not None]
+
+
+def _check_sources(config: TrainConfig) -> None:
+    """Refuse a config that lacks its tokenizer or length, or has two of them or two models."""
+    if len(named := _named_models(config)) > 1:
+        raise PilekitError(f"model has {' and '.join(named)}: give exactly one of the three")
     if config.data.tokenizer is None and config.model.path is None:
         raise PilekitError(
             "data.tokenizer is missing: give a tokenizer.json or a folder with one (only a model.path brings its own)"

@@ -25,13 +25,14 @@ LARGEST_FILE = 2**20
 
 
 def load_config(
-    source: str | Path | Mapping[str, Mapping[str, Any]] | TrainConfig, changes: Sequence[str] = ()
+    source: str | Path | Mapping[str, Any] | TrainConfig, changes: Mapping[str, Any] | Sequence[str] = ()
 ) -> TrainConfig:
-    """The config of `source` with `changes` such as "train.steps=50", checked as a whole.
+    """The config of `source` with `changes`, checked as a whole.
 
-    `source` is a TOML file, its content as dicts ({"train": {"steps": 100}, ...}), or a config to be changed. The value
-    of a change is TOML. Text needs no quotes: `model.path=00/model`. Paths in a config are relative to the
-    current folder. PilekitError names the file or `--set`, and the field that is wrong.
+    `source` is a TOML file, its content as dicts ({"train": {"steps": 100}, ...}), or a config to be changed. Changes
+    are values by field, {"train.steps": 50}, or lines as for `--set`, ["train.steps=50"]. The value of a line is TOML.
+    Text needs no quotes there: `model.path=00/model`. Paths in a config may be `Path`s, and are relative to the current
+    folder. PilekitError names the file or the changes, and the field that is wrong.
     """
     check_versions()  # here, because the error names no file
     is_file = isinstance(source, str | Path)
@@ -45,14 +46,14 @@ def load_config(
             for field, value in table.items():
                 _check_name(f"key of {section}", field, fields(section))
                 given[f"{section}.{field}"] = typed(f"{section}.{field}", value)
-        place = "--set"
-        for change in changes:
+        place = by = "changes" if isinstance(changes, Mapping) else "--set"
+        for change in changes.items() if isinstance(changes, Mapping) else changes:
             field, value = _change(change)
             for group in _ALTERNATIVES:
-                for other in group if field in group else ():
+                for other in group if field in group and value is not None else ():
                     given.pop(other, None)
             given[field] = value
-        place = f"{name} with --set" if changes else name
+        place = f"{name} with {by}" if changes else name
         tables: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         for field, value in given.items():
             section, _, key = field.partition(".")
@@ -73,13 +74,15 @@ def _tables(source: str | Path | Mapping[str, Any] | TrainConfig) -> dict[str, A
     """The sections of a config, without fields that have no value."""
     if isinstance(source, str | Path):
         return _read(source)
-    tables = msgspec.to_builtins(source) if isinstance(source, TrainConfig) else dict(source)
-    return {
-        section: {field: value for field, value in table.items() if value is not None}
-        if isinstance(table, Mapping)
-        else table
-        for section, table in tables.items()
-    }
+    tables = dict(_as_dict(source))
+    for section, table in tables.items():
+        if isinstance(table := _as_dict(table), Mapping):
+            tables[section] = {field: value for field, value in table.items() if value is not None}
+    return tables
+
+
+def _as_dict(value: Any) -> Any:
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
 
 
 def _read(path: str | Path) -> dict[str, Any]:
@@ -97,15 +100,18 @@ def _read(path: str | Path) -> dict[str, Any]:
         raise PilekitError(f"is not TOML: {visible(str(error), 200)}") from None
 
 
-def _change(change: str) -> tuple[str, Any]:
-    """(field, typed value) of `section.field=value`."""
-    name, equals, text = change.partition("=")
+def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
+    """(field, typed value) of the line `section.field=value`, or of a field and its value."""
+    name, equals, text = change.partition("=") if isinstance(change, str) else (change[0], "=", "")
     section, dot, field = name.strip().partition(".")
     if not equals or not dot:
-        raise PilekitError(f"{visible(change, 100)}: must be section.field=value, such as train.steps=50")
+        shown = change if isinstance(change, str) else name
+        raise PilekitError(f"{visible(shown, 100)}: must be section.field=value, such as train.steps=50")
     _check_name("section", section, SECTIONS)
     _check_name(f"key of {section}", field, fields(section))
     name = f"{section}.{field}"
+    if not isinstance(change, str):
+        return name, typed(name, change[1])
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

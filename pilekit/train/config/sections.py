@@ -84,7 +84,7 @@ class DataConfig(_Section, frozen=True, kw_only=True):
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):
-    """`[model]`: the model to train; give exactly one of the three."""
+    """`[model]`: the model to train; give exactly one of the three, or none if `Trainer` gets a model object."""
 
     preset: Text | None = None
     """The shape of a published model such as `pythia-14m`, freshly initialised."""

@@ -43,11 +43,14 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
 
 def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> TrainEngine:
     """The engine of `parallel.engine`, which takes `lm` over; call `check_engine` first."""
-    if config.parallel.engine == "deepspeed":
+    engine = config.parallel.engine
+    if engine != "native" and not all(parameter.requires_grad for parameter in lm.model.parameters()):
+        raise ranks.error(f'parallel.engine = "{engine}": frozen parameters are not supported there; set "native"')
+    if engine == "deepspeed":
         from pilekit.train.engines.deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(lm, config, ranks)
-    if config.parallel.engine == "accelerate":
+    if engine == "accelerate":
         from pilekit.train.engines.accelerate import AccelerateEngine
 
         return AccelerateEngine(lm, config, ranks)

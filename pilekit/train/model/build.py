@@ -1,15 +1,19 @@
-"""Build the model that `[model]` names: a preset or a config.json, freshly initialised, or a model_dir.
+"""Build the model that `[model]` names (a preset or a config.json, freshly initialised, or a model_dir), or copy one.
 
 The same seed gives the same weights bit for bit: they are drawn on the CPU, and torch's generator is restored. Only
 rank 0 draws or loads them, so the number of ranks has no influence; the memory of the other ranks' models is never
 written to and costs nothing. Parameters are float32 whatever a config.json says, because the optimizer updates them. A
 fresh model gets the tokenizer's special tokens. Sizes that do not fit are refused before anything is allocated, from
 the model's shape alone.
+
+A model object that is given instead is copied into a new model of its configuration, if that has the same parameters.
+So the exported model loads as the one that was trained, and the object's type, device and mode do not matter.
 """
 
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -42,28 +46,37 @@ if TYPE_CHECKING:
 VOCABULARY_MULTIPLE = 128
 """GPT-NeoX rounds its embedding up to a multiple of this, which suits matrix units: 50,277 ids have 50,304 rows."""
 
+Source = ModelConfig | PreTrainedModel
+"""Where a model comes from: what `[model]` names, or a model object."""
+
+_OBJECT = "the model object"
+_WHOLE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+
 KINDS: dict[Objective, Kind] = {"clm": CAUSAL, "mlm": MASKED}
 
 
 def build_on(
-    ranks: Ranks, config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
+    ranks: Ranks, source: Source, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
 ) -> CausalLM | MaskedLM:
     """`build_model` on rank 0, and the same model without its numbers on the others, for `Engine` to fill.
 
-    All ranks raise the same errors.
+    All ranks raise the same errors. The sources of other ranks do not matter.
     """
     built: list[CausalLM | MaskedLM] = []
 
-    def build() -> bool | LogitTransform | None:
-        built.append(lm := build_model(config, tokenizer, seq_len=seq_len, seed=seed, objective=objective))
-        return lm.head_by_place if isinstance(lm, MaskedLM) else lm.transform
+    def build() -> tuple[PreTrainedConfig, set[str], bool | LogitTransform | None]:
+        built.append(lm := build_model(source, tokenizer, seq_len=seq_len, seed=seed, objective=objective))
+        frozen = {name for name, parameter in lm.model.named_parameters() if not parameter.requires_grad}
+        return lm.model.config, frozen, lm.head_by_place if isinstance(lm, MaskedLM) else lm.transform
 
     def build_empty() -> CausalLM | MaskedLM:
         from transformers.initialization import no_init_weights  # not in transformers 4
 
         with no_init_weights(), quiet():
-            model = _from_config(model_shape(config, tokenizer, seq_len, objective).config, KINDS[objective])
+            model = _from_config(made, KINDS[objective])
         model.tie_weights()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen)
         if objective == "mlm":
             return MaskedLM(model, tokens_of(model), head_by_place=head is True)
         transform = head if isinstance(head, LogitTransform) else None
@@ -75,44 +88,47 @@ def build_on(
             transform=transform,
         )
 
-    head = ranks.on_rank0(build)  # found by running the model; only rank 0 can run it
+    made, frozen, head = ranks.on_rank0(build)  # the head is found by running the model; only rank 0 can run it
     lm = ranks.on_all_ranks(lambda: built[0] if built else build_empty())
     lm.model.train()
     return lm
 
 
 def build_model(
-    config: ModelConfig, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
+    source: Source, tokenizer: Tokenizer, *, seq_len: int, seed: int, objective: Objective = "clm"
 ) -> CausalLM | MaskedLM:
-    """The model that `config` names, float32, on the CPU and ready to train.
+    """The model of `source`, float32, on the CPU and ready to train.
 
-    A preset has as many positions as a row has tokens. A config.json or a model_dir needs enough positions for a row,
-    and an embedding for every id; PilekitError names both numbers.
+    A preset has as many positions as a row has tokens. Any other model needs enough positions for a row, and an
+    embedding for every id; PilekitError names both numbers.
     """
-    made, kind = model_shape(config, tokenizer, seq_len, objective).config, KINDS[objective]
-    if config.path is not None:
-        model = load_model(config.path, dtype=torch.float32, kind=kind)
+    made, kind = model_shape(source, tokenizer, seq_len, objective).config, KINDS[objective]
+    if isinstance(source, ModelConfig) and source.path is not None:
+        model = load_model(source.path, dtype=torch.float32, kind=kind)
     else:
         with torch.random.fork_rng(devices=[]), quiet():
             torch.manual_seed(seed)
             model = _from_config(made, kind)
+    if not isinstance(source, ModelConfig):
+        _copy_weights(source, model)
     try:
         lm = as_causal_lm(model) if kind is CAUSAL else as_masked_lm(model)
     except PilekitError as error:
-        raise PilekitError(f"{visible(config.preset or config.config or config.path or '')}: {error}") from error
+        names = (source.preset, source.config, source.path) if isinstance(source, ModelConfig) else (_OBJECT,)
+        raise PilekitError(f"{visible(next(filter(None, names), ''))}: {error}") from error
     lm.model.train()
     return lm
 
 
-def model_shape(
-    config: ModelConfig, tokenizer: Tokenizer, seq_len: int, objective: Objective = "clm"
-) -> PreTrainedModel:
+def model_shape(source: Source, tokenizer: Tokenizer, seq_len: int, objective: Objective = "clm") -> PreTrainedModel:
     """The model that `build_model` will make, without its numbers: float32, on the meta device.
 
-    PilekitError if ids or positions do not fit into it.
+    PilekitError if ids or positions do not fit into it, or if a model object is not what its configuration makes.
     """
-    kind = KINDS[objective]
-    if config.preset is not None:
+    config, kind = source, KINDS[objective]
+    if not isinstance(config, ModelConfig):
+        what, made = _OBJECT, _configuration_of(config, kind)
+    elif config.preset is not None:
         what, made = f'model.preset "{visible(config.preset, 60)}"', _preset(config.preset, tokenizer, seq_len)
     elif config.path is not None:
         check_folder(config.path)
@@ -121,6 +137,8 @@ def model_shape(
         what = f"model.config {visible(config.config or '')}"
         made = _with_special_tokens(read_config(config.config or "", kind), tokenizer)
     model: Any = model_on_meta(made, what, kind)
+    if isinstance(source, PreTrainedModel):
+        _check_parameters(source, model, kind)
     if not hasattr(model.get_input_embeddings(), "num_embeddings"):
         raise PilekitError(f"{what}: a {type(model).__name__} has no embedding of tokens; it cannot be trained here")
     if model.get_output_embeddings() is None:
@@ -143,6 +161,47 @@ def fingerprint(model: PreTrainedModel) -> str:
     }
     digest: str = xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True, default=str).encode())
     return digest
+
+
+def _configuration_of(given: object, kind: Kind) -> PreTrainedConfig:
+    """A copy of the configuration of a model object."""
+    if not isinstance(given, PreTrainedModel):
+        raise PilekitError(f"{_OBJECT}: a {type(given).__name__} is not a model of transformers; give one")
+    if given.config.model_type not in kind.types or given.config.is_encoder_decoder:
+        raise PilekitError(f"{_OBJECT}: a {type(given).__name__} is not a {kind.name}; give one")
+    return deepcopy(given.config)
+
+
+def _check_parameters(given: PreTrainedModel, made: PreTrainedModel, kind: Kind) -> None:
+    """Raise PilekitError unless `given` has numbers for the parameters of `made`, which its configuration makes."""
+    if type(given) is not type(made):
+        names = f"a {type(made).__name__}, not a {type(given).__name__}"
+        raise PilekitError(f"{_OBJECT}: as a {kind.name} its configuration makes {names}; give that")
+    if getattr(given.config, "quantization_config", None) or {p.dtype for p in given.parameters()} - _WHOLE:
+        raise PilekitError(f"{_OBJECT}: quantised weights are not supported; give it in fp32, bf16 or fp16")
+    if any(parameter.is_meta for parameter in given.parameters()):
+        raise PilekitError(f"{_OBJECT}: is on the meta device, without numbers; give one that has its weights")
+    found, expected = ({n: list(p.shape) for n, p in model.named_parameters()} for model in (given, made))
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            of, to = (f"{shapes.get(name, 'none of its own')}" for shapes in (found, expected))
+            raise PilekitError(
+                f"{_OBJECT}: its parameter {visible(name, 120)} is {of}, but its configuration makes {to}; change the "
+                "configuration, so that others can load the trained model"
+            )
+    if not any(parameter.requires_grad for parameter in given.parameters()):
+        raise PilekitError(f"{_OBJECT}: all parameters are frozen; set requires_grad of those to be trained")
+
+
+def _copy_weights(given: PreTrainedModel, model: PreTrainedModel) -> None:
+    """Give `model`, which has the same parameters, the numbers of `given`, and freeze what is frozen there."""
+    try:
+        model.load_state_dict(given.state_dict())
+    except RuntimeError as error:  # such as buffers of its own
+        why = visible(" ".join(str(error).split()), 300)
+        raise PilekitError(f"{_OBJECT}: its weights cannot be copied: {why}") from error
+    for name, parameter in given.named_parameters():
+        model.get_parameter(name).requires_grad_(parameter.requires_grad)
 
 
 def _from_config(made: PreTrainedConfig, kind: Kind) -> PreTrainedModel:

@@ -26,6 +26,7 @@ from pilekit.train.config import (
     TrainConfig,
     TrainSection,
     check,
+    check_model,
     check_world,
     differences,
     load_config,
@@ -73,7 +74,7 @@ def test_wrong_files(tmp_path: Path) -> None:
         ("[train]\nSteps = 1", ': unknown key of train, "Steps": did you mean "steps"? There are steps, tokens, '),
         ('["\\u001b[31m"]', r': unknown section, "\x1b[31m": There are '),
         ("train = 3", ": train must be a section, which begins with [train]"),
-        ("[train]", ": model has neither preset nor config nor path"),
+        ("[train]", ": data.tokenizer is missing: "),
         (GOOD.replace("steps = 50", ""), ": train has neither steps nor tokens: give one, "),
         (GOOD + "tokens = 1", ": train has both steps and tokens: give one"),
         (GOOD.replace('tokenizer = "tokenizer.json"', ""), ": data.tokenizer is missing: "),
@@ -198,15 +199,29 @@ def test_impossible_values_are_named_with_the_rule(good: Path) -> None:
 def test_a_config_made_in_python_is_checked_too(good: Path) -> None:
     config = load_config(good)
     replaced: list[tuple[str, Any, str]] = [
-        ("train", None, "train must be a TrainSection, not None"),
-        ("train", TrainSection(steps="3"), 'train.steps = "3": Expected `int'),  # type: ignore[arg-type]
-        ("data", DataConfig(path=Path("x")), 'data.path = "x": Expected `str | array'),  # type: ignore[arg-type]
-        ("data", DataConfig(lanes=[32, 4]), "data.lanes = [32, 4]: must be a tuple"),  # type: ignore[arg-type]
+        ("train", None, "config: train must be a section"),
+        ("train", TrainSection(steps="3"), 'config: train.steps = "3": Expected `int'),  # type: ignore[arg-type]
+        ("data", DataConfig(path=[Path("x"), 3]), "config: data.path = "),  # type: ignore[list-item]
     ]
     for section, value, message in replaced:
         with pytest.raises(PilekitError) as raised:
-            check(msgspec.structs.replace(config, **{section: value}))
+            load_config(msgspec.structs.replace(config, **{section: value}))
         assert str(raised.value).startswith(message)
+    data = DataConfig(path=[Path("x")], tokenizer=Path("t"), lanes=[32, 4])  # type: ignore[list-item, arg-type]
+    made = load_config(TrainConfig(data=data, model=config.model, train=config.train))
+    assert made.data == DataConfig(path=["x"], tokenizer="t", lanes=(32, 4))
+
+
+def test_there_is_one_model_in_the_config_or_as_an_object(good: Path) -> None:
+    without = load_config({"data": {"tokenizer": "t"}, "train": {"steps": 1}})
+    check_model(load_config(good))
+    check_model(without, object())
+    for config, model, message in (
+        (without, None, "^model has neither preset nor config nor path: give exactly one of the three"),
+        (load_config(good), object(), '^model.preset = "pythia-14m": a model object is given too; leave one out$'),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            check_model(config, model)
 
 
 TEXTS = st.text(min_size=1, max_size=8).filter(lambda text: "\0" not in text and text != "-")
@@ -323,6 +338,18 @@ def test_dicts_and_configs_are_taken_as_files_are(good: Path) -> None:
     assert load_config(config) == config
     changed = load_config(config, ["train.tokens=1000000", "optimizer.lr=1e-3"])
     assert (changed.train.steps, changed.optimizer.lr) == (None, 1e-3)
+    assert load_config(config, {"train.tokens": 1_000_000, "optimizer.lr": 1e-3}) == changed
+    assert load_config(changed, {"model.preset": None, "train.steps": None}) == msgspec.structs.replace(
+        changed, model=ModelConfig()
+    )
+    for changes, message in (
+        ({"train.stepz": 5}, 'changes: unknown key of train, "stepz": did you mean "steps"'),
+        ({"steps": 5}, "changes: steps: must be section.field=value"),
+        ({"train.steps": "5"}, 'changes: train.steps = "5": Expected `int'),
+        ({"train.steps": 5, "schedule.warmup": 6}, "config with changes: schedule.warmup = 6: must be at most 5 steps"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            load_config(config, changes)
     for wrong, message in (
         ({"train": {"stepz": 5}}, 'config: unknown key of train, "stepz": did you mean "steps"'),
         ({"train": 5}, "config: train must be a section"),
