@@ -229,8 +229,13 @@ def test_of_processes_that_want_one_index_one_builds_it_also_after_a_kill(tmp_pa
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join(some_lines(20_000)))
     command = [sys.executable, "-c", BUILD, str(path)]
-    code, _ = stop_when(command, lambda: any(tmp_path.glob("*.partial")), kill)
-    assert (code, Path(f"{path}{INDEX_SUFFIX}").exists()) == (-9, False)
+    for _ in range(10):  # on a busy machine the kill may come too late
+        Path(f"{path}{INDEX_SUFFIX}").unlink(missing_ok=True)
+        code, _ = stop_when(command, lambda: any(tmp_path.glob("*.partial")), kill)
+        if code == -9 and not Path(f"{path}{INDEX_SUFFIX}").exists():
+            break
+    else:
+        pytest.fail("was never killed in the middle")
     with locked(Path(f"{path}{INDEX_SUFFIX}.lock")):
         pipe = subprocess.PIPE
         processes = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(3)]
