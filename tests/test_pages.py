@@ -134,6 +134,7 @@ RUN = {
     "reading.md": "",
     "storage.md": "",
     "dedup.md": "",
+    "tokens.md": "",
     "streaming.md": "",
     "bpb.md": "## The protocol",
     "FAQ.md": "",

@@ -1,7 +1,7 @@
-"""The header of a folder that pilekit wrote: `<folder>/pilekit.json`.
+"""The header of what pilekit wrote: `<folder>/pilekit.json`, or a JSON file beside files that share a folder.
 
-It names the pilekit version, the kind, the parameters and the inputs. It also marks the folder as output, so that a
-search for shards in a folder above does not take output for input.
+It names the pilekit version, the kind, the parameters and the inputs. `pilekit.json` also marks the folder as output,
+so that a search for shards in a folder above does not take output for input.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def write_header(
     inputs: Mapping[str, Any],
     finished: bool | None = None,
     results: Mapping[str, Any] | None = None,
+    name: str = HEADER_FILE,
 ) -> Header:
-    """Write the header into `folder` atomically; creates the folder. Raises PilekitError if it cannot be written."""
+    """Write the header `name` into `folder` atomically; creates the folder. PilekitError if it cannot be written."""
     header = Header(
         format=FORMAT,
         pilekit=__version__,
@@ -59,19 +60,19 @@ def write_header(
         finished=finished,
         results=dict(results or {}),
     )
-    with write_atomically(Path(folder) / HEADER_FILE) as file:
+    with write_atomically(Path(folder) / name) as file:
         file.write(msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
     return header
 
 
-def read_header(folder: str | Path, kind: str | None = None) -> Header:
-    """The header of `folder`; raises PilekitError if it is missing, damaged, newer, or of another kind."""
-    path = Path(folder) / HEADER_FILE
+def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_FILE) -> Header:
+    """The header `name` in `folder`; raises PilekitError if it is missing, damaged, newer, or of another kind."""
+    path = Path(folder) / name
     shown = visible(str(path))
     try:
         header = msgspec.json.decode(read_own(path), type=Header)
     except FileNotFoundError:
-        raise PilekitError(f"{visible(str(folder))}: was not written by pilekit (it has no {HEADER_FILE})") from None
+        raise PilekitError(f"{visible(str(folder))}: was not written by pilekit (it has no {visible(name)})") from None
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

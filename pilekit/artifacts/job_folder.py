@@ -197,18 +197,24 @@ def _header(folder: Path, kind: str, parameters: dict[str, Any], inputs: dict[st
         header = read_header(folder, kind)
     except PilekitError as error:
         raise PilekitError(f"{shown} is not empty and not ours: {error}; {_OTHER_FOLDER}") from error
+    check_same_job(shown, header, parameters, inputs, _REMEDY)
+    return header
+
+
+def check_same_job(
+    shown: str, header: Header, parameters: Mapping[str, Any], inputs: Mapping[str, Any], remedy: str
+) -> None:
+    """Raise PilekitError if `header`, of what is shown as `shown`, is of a job with other parameters or inputs."""
+    parameters, inputs = msgspec.json.decode(msgspec.json.encode([parameters, inputs]))
     for name in {**header.parameters, **parameters}:
         there, here = (_shown(found, name) for found in (header.parameters, parameters))
         if there != here:
-            raise PilekitError(
-                f"{shown}: was made with other settings: {name} is {there} there, {here} here; {_REMEDY}"
-            )
+            raise PilekitError(f"{shown}: was made with other settings: {name} is {there} there, {here} here; {remedy}")
     for name in {**header.inputs, **inputs}:
         if header.inputs.get(name) != inputs.get(name):
             how = "is not the same any more" if name in inputs else "is not among them now"
             how = how if name in header.inputs else "was not among them"
-            raise PilekitError(f"{shown}: was made from other shards: {visible(name)} {how}; {_REMEDY}")
-    return header
+            raise PilekitError(f"{shown}: was made from other shards: {visible(name)} {how}; {remedy}")
 
 
 def _shown(parameters: Mapping[str, Any], name: str) -> str:

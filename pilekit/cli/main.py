@@ -35,6 +35,7 @@ COMMANDS = {
     "select": "Write part of a corpus: subsets, a sample, a match.",
     "dedup": "Remove copies and near-duplicates, with a proof for each.",
     "duplicates": "Show removed documents beside the kept ones, word by word.",
+    "tokenize": "Write token files for Megatron, GPT-NeoX and other trainers.",
     "stream": "Pack raw shards into training batches and show a few.",
     "train": "Train a language model straight from raw shards.",
     "bpb": "Score a model in bits per byte, per subset.",
@@ -45,7 +46,7 @@ COMMANDS = {
 ROOMS = {"head": "look.head", "sample": "look.sample", "grep": "look.grep"}
 """The modules of commands that are not `pilekit.cli.<name>`."""
 
-RESUMED = ("index", "reframe", "select", "dedup")
+RESUMED = ("index", "reframe", "select", "dedup", "tokenize")
 """Commands that keep finished work, beside `bpb --out`, and `train`, which says itself where it resumes."""
 
 REPORT_SECONDS = 30.0
@@ -108,6 +109,7 @@ def pilekit(debug: bool) -> None:
       pilekit verify data/ --sums SHA256SUMS
       pilekit select data/ --subsets ArXiv,GitHub --out papers-and-code
       pilekit dedup data/ --subsets ArXiv,GitHub --out unique
+      pilekit tokenize data/ --tokenizer 20B_tokenizer.json --out tokens/pile
       pilekit stream 00.jsonl.zst --tokenizer 20B_tokenizer.json
       pilekit train run.toml
       pilekit bpb runs/run/model val.jsonl.zst

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pilekit.errors import visible
+from pilekit.errors import PilekitError, visible
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus, Manifest
@@ -41,6 +41,21 @@ class Folder(click.ParamType[Path]):
         if not str(value):
             self.fail("it is empty; name a folder", param, ctx)
         return Path(value)
+
+
+class Prefix(click.ParamType[Path]):
+    """The beginning of file names, such as `tokens/pile`; a folder is wrong usage."""
+
+    name = "prefix"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path, unless it is a folder."""
+        from pilekit.tokenize.files.formats import check_prefix
+
+        try:
+            return check_prefix(value)
+        except PilekitError as error:
+            self.fail(str(error), param, ctx)
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}

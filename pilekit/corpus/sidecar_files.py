@@ -1,4 +1,4 @@
-"""The files that pilekit writes beside shards: their names, and how to tell them from shards.
+"""The files that pilekit writes beside shards and token files: their names, and how to tell them from shards.
 
 The shell's `pilekit stats folder/*` includes them, but they are not input.
 """
@@ -11,6 +11,9 @@ from pilekit.artifacts.header import HEADER_FILE
 from pilekit.errors import visible
 
 INDEX_SUFFIX = ".index.parquet"
+
+DOCUMENTS_SUFFIX = ".documents.parquet"
+"""The end of the name of a token file's table of documents."""
 
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
 """Names of a file of checksums in the corpus root; pilekit writes the first."""
@@ -31,6 +34,8 @@ def written_beside(name: str) -> str | None:
     shard = of_parquet[1] if of_parquet else name.removesuffix(INDEX_SUFFIX)
     if shard != name:
         return f"is the index of {visible(shard)}, not a shard; give {visible(shard)} itself"
+    if name.endswith(DOCUMENTS_SUFFIX):
+        return "lists the documents of a token file, and is not a shard; give the shards"
     if name == HEADER_FILE:
         return "says how its folder was made, and is not a shard; give the folder"
     if name in SUMS_FILES:

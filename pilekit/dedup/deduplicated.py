@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -42,6 +43,12 @@ class Deduplicated(DocumentStage):
 
     def __post_init__(self) -> None:
         finished_header(self.folder)
+
+    @property
+    def identity(self) -> str:
+        """A hash of the run's parameters and shards."""
+        header = finished_header(self.folder)
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The kept documents; empty batches are dropped."""

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
@@ -36,7 +37,7 @@ from pilekit.dedup.output.removed_table import Decisions, write_removed
 from pilekit.dedup.output.summary import summarize
 from pilekit.dedup.previous_runs import DONE, KIND, MASKS, RECORDS, SKETCHES, EarlierRun, earlier_runs
 from pilekit.dedup.result import REMOVED, SUMMARY, Deduplication
-from pilekit.dedup.scratch_space import bytes_needed, check_free_disk, scratch_array, set_bytes
+from pilekit.dedup.scratch_space import bytes_needed, scratch_array, set_bytes
 from pilekit.dedup.sketch.bands import Bands, choose_bands
 from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX

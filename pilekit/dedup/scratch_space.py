@@ -1,4 +1,4 @@
-"""Scratch space: is there enough free disk, and arrays in unnamed files.
+"""Scratch space: how much of it a run needs, and arrays in unnamed files.
 
 Bytes on disk:
 
@@ -14,7 +14,6 @@ candidates is known after matching, so the sets are checked then.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,21 +37,6 @@ def bytes_needed(stored_bytes: int, bands: int, *, clean: bool) -> int:
 def set_bytes(text_bytes: int, documents: int) -> int:
     """Size of the shingle sets of candidates with this much text, in a corpus of this many documents."""
     return int(1.4 * text_bytes) + 8 * documents
-
-
-def check_free_disk(folder: Path, needed: int, step: str) -> None:
-    """Raise `PilekitError` if the disk of `folder` has fewer free bytes than `step` needs."""
-    place = folder.resolve()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        from pilekit.fitted_table import rounded_bytes
-
-        raise PilekitError(
-            f"{visible(str(folder))}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "
-            "free; make room, or name a folder on another disk with --out"
-        )
 
 
 def scratch_array(folder: Path, dtype: npt.DTypeLike, length: int) -> npt.NDArray[Any]:

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, current_process, forkserver, get_context, resource_tracker
@@ -87,7 +87,7 @@ def imap_shards(
     jobs: int | None = None,
     names: Sequence[str] | None = None,
     on_progress: Advance | None = None,
-) -> Iterator[R]:
+) -> Generator[R, None, None]:
     """Like `map_shards`, but yields each result as soon as it and all earlier results are there.
 
     At most two results per job are held. Nothing is yielded after a failed item. The failure is raised at the end.
@@ -108,7 +108,7 @@ def imap_shards(
 
 def _inline(
     function: Callable[[T, Advance], R], items: list[T], labels: Sequence[str], on_progress: Advance
-) -> Iterator[R]:
+) -> Generator[R, None, None]:
     errors: dict[int, Exception] = {}
     for index, item in enumerate(items):
         try:
@@ -130,7 +130,7 @@ class _Worker:
 
 def _in_processes(
     function: Callable[[T, Advance], R], items: list[T], labels: Sequence[str], on_progress: Advance, jobs: int
-) -> Iterator[R]:
+) -> Generator[R, None, None]:
     payloads = [pickle.dumps((function, item)) for item in items]
     errors: dict[int, Exception] = {}
     results: dict[int, R] = {}

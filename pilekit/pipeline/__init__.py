@@ -19,7 +19,7 @@ declares it with `stateful`.)
 from __future__ import annotations
 
 from pilekit.pipeline.functions import Document, DocumentFilter, DocumentMap, document_filter, document_map
-from pilekit.pipeline.pipeline import Pipeline, Stage
+from pilekit.pipeline.pipeline import Pipeline, Stage, described
 from pilekit.pipeline.stages import Match, MinBytes, Sample, Select, Write, document_hashes
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Select",
     "Stage",
     "Write",
+    "described",
     "document_filter",
     "document_hashes",
     "document_map",

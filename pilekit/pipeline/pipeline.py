@@ -13,6 +13,7 @@ dropping it) early closes every stage before it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -90,6 +91,11 @@ class Pipeline:
                 raise _no_stage(stage, f"it gave {_shown(given)}")
             out = iter(given)
         return out
+
+
+def described(stage: Stage) -> str:
+    """The stage's settings, as they are kept with a result: its `identity` if it has one, else its text."""
+    return str(getattr(stage, "identity", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(stage)))
 
 
 def _no_stage(stage: object, why: str) -> PilekitError:

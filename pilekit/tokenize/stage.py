@@ -69,13 +69,16 @@ class Tokenize:
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[TokenBatch]:
         """Encode lazily: one token batch for each batch of documents."""
         for batch in batches:
-            if not len(batch):
-                continue
-            try:
-                ids, offsets = self.tokenizer.encode_batch(batch.texts)
-            except UnencodableTextError as error:
-                raise PilekitError(
-                    f"{visible(batch.shard)}: document {batch.numbers[error.index]} holds a lone surrogate, which no "
-                    "UTF-8 can express; drop the document or repair its text before Tokenize"
-                ) from error
-            yield TokenBatch(ids, offsets, batch.shard, batch.numbers, batch.subsets)
+            if len(batch):
+                yield self.encode(batch)
+
+    def encode(self, batch: DocumentBatch) -> TokenBatch:
+        """The tokens of one batch."""
+        try:
+            ids, offsets = self.tokenizer.encode_batch(batch.texts)
+        except UnencodableTextError as error:
+            raise PilekitError(
+                f"{visible(batch.shard)}: document {batch.numbers[error.index]} holds a lone surrogate, which no "
+                "UTF-8 can express; drop the document or repair its text before Tokenize"
+            ) from error
+        return TokenBatch(ids, offsets, batch.shard, batch.numbers, batch.subsets)

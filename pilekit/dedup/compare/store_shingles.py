@@ -18,12 +18,12 @@ import numpy.typing as npt
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Shard
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, sets_file
-from pilekit.dedup.in_threads import map_in_threads
 from pilekit.dedup.match.population import Flags, Population
 from pilekit.dedup.sketch.shingles import Int64, Sets, shingle_sets
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance, map_shards
+from pilekit.engine.in_threads import map_in_threads
 from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser

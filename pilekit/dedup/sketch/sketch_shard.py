@@ -19,7 +19,6 @@ import xxhash
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import Manifest, Shard, resolve_subsets
-from pilekit.dedup.in_threads import map_in_threads
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.minhash import SEED, band_keys, permutations, signatures
 from pilekit.dedup.sketch.shingles import Bytes, Int64, UInt64
@@ -36,6 +35,7 @@ from pilekit.dedup.sketch.sketch_format import (
 )
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, usable_cpus
+from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
 from pilekit.shards.read.damage import BadLine

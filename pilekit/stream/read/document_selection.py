@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +22,12 @@ import msgspec
 import numpy as np
 import xxhash
 
-from pilekit.artifacts.header import read_header
 from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
 from pilekit.dedup.deduplicated import Deduplicated
-from pilekit.dedup.previous_runs import KIND
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.pipeline import Pipeline, Stage
+from pilekit.pipeline import Pipeline, Stage, described
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
@@ -277,16 +274,12 @@ class DocumentSelection:
                 for shard, one in zip(self.corpus.shards, self.plan.indexes, strict=True)
             ]
             content = xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
-        dedup = None
-        if self.dedup is not None:
-            header = read_header(self.dedup, KIND)
-            dedup = _hash([header.parameters, header.inputs])
         return {
             "shards": {"count": len(self.corpus.shards), "content": _hash(content)},
             "record": {"text_field": manifest.text_field, "label_path": manifest.label_path},
             "subset_names": _hash([subset.name for subset in manifest.subsets]),
-            "filters": [_without_address(repr(stage)) for stage in self.filters],
-            "dedup": dedup,
+            "filters": [described(stage) for stage in self.filters],
+            "dedup": None if self.dedup is None else Deduplicated(self.dedup).identity,
             "seed": self.seed,
             "shuffle": self.shuffle,
             "subsets": None if self.subsets is None else sorted(self.subsets),
@@ -307,7 +300,3 @@ def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
 
 def _hash(value: object) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(value, order="sorted"))
-
-
-def _without_address(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilekit.corpus import Manifest, Shard, shard_of
-from pilekit.dedup import in_threads
 from pilekit.dedup.compare import store_shingles as module
 from pilekit.dedup.compare.shingle_store import ShingleStore, ends_file, find_set, sets_file
 from pilekit.dedup.compare.store_shingles import store_shingles
 from pilekit.dedup.match.population import Population
 from pilekit.dedup.sketch.bands import Bands
 from pilekit.dedup.sketch.shingles import shingle_set
+from pilekit.engine import in_threads
 from pilekit.errors import PilekitError
 from pilekit.shards import processes
 from tests.dedup.given import sketch

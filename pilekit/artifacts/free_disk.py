@@ -1,0 +1,23 @@
+"""Is there enough free disk? A long job asks before it begins."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pilekit.errors import PilekitError, visible
+
+
+def check_free_disk(folder: Path, needed: int, step: str) -> None:
+    """Raise `PilekitError` if the disk of `folder` has fewer free bytes than `step` needs."""
+    place = folder.resolve()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        from pilekit.fitted_table import rounded_bytes
+
+        raise PilekitError(
+            f"{visible(str(folder))}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "
+            "free; make room, or name a folder on another disk with --out"
+        )

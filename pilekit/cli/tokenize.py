@@ -1,0 +1,83 @@
+"""`pilekit tokenize`: token files for other trainers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.options import (
+    Prefix,
+    corpus_argument,
+    exact_subsets,
+    jobs_option,
+    json_option,
+    on_error_option,
+    open_corpus,
+)
+from pilekit.errors import counted, visible
+from pilekit.progress import byte_progress
+
+
+@click.command()
+@corpus_argument
+@click.option("--tokenizer", required=True, metavar="F", help="A tokenizer.json, a tokenizer folder or a cached name.")
+@click.option("--out", required=True, type=Prefix(), metavar="PREFIX", help="How the files' names begin: tokens/pile.")
+@click.option("--dedup", type=click.Path(path_type=Path), metavar="DIR", help="Leave out what `pilekit dedup` removed.")
+@click.option(
+    "--append-eod/--no-append-eod",
+    default=None,
+    help="The EOD token behind each document (llmc: in front).  [default: for npy, ds and llmc]",
+)
+@click.option("--eod", metavar="TOKEN", help="Another token than the tokenizer's EOD: '</s>'.")
+@click.option(
+    "--format",
+    type=click.Choice(["megatron", "npy", "ds", "llmc", "parquet"]),
+    default="megatron",
+    show_default=True,
+    help="Megatron and GPT-NeoX; OLMo-core and nanoGPT; nanotron; llm.c; datasets and polars.",
+)
+@click.option(
+    "--tokens-per-file",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Cut files at document ends.  [default: not for megatron; 10^8 for llmc, else 2^29]",
+)
+@on_error_option()
+@jobs_option
+@json_option
+def command(
+    paths: tuple[str, ...], manifest: str | None, out: Path, dedup: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Write the token ids of a corpus as files for another trainer, and a table of the documents.
+
+    The ids of all documents stand one after another, in the order of the corpus. PREFIX...documents.parquet names the
+    shard, number and subset of each. A killed run resumes when run again. docs/tokens.md says which trainer reads what.
+
+    \b
+    Example:
+      pilekit tokenize data/ --tokenizer 20B_tokenizer.json --out tokens/pile
+      pilekit tokenize data/ --tokenizer 20B_tokenizer.json --out tokens/pile --append-eod --dedup unique
+      pilekit tokenize data/ --tokenizer tokenizer.json --out tokens/pile --format npy --subsets ArXiv,GitHub
+    """
+    from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
+
+    corpus = open_corpus(paths, manifest)
+    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    if dedup is not None:
+        from pilekit.dedup.deduplicated import Deduplicated
+
+        options["stages"] = [Deduplicated(dedup)]
+    with byte_progress("tokenizing", corpus.size) as advance:
+        tokenized = tokenize_corpus(corpus, out, advance=advance, **options)
+    report_skipped(tokenized.skipped)
+    if as_json:
+        click.echo(json.dumps(tokenized.to_dict(), indent=2))
+        return
+    print_fitted(tokenized.table())
+    if tokenized.empty:
+        click.echo(f"{counted(tokenized.empty)} without tokens left out")
+    click.echo(f"{tokenized.dtype} ids in {visible(str(tokenized.files[0]))}")

@@ -1,0 +1,103 @@
+"""The documents of token files: where files are cut, and a table with a row per document.
+
+While the output grows, a document is a record of 16 bytes. The table is made from the records at the end:
+
+    shard: dictionary<string>   number: int64   subset: dictionary<string>   tokens: int32, EOD counted   file: int32
+
+A row group holds documents of one shard, at most 2^18, so neither writing nor reading a part needs much memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pilekit.artifacts.atomic_write import write_atomically
+
+RECORD = np.dtype([("number", "<i8"), ("tokens", "<i4"), ("subset", "<i4")])
+"""A document in a file of records; `subset` counts the shard's subsets in their order."""
+
+ROWS = 1 << 18
+
+_NAMES = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema({"shard": _NAMES, "number": pa.int64(), "subset": _NAMES, "tokens": pa.int32(), "file": pa.int32()})
+
+
+@dataclass
+class Cut:
+    """Where the next document goes: the file, the tokens that it holds, and the documents in all files so far."""
+
+    file: int = 0
+    tokens: int = 0
+    documents: int = 0
+
+    def place(self, lengths: npt.NDArray[np.int32], limit: int | None) -> Iterator[tuple[int, int, int]]:
+        """(file, first, last) of each run of the next documents that goes into one file.
+
+        A file holds at most `limit` tokens, or one longer document.
+        """
+        ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
+        first, count = 0, len(lengths)
+        self.documents += count
+        while first < count:
+            last = count
+            if limit is not None:
+                last = int(np.searchsorted(ends, ends[first] + limit - self.tokens, side="right")) - 1
+                last = max(last, first + (self.tokens == 0))
+            if last > first:
+                self.tokens += int(ends[last] - ends[first])
+                yield self.file, first, last
+            if last < count:
+                self.file, self.tokens = self.file + 1, 0
+            first = last
+
+
+def write_documents(
+    path: Path, records: Path, shards: Iterable[tuple[str, Sequence[str], int]], limit: int | None
+) -> list[list[int]]:
+    """Write the table from the records of (shard, its subsets, documents); [documents, tokens] of each file."""
+    cut, counts = Cut(), [[0, 0]]
+    with (
+        records.open("rb") as source,
+        write_atomically(path) as out,
+        pq.ParquetWriter(
+            out, SCHEMA, compression="zstd", write_page_checksum=True, use_dictionary=["shard", "subset"]
+        ) as writer,
+    ):
+        for shard, subsets, documents in shards:
+            for done in range(0, documents, ROWS):
+                rows = np.fromfile(source, RECORD, min(ROWS, documents - done))
+                file = np.empty(len(rows), np.int32)
+                for number, first, last in cut.place(rows["tokens"], limit):
+                    file[first:last] = number
+                    counts += [[0, 0]] * (number == len(counts))
+                    tokens = int(rows["tokens"][first:last].sum(dtype=np.int64))
+                    counts[-1] = [counts[-1][0] + last - first, counts[-1][1] + tokens]
+                columns = [
+                    pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(rows), np.int32)), [shard]),
+                    pa.array(rows["number"]),
+                    pa.DictionaryArray.from_arrays(pa.array(rows["subset"]), list(subsets)),
+                    pa.array(rows["tokens"]),
+                    pa.array(file),
+                ]
+                writer.write_table(pa.table(columns, schema=SCHEMA))
+    return counts
+
+
+def read_documents(path: Path, columns: list[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """The rows `first` to `last` of the table, by row group."""
+    with pq.ParquetFile(path) as table:
+        begin = 0
+        for group in range(table.num_row_groups):
+            end = begin + table.metadata.row_group(group).num_rows
+            if begin < last and end > first:
+                rows = table.read_row_group(group, columns).select(columns).combine_chunks()
+                low, high = max(first, begin) - begin, min(last, end) - begin
+                yield rows.slice(low, high - low).to_batches()[0]
+            begin = end

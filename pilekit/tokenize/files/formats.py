@@ -1,0 +1,228 @@
+"""The formats of token files, byte by byte; all little-endian.
+
+Every format has the same ids, raw and one document after another. Only what stands beside them differs:
+
+    megatron   .idx             "MMIDIDX\\0\\0", u64 version 1, u8 code of the item, u64 sequences N, u64 length of
+                                doc_idx; int32 sizes [N], int64 byte offsets [N], int64 first sequence of each
+                                document and N
+    npy        .csv.gz          a line per document: start, end, id, shard, line from 1; places in tokens
+    ds         .ds.index        uint64 end of each document, in tokens
+               .ds.metadata     tokenizer|item bytes, number of tokens, the same for people
+    llmc       in the file      256 int32 in front of the ids: magic, version, number of tokens, zeros
+    parquet    instead          `input_ids`, `shard`, `number`, `subset`; row groups of about 4 MiB of ids
+
+Indexes are written in pieces from the table of documents, so memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.errors import PilekitError, visible
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Format = Literal["megatron", "npy", "ds", "llmc", "parquet"]
+LIMITS: dict[Format, int | None] = {"megatron": None, "npy": 2**29, "ds": 2**29, "llmc": 10**8, "parquet": 2**29}
+"""Tokens in a file, if the user does not say."""
+
+MAGIC, VERSION = b"MMIDIDX\0\0", 1
+IDX_HEAD = struct.Struct("<9sQBQQ")
+ITEMS = {"uint16": 8, "int32": 4}
+"""The items of ids and their codes in an `.idx`."""
+
+_LLMC_HEAD = 256 * 4
+_LLMC = {"uint16": (20240520, 1), "int32": (20240801, 7)}
+_ROW_GROUP_BYTES = 4 << 20
+_PIECE = 1 << 18
+
+Lengths = Iterable[npt.NDArray[np.integer]]
+"""The tokens of each document, in pieces."""
+
+
+@dataclass(frozen=True)
+class TokenFiles:
+    """The names of the files of one output, and their item.
+
+    prefix   the path that the user typed
+    limit    most tokens in a file; None: there is one file
+    dtype    "uint16" or "int32"
+    """
+
+    prefix: Path
+    format: Format
+    limit: int | None
+    dtype: str
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of the header and of the table of documents."""
+        return self.prefix.name + "_text_document" * (self.format == "megatron")
+
+    @property
+    def item(self) -> int:
+        """Bytes of an id."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def head(self) -> int:
+        """Bytes in front of the ids."""
+        return _LLMC_HEAD if self.format == "llmc" else 0
+
+    def names(self, file: int) -> tuple[str, ...]:
+        """All files of this number, the ids first."""
+        name = f"{self.prefix.name}-{file:05}"
+        if self.format == "megatron":
+            stem = self.stem if self.limit is None else f"{name}_text_document"
+            return f"{stem}.bin", f"{stem}.idx"
+        if self.format == "npy":
+            return f"{name}.npy", f"{name}.csv.gz"
+        if self.format == "ds":
+            return f"{name}.ds", f"{name}.ds.index", f"{name}.ds.metadata"
+        return (f"{self.prefix.name}_{file:06}.bin",) if self.format == "llmc" else (f"{name}.parquet",)
+
+    def raw(self, file: int) -> str:
+        """The file of raw ids while it grows; a Parquet file is made from it."""
+        return f"{self.names(file)[0]}.ids" if self.format == "parquet" else self.names(file)[0]
+
+
+def token_files(prefix: str | Path, format: Format, limit: int | None, vocab_size: int) -> TokenFiles:
+    """The files at `prefix`; PilekitError for a prefix that cannot be one, and for an impossible format or limit."""
+    if format not in LIMITS:
+        raise PilekitError(f"format is one of {', '.join(LIMITS)}, not {visible(repr(format), 80)}")
+    path = check_prefix(prefix)
+    limit = LIMITS[format] if limit is None else limit
+    if limit is not None and not 1 <= limit < 2**62:
+        raise PilekitError(f"a file holds at least 1 token, not {limit:,}")
+    if format == "llmc" and cast(int, limit) >= 2**31:
+        raise PilekitError(f"a file for llm.c holds less than 2^31 tokens, not {limit:,}; give a smaller number")
+    return TokenFiles(path, format, limit, "uint16" if vocab_size < 65_500 else "int32")
+
+
+def check_prefix(prefix: str | Path) -> Path:
+    """The path of a prefix; PilekitError for a folder or a name that ends in a slash."""
+    path = Path(prefix)
+    try:
+        if not str(prefix).endswith("/") and path.name not in ("", "..") and not path.is_dir():
+            return path
+    except ValueError as error:  # a null character
+        raise PilekitError(f"{visible(str(prefix))}: {error}") from error
+    raise PilekitError(f"{visible(str(prefix))} is a folder; name a prefix in it, such as tokens/pile")
+
+
+def write_idx(
+    file: BinaryIO, dtype: str, sizes: Callable[[], Lengths], sequences: int, doc_idx: Lengths, documents: int
+) -> None:
+    """Write an `.idx` of so many sequences of these sizes, which are asked for twice, and of so many documents."""
+    item = np.dtype(dtype).itemsize
+    file.write(IDX_HEAD.pack(MAGIC, VERSION, ITEMS[dtype], sequences, documents + 1))
+    for piece in sizes():
+        file.write(piece.astype("<i4").tobytes())
+    for piece, ends in _ends(sizes()):
+        file.write(((ends - piece) * item).astype("<i8").tobytes())
+    for piece in doc_idx:
+        file.write(piece.astype("<i8").tobytes())
+
+
+def finish_file(
+    files: TokenFiles,
+    folder: Path,
+    file: int,
+    rows: Callable[[list[str]], Iterator[pa.RecordBatch]],
+    documents: int,
+    tokens: int,
+    tokenizer: str,
+) -> None:
+    """Write what stands beside the ids of file number `file` in `folder`.
+
+    rows        these columns of the table of documents, for the documents of this file
+    tokenizer   the name that a `.ds.metadata` tells
+    """
+    raw, first, *beside = folder / files.raw(file), *(folder / name for name in files.names(file))
+    dtype = np.dtype(files.dtype).newbyteorder("<")
+
+    def lengths() -> Lengths:
+        return (batch.column(0).to_numpy() for batch in rows(["tokens"]))
+
+    if files.format == "llmc":
+        with raw.open("rb+") as ids:
+            ids.write(np.array([*_LLMC[files.dtype], tokens], "<i4").tobytes())
+    elif files.format == "parquet":
+        _write_parquet(first, raw, dtype, rows)
+    elif files.format == "megatron":
+        with write_atomically(beside[0]) as out:
+            firsts = (np.arange(at, min(at + _PIECE, documents + 1)) for at in range(0, documents + 1, _PIECE))
+            write_idx(out, files.dtype, lengths, documents, firsts, documents)
+    elif files.format == "ds":
+        from pilekit.fitted_table import rounded_count  # here, because it imports rich
+
+        with write_atomically(beside[0]) as out:
+            for _, ends in _ends(lengths()):
+                out.write(ends.astype("<u8").tobytes())
+        with write_atomically(beside[1]) as out:
+            out.write(f"{tokenizer}|{files.item}\n{tokens}\n{rounded_count(tokens)}T".encode())
+    else:
+        with write_atomically(beside[0]) as out:
+            _write_csv(out, rows)
+
+
+def _ends(lengths: Lengths) -> Iterator[tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]:
+    """(lengths, ends in tokens) of the documents, in pieces."""
+    end = 0
+    for piece in lengths:
+        ends = end + np.cumsum(piece, dtype=np.int64)
+        end = int(ends[-1]) if len(ends) else end
+        yield piece, ends
+
+
+def _write_csv(out: BinaryIO, rows: Callable[[list[str]], Iterator[pa.RecordBatch]]) -> None:
+    # Neither a name nor a time in gzip's header: the same documents give the same bytes.
+    with gzip.GzipFile("", "wb", 6, out, 0) as packed, io.TextIOWrapper(packed, "utf-8", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        begin = 0
+        for batch in rows(["tokens", "shard", "number"]):
+            tokens, shards, numbers = (column.to_pylist() for column in batch.columns)
+            for length, shard, number in zip(tokens, shards, numbers, strict=True):
+                writer.writerow([begin, begin + length, f"{shard}:{number}", shard, number + 1])
+                begin += length
+
+
+def _write_parquet(
+    path: Path, raw: Path, dtype: np.dtype[Any], rows: Callable[[list[str]], Iterator[pa.RecordBatch]]
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = ["shard", "number", "subset"]
+    writer: pq.ParquetWriter | None = None
+    with raw.open("rb") as ids, write_atomically(path) as out:
+        for batch in rows(["tokens", *columns]):
+            ends = np.cumsum(batch.column(0).to_numpy(), dtype=np.int64)
+            first = 0
+            while first < len(ends):
+                before = int(ends[first - 1]) if first else 0
+                last = int(np.searchsorted(ends, before + _ROW_GROUP_BYTES // dtype.itemsize)) + 1
+                last = min(last, len(ends))
+                offsets = np.append(0, ends[first:last] - before).astype(np.int32)
+                values = pa.array(np.fromfile(ids, dtype, int(offsets[-1])))
+                group = [batch.column(name).slice(first, last - first) for name in columns]
+                table = pa.table([pa.ListArray.from_arrays(pa.array(offsets), values), *group], ["input_ids", *columns])
+                writer = writer or pq.ParquetWriter(
+                    out, table.schema, compression="zstd", write_page_checksum=True, use_dictionary=["shard", "subset"]
+                )
+                writer.write_table(table)
+                first = last
+        if writer is not None:
+            writer.close()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilekit import PilekitError, TokenFile
+from tests.cli.running import cells, run, run_json
+from tests.shards import making
+from tests.tokenize.making import byte_level_bpe, saved
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    texts = [("abcabc" * 30, "Github"), ("", "ArXiv"), ("abcabc" * 30, "ArXiv"), ("é", "ArXiv")]
+    (tmp_path / "data").mkdir()
+    lines = [making.record(*document) for document in texts]
+    (tmp_path / "data" / "00.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join([*lines, b"bad\x1b"]) + b"\n"))
+    saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    return tmp_path / "data"
+
+
+def test_the_table_json_and_files(data: Path, tmp_path: Path) -> None:
+    common = ("tokenize", data, "--tokenizer", tmp_path / "tokenizer.json", "--on-error", "skip")
+    result = run(*common, "--out", tmp_path / "tokens" / "pile", exit_code=0)  # type: ignore[arg-type]
+    rows = cells(result.stdout)
+    assert rows[0] == ["Subset", "Documents", "Tokens", "Text"]
+    assert [rows[2][:2], rows[3][:2], rows[5][:2]] == [["ArXiv", "2"], ["Github", "1"], ["Total", "3"]]
+    assert result.stdout.splitlines()[-2:] == [
+        "1 document without tokens left out",
+        f"uint16 ids in {tmp_path / 'tokens/pile_text_document.bin'}",
+    ]
+    assert result.stderr.startswith(f"skipped: {data / '00.jsonl.zst'}, line 5: is not JSON")
+    told = run_json(*common, "--out", tmp_path / "tokens" / "pile")
+    subsets = told.pop("subsets")
+    tokens = TokenFile(tmp_path / "tokens" / "pile").tokens
+    files = [str(tmp_path / "tokens" / f"pile_text_document.{end}") for end in ("bin", "documents.parquet", "idx")]
+    counts = {"documents": 3, "tokens": tokens, "bytes": 362}
+    assert told == {**counts, "empty": 1, "skipped": 1, "dtype": "uint16", "files": files}
+    assert subsets["ArXiv"] == {"documents": 2, "tokens": tokens - subsets["Github"]["tokens"], "bytes": 182}
+
+    run("dedup", data, "--out", tmp_path / "unique", "--no-write", "--on-error", "skip", "--jobs", "1")
+    options = ("--dedup", tmp_path / "unique", "--append-eod", "--subsets", "arxiv,github", "--format", "npy")
+    told = run_json(*common, *options, "--out", tmp_path / "unique-tokens")
+    assert {name: one["documents"] for name, one in told["subsets"].items()} == {"Github": 1, "ArXiv": 1}
+
+
+def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:
+    common = ("tokenize", data, "--tokenizer", tmp_path / "tokenizer.json")
+    for prefix in (tmp_path, f"{tmp_path}/new/", ""):
+        errors = run(*common, "--out", prefix, exit_code=2).stderr  # type: ignore[arg-type]
+        assert "name a prefix in it, such as tokens/pile" in " ".join(errors.split())
+    assert "not in the range" in run(*common, "--out", "x", "--tokens-per-file", "0", exit_code=2).stderr  # type: ignore[arg-type]
+    for options, message in (
+        ((), r"line 5: is not JSON"),
+        (("--dedup", tmp_path), "was not written by pilekit"),
+        (("--on-error", "skip", "--append-eod", "--eod", "<none>\x1b"), r"has no token '<none>\\x1b'"),
+    ):
+        with pytest.raises(PilekitError, match=message) as error:
+            run(*common, "--out", tmp_path / "new" / "pile", *options)  # type: ignore[arg-type]
+        assert "\n" not in str(error.value)
+        assert not (tmp_path / "new").exists() or not list((tmp_path / "new").iterdir())

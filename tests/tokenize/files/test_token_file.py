@@ -1,0 +1,109 @@
+"""`TokenFile` on files of other tools, files in parts, and files that contradict themselves."""
+
+from __future__ import annotations
+
+import re
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pilekit import PilekitError, TokenFile, tokenize_corpus
+from tests.shards import making
+from tests.tokenize.making import byte_level_bpe, saved
+
+
+def index(sizes: list[int], firsts: list[int], item: int = 2) -> bytes:
+    pointers = [sum(sizes[:at]) * item for at in range(len(sizes))]
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, {2: 8, 4: 4}[item], len(sizes), len(firsts))
+    return head + struct.pack(f"<{len(sizes)}i{len(sizes)}q{len(firsts)}q", *sizes, *pointers, *firsts)
+
+
+@pytest.mark.parametrize("item", [2, 4])
+def test_documents_of_several_sequences_and_of_none_and_a_bin_in_parts(tmp_path: Path, item: int) -> None:
+    (tmp_path / "x.idx").write_bytes(index([3, 0, 4, 1], [0, 2, 2, 3, 4], item))
+    ids = np.arange(8, dtype=f"<i{item}")
+    wanted = [[0, 1, 2], [], [3, 4, 5, 6], [7]]
+    for parts in ([], [0, 8], [0, 4, 8], [0, 1, 2, 5, 5, 8]):
+        for old in tmp_path.glob("*.bin"):
+            old.unlink()
+        if not parts:
+            (tmp_path / "x.bin").write_bytes(ids.tobytes())
+        for number, (begin, end) in enumerate(pairwise(parts)):
+            name = f"x-{number:05}-of-{len(parts) - 2:05}.bin"
+            (tmp_path / name).write_bytes(ids[begin:end].tobytes())
+        opened = TokenFile(tmp_path / "x")
+        assert [document.tolist() for document in opened] == wanted
+        assert opened[-1].tolist() == [7]
+        assert (opened.sequences, opened.tokens, opened.lengths.tolist()) == (4, 8, [3, 0, 4, 1])
+        assert (opened.documents, opened.tokenizer, opened.dtype.itemsize) == (None, None, item)
+        with pytest.raises(IndexError, match="4 documents"):
+            opened[4]
+    (tmp_path / "x-00002-of-00004.bin").unlink()
+    with pytest.raises(PilekitError, match=r"its \.bin has 5 parts, but 4 are there"):
+        TokenFile(tmp_path / "x.idx")
+
+
+def test_every_contradiction_is_an_error_that_names_the_field(tmp_path: Path) -> None:
+    good = index([3, 2], [0, 1, 2])
+    (tmp_path / "x.bin").write_bytes(bytes(10))
+
+    def changed(at: int, format: str, *values: int) -> bytes:
+        return good[:at] + struct.pack(format, *values) + good[at + struct.calcsize(format) :]
+
+    cases = [
+        (b"TNTIDX\0\0" + good[8:], r"magic is b'TNTIDX.*not b'MMIDIDX"),
+        (b"", "magic is b''"),
+        (good[:20], "is cut off: it has 20 bytes"),
+        (changed(9, "<Q", 2), "version is 2, not 1"),
+        (changed(17, "<B", 7), r"dtype has the code 7; ids are 8 \(uint16\) or 4 \(int32\)"),
+        (changed(17, "<B", 4), "pointers has 6 at 1, but the sizes before come to 12"),
+        (changed(18, "<Q", 3), "has 82 bytes, but 3 sequences and 3 entries of doc_idx take 94 bytes"),
+        (changed(18, "<Q", 2**63), "has 82 bytes, but"),
+        (changed(26, "<Q", 2**40), "has 82 bytes, but"),
+        (good + b"\0", "has 83 bytes, but"),
+        (changed(34, "<i", -1), "sizes has -1 at 0"),
+        (changed(34, "<i", 4), "pointers has 6 at 1, but the sizes before come to 8"),
+        (changed(38, "<i", 3), r"sizes come to 12 bytes, but x\.bin has 10"),
+        (changed(42, "<q", 2), "pointers has 2 at 0, but the sizes before come to 0"),
+        (changed(58, "<q", 1), "doc_idx goes from 1 to 2, not from 0 to the number of sequences, 2"),
+        (changed(74, "<q", 1), "doc_idx goes from 0 to 1, not"),
+        (changed(66, "<q", 3), "doc_idx falls behind 1"),
+        (index([3, 2], []), "doc_idx goes from nothing"),
+    ]
+    for content, message in cases:
+        (tmp_path / "x.idx").write_bytes(content)
+        with pytest.raises(PilekitError, match=rf"{re.escape(str(tmp_path))}/x\.idx: {message}") as error:
+            TokenFile(tmp_path / "x")
+        assert "\n" not in str(error.value)
+    (tmp_path / "x.idx").write_bytes(good)
+    assert len(TokenFile(tmp_path / "x")) == 2
+    (tmp_path / "x.bin").unlink()
+    for path, message in (
+        ("x", r"x\.bin is not there"),
+        ("y", r"there is no token file .*y_text_document\.idx or "),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            TokenFile(tmp_path / path)
+    with pytest.raises(PilekitError, match=r"y\.idx: cannot be read: No such file"):
+        TokenFile(tmp_path / "y.idx")
+
+
+def test_a_file_of_several_has_its_own_rows_of_the_table(tmp_path: Path) -> None:
+    lines = [making.record(f"document {number}", making.LABELS[number % 2]) for number in range(9)]
+    (tmp_path / "00.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    tokenizer = saved(byte_level_bpe(300), tmp_path / "tokenizer.json")
+    tokenize_corpus(tmp_path / "00.jsonl", tmp_path / "pile", tokenizer, tokens_per_file=40)
+    files = [TokenFile(path) for path in sorted(tmp_path.glob("pile-*.idx"))]
+    assert len(files) > 1
+    numbers: list[int] = []
+    for number, file in enumerate(files):
+        assert file.documents is not None
+        assert file.documents["tokens"].to_pylist() == file.lengths.tolist()
+        assert set(file.documents["file"].to_pylist()) == {number}
+        assert file.tokenizer == files[0].tokenizer is not None
+        numbers += file.documents["number"].to_pylist()
+    assert numbers == list(range(9))
+    assert repr(files[0]).startswith("TokenFile(")
