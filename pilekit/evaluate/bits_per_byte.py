@@ -22,13 +22,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from pilekit.corpus import Corpus
 from pilekit.documents import DocumentBatch
 from pilekit.engine.ranks import Ranks
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.evaluate.masked.model import MaskedLM, load_masked_lm
+from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, load_masked_lm
 from pilekit.evaluate.masked.pseudo_nll import pseudo_score_documents
-from pilekit.evaluate.model.causal import CausalLM, load_causal_lm
+from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
 from pilekit.evaluate.progress import ScoringProgress
@@ -52,9 +54,10 @@ MOST_OTHERS = 30
 
 
 def bits_per_byte(
-    model_dir: str | Path,
+    model: str | Path | PreTrainedModel,
     data: Data = None,
     *,
+    tokenizer: Any = None,
     subsets: Sequence[str] | None = None,
     limit: int | None = None,
     max_length: int | None = None,
@@ -70,15 +73,17 @@ def bits_per_byte(
     on_error: OnError = "raise",
     advance: Callable[[int], None] = ignore,
 ) -> BitsPerByte:
-    """Score a model in Hugging Face's format, with its own tokenizer, on a corpus.
+    """Score a model in Hugging Face's format, or in memory, on a corpus.
 
     Returns a `BitsPerByte`: a `Score` for each subset that has documents, in `.subsets`, and one over all in `.overall`
     (`.bpb` is the figure, `.interval` its 95 % interval); `.protocol` says what the figures depend on. A masked model
     (of BERT's or RoBERTa's kind) is recognised by its config.json; its figures are pseudo-bits per byte.
 
-    model_dir      a folder with config.json, safetensors and tokenizer.json
+    model          a folder with config.json, safetensors and tokenizer.json, or a model of `transformers`, which is
+                   scored as it is, on its device and in its precision, and not changed
     data           a path, glob or URL, several of them, a `Corpus`, or None for the default places. If there are val or
                    test shards among others, only these are scored, and a warning names them
+    tokenizer      what `load_tokenizer` takes; None: the folder's
     subsets        only documents of these subsets, in any spelling the manifest knows; None: all
     limit          only this many documents of each subset, from the first; None: all. Reading ends when all subsets
                    asked for are full, or else all subsets of the manifest and all others met so far
@@ -116,12 +121,15 @@ def bits_per_byte(
         batch_tokens=batch_tokens,
         on_error=on_error,
     )
-    place = ranks.on_all_ranks(lambda: device_of(device, ranks))
+    place = ranks.on_all_ranks(lambda: model.device if isinstance(model, PreTrainedModel) else device_of(device, ranks))
 
     def check() -> Plan:
+        if isinstance(model, PreTrainedModel) and (out, dtype, device) != (None, "auto", "auto"):
+            raise PilekitError("out, dtype and device are for a model in a folder; save this one, or leave them out")
         if out is not None:
             check_out(out)
-        plan = prepare(model_dir, data, options, dtype=dtype, device=place, world_size=ranks.world_size)
+        size = ranks.world_size
+        plan = prepare(model, data, options, tokenizer=tokenizer, dtype=dtype, device=place, world_size=size)
         if train is not None:
             corpus_of(train)  # must exist; it is read at the end
         return plan
@@ -129,8 +137,12 @@ def bits_per_byte(
     plan = ranks.on_rank0(check)
 
     def load() -> CausalLM | MaskedLM:
+        if isinstance(model, PreTrainedModel):
+            held.callback(model.train, model.training)
+            model.train(False)
+            return as_causal_lm(model) if plan.template is None else as_masked_lm(model)
         load_lm = load_causal_lm if plan.template is None else load_masked_lm
-        return load_lm(model_dir, dtype=plan.dtype, device=place)
+        return load_lm(model, dtype=plan.dtype, device=place)
 
     with ExitStack() as held:
 

@@ -27,7 +27,7 @@ from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
 from pilekit.evaluate.model.causal import check_vocabulary, max_length_of
 from pilekit.evaluate.model.device import dtype_of
-from pilekit.evaluate.model.load import MASKED, kind_of, outline, stored_dtype, weight_files
+from pilekit.evaluate.model.load import MASKED, kind_in_memory, kind_of, outline, stored_dtype, weight_files
 from pilekit.evaluate.results.result_folder import record_key
 from pilekit.shards.read.reader import OnError
 from pilekit.stream.arguments import check_number, subsets_of
@@ -104,26 +104,40 @@ class Plan:
 
 
 def prepare(
-    model_dir: str | Path, data: Data, options: Options, *, dtype: str, device: torch.device, world_size: int
+    model: str | Path | PreTrainedModel,
+    data: Data,
+    options: Options,
+    *,
+    tokenizer: Any = None,
+    dtype: str,
+    device: torch.device,
+    world_size: int,
 ) -> Plan:
-    """The plan for the model of a folder, made without reading its weights; PilekitError for anything wrong."""
+    """The plan for a model in memory, or in a folder, whose weights are not read; PilekitError for anything wrong."""
     corpus = corpus_of(data).only_held_out()
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
     subsets_of(options.subsets, corpus)  # before the files of the model, which take longer
-    kind = kind_of(model_dir)
-    model = outline(model_dir, kind)
-    tokenizer = load_tokenizer(model_dir)
-    check_vocabulary(model, tokenizer, str(model_dir))
+    if isinstance(model, PreTrainedModel):
+        if tokenizer is None:
+            raise PilekitError("a model in memory needs its tokenizer; give it as tokenizer=")
+        kind, folder, shape, name = kind_in_memory(model), None, model, "the model"
+    elif not isinstance(model, str | Path):
+        raise PilekitError(f"a {type(model).__name__} is not a model of transformers, nor the path of its folder")
+    else:
+        kind, folder, name = kind_of(model), Path(model), str(model)
+        shape = outline(model, kind)
+    loaded = load_tokenizer(folder if tokenizer is None else tokenizer)
+    check_vocabulary(shape, loaded, name)
     return make_plan(
-        model,
-        tokenizer,
+        shape,
+        loaded,
         corpus,
         options,
-        dtype=dtype_of(dtype, device, stored_dtype(model_dir)),
+        dtype=shape.dtype if folder is None else dtype_of(dtype, device, stored_dtype(folder)),
         device=device,
-        model_dir=Path(model_dir),
-        template=template_of(tokenizer) if kind is MASKED else None,
+        model_dir=folder,
+        template=template_of(loaded) if kind is MASKED else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,8 +60,34 @@ def test_figures_equal_the_reference_whatever_the_batch(
 def test_a_folder_and_memory_give_the_same_figures_and_protocol(model_dir: Path, corpus: Path) -> None:
     result = bits_per_byte(model_dir, corpus)
     lm, tokenizer = load_causal_lm(model_dir), load_tokenizer(model_dir)
-    in_memory = score_corpus(lm, tokenizer, Corpus(corpus))
-    assert (result.overall, result.subsets) == (in_memory.overall, in_memory.subsets)
+    given = lm.model.train()
+    for module in given.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    for in_memory in (
+        score_corpus(lm, tokenizer, Corpus(corpus)),
+        bits_per_byte(given, corpus, tokenizer=model_dir),
+    ):
+        assert given.training
+        assert (result.overall, result.subsets) == (in_memory.overall, in_memory.subsets)
+        assert in_memory.protocol["model"] == {
+            **result.protocol["model"],
+            "path": None,
+            "weights": None,
+            "config": None,
+        }
+    low = bits_per_byte(given.to(torch.bfloat16), corpus, tokenizer=tokenizer)
+    assert (low.protocol["dtype"], given.dtype) == ("bfloat16", torch.bfloat16)
+    assert low.overall.bpb == pytest.approx(result.overall.bpb, rel=0.02)
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        (given, {}, "^a model in memory needs its tokenizer; give it as tokenizer="),
+        (given, {"tokenizer": tokenizer, "dtype": "fp32"}, "^out, dtype and device are for a model in a folder"),
+        (given, {"tokenizer": tokenizer, "out": model_dir / "out"}, "^out, dtype and device are for a model"),
+        (torch.nn.Linear(2, 2), {"tokenizer": tokenizer}, "^a Linear is not a model of transformers, nor the path"),
+    ]
+    for model, options, message in refused:
+        with pytest.raises(PilekitError, match=message):
+            bits_per_byte(model, corpus, **options)
     protocol = result.protocol
     assert json.loads(json.dumps(protocol)) == protocol
     assert protocol["model"]["parameters"] == sum(parameter.numel() for parameter in lm.model.parameters())

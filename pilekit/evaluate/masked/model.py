@@ -69,12 +69,12 @@ def load_masked_lm(
 def as_masked_lm(model: PreTrainedModel) -> MaskedLM:
     """The parts of `model` that scoring and training need; PilekitError if it does not predict from both sides.
 
-    The model is on the CPU, in any precision.
+    The model is on any device, in any precision.
     """
     name = visible(str(model.config.model_type), 60)
     ids = _probe_ids(model, PROBE_TOKENS)
     length = ids.shape[1]
-    places = torch.arange(0, length, 2)
+    places = torch.arange(0, length, 2, device=ids.device)
     unproven = MaskedLM(model, tokens_of(model), head_by_place=True)
     try:
         with predicting(model):
@@ -202,5 +202,6 @@ def _changed(model: PreTrainedModel, ids: Tensor, where: slice) -> Tensor:
 
 def _ordinary_ids(model: PreTrainedModel) -> Tensor:
     """All ids, increasing, without the padding id, which has no position of its own in some models."""
-    ids = torch.arange(cast("Any", model).get_input_embeddings().num_embeddings)
+    embeddings = cast("Any", model).get_input_embeddings()
+    ids = torch.arange(embeddings.num_embeddings, device=embeddings.weight.device)
     return ids[ids != padding] if (padding := getattr(model.config, "pad_token_id", None)) is not None else ids

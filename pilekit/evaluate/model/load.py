@@ -172,6 +172,11 @@ def kind_of(folder: str | Path) -> Kind:
     return CAUSAL if content.get("is_decoder") is True else MASKED
 
 
+def kind_in_memory(model: PreTrainedModel) -> Kind:
+    """Whether a model is masked or causal, by its class."""
+    return MASKED if MASKED.types.get(model.config.model_type) == type(model).__name__ else CAUSAL
+
+
 def positions_of(config: PreTrainedConfig) -> int | None:
     """The number of positions of a model with this configuration; None if it names no limit."""
     for field in _POSITIONS:

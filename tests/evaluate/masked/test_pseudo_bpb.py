@@ -58,6 +58,9 @@ def test_every_document_is_as_in_the_reference(made: Path) -> None:
     assert result.records is not None
     assert sorted(result.records.nll) == pytest.approx(sorted(every), rel=1e-5, abs=1e-5)
     assert 0.0 in every  # an empty document
+    in_memory = bits_per_byte(model.float(), made / "corpus", tokenizer=tokenizer, limit=3)
+    assert in_memory.protocol["template"] == result.protocol["template"]
+    assert in_memory.overall.nll == pytest.approx(result.overall.nll, rel=1e-6)
 
 
 def test_no_figure_is_called_bits_per_byte(made: Path, tmp_path: Path) -> None:
