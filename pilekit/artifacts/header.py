@@ -72,7 +72,9 @@ def read_header(folder: str | Path, kind: str | None = None, name: str = HEADER_
     try:
         header = msgspec.json.decode(read_own(path), type=Header)
     except FileNotFoundError:
-        raise PilekitError(f"{visible(str(folder))}: was not written by pilekit (it has no {visible(name)})") from None
+        why = f"was not written by pilekit (it has no {visible(name)})"
+        why = why if Path(folder).is_dir() else "there is no such folder; check the path"
+        raise PilekitError(f"{visible(str(folder))}: {why}") from None
     except OSError as error:
         raise PilekitError(f"{shown}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

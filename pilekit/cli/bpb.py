@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from pilekit.cli.options import Folder, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.display.output import print_fitted
+from pilekit.cli.options import Described, Folder, corpus_argument, exact_subsets, open_corpus
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 from pilekit.progress import Advance, byte_progress, waiting
 
@@ -89,7 +89,7 @@ def command(
     model_dir: str,
     paths: tuple[str, ...],
     subsets: str | None,
-    manifest: str | None,
+    manifest: Described,
     train: str | None,
     out: Path | None,
     as_json: bool,
@@ -118,7 +118,9 @@ def command(
     """
     from pilekit.artifacts.atomic_write import check_target
     from pilekit.evaluate.model.folder import check_folder
+    from pilekit.evaluate.results.result_folder import check_out
     from pilekit.stats.plot import figure_format
+    from pilekit.tokenize.tokenizer_file import tokenizer_file
 
     if _rank():  # rank 0 alone prints and warns
         logging.getLogger("pilekit").setLevel(logging.ERROR)
@@ -136,6 +138,9 @@ def command(
                 raise click.UsageError(f"all results are scored: {', '.join(useless)} changes nothing; leave it out.")
         for model in to_score:
             check_folder(model)
+            tokenizer_file(model)
+        if out is not None and not comparing:
+            check_out(out)
         if plot is not None:
             figure_format(plot)
             check_target(plot, follow_links=True)
@@ -189,8 +194,6 @@ def _scored(model_dir: str, corpus: Corpus | None, rules: dict[str, Any], out: P
 
 def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out: Path | None) -> None:
     """Print a result or a comparison, and draw it if asked."""
-    from rich.console import Console
-
     from pilekit.evaluate.results.result import BitsPerByte
     from pilekit.evaluate.show.comparison_table import comparison_table
     from pilekit.evaluate.show.plot import write_figure
@@ -202,10 +205,7 @@ def _show(found: BitsPerByte | Comparison, as_json: bool, plot: str | None, out:
         is_result = isinstance(found, BitsPerByte)
         width = shutil.get_terminal_size((_ALL_COLUMNS if is_result else 80, 24)).columns
         table = result_table(found, width) if isinstance(found, BitsPerByte) else comparison_table(found, width)
-        console = Console(file=sys.stdout, width=width, highlight=False)
-        with console.capture() as captured:
-            console.print(table)
-        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        print_fitted(table, width)
     _say_written(out)
     if plot is not None:
         write_figure(found, plot)

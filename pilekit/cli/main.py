@@ -46,8 +46,8 @@ COMMANDS = {
 ROOMS = {"head": "look.head", "sample": "look.sample", "grep": "look.grep"}
 """The modules of commands that are not `pilekit.cli.<name>`."""
 
-RESUMED = ("index", "reframe", "select", "dedup", "tokenize")
-"""Commands that keep finished work, beside `bpb --out`, and `train`, which says itself where it resumes."""
+RESUMED = ("index", "reframe", "select", "dedup", "tokenize", "train", "demo")
+"""Commands that keep finished work, beside `bpb --out`."""
 
 REPORT_SECONDS = 30.0
 """How long a silent rank waits for rank 0 to print the error. The launcher kills all ranks when the first one ends."""
@@ -144,7 +144,8 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         resumes = arguments[0] in RESUMED or (arguments[0] == "bpb" and "--out" in arguments)
-        click.echo("interrupted; the same command resumes" if resumes else "interrupted", err=True)
+        how = "resumes" if resumes else "begins again" if arguments[0] != "bpb" else "begins again; --out would resume"
+        click.echo(f"interrupted; the same command {how}", err=True)
         sys.exit(130)
     except (PilekitError, OSError) as error:
         if debug:

@@ -144,6 +144,8 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
     for folder, content in ((masked, '{"model_type": "distilbert"}'), (own, "")):
         folder.mkdir()
         (folder / "config.json").write_text(content)
+        for name in ("model.safetensors", "tokenizer.json"):
+            (folder / name).touch()
     (tmp_path / "out" / "result.json").mkdir(parents=True)
     shutil.copytree(scored[0], interrupted)
     (interrupted / "result.json").unlink()
@@ -159,7 +161,7 @@ def test_wrong_arguments(scored: list[Path], model_dir: Path, corpus: Path, tmp_
         ([model_dir, corpus, "--manifest", "heap"], "no manifest"),
         ([model_dir, corpus, "--out", tmp_path / "out"], "is a folder"),
         ([model_dir, corpus, "--out", own], "own: holds a model (config.json); give --out a folder of its own"),
-        ([model_dir, corpus, "--out", tmp_path / "file"], "cannot be made"),
+        ([model_dir, corpus, "--out", tmp_path / "file"], "is a file, where a folder belongs"),
         ([model_dir, corpus, "--plot", tmp_path / "a.jpg"], ".png, .svg or .pdf"),
         (["--compare", scored[0], corpus, scored[1]], f"{corpus}: --compare takes two or more folders"),
         (["--compare", scored[0]], "--compare takes two or more folders"),

@@ -52,7 +52,12 @@ def test_help_and_version_load_nothing_heavy() -> None:
 
 def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> None:
     (corpus / "model").mkdir()
-    (corpus / "model/config.json").write_text("{}")
+    (corpus / "bare").mkdir()
+    (corpus / "bare/config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (corpus / "model" / name).write_text("{}")
+    config = '[data]\npath = "nosuch"\ntokenizer = "model"\n[model]\npreset = "pythia-14m"\n[train]\nsteps = 1\n'
+    (corpus / "run.toml").write_text(config)
     old = corpus / "old/torch-2.6.0.dist-info"
     old.mkdir(parents=True)
     path = os.environ.get("PYTHONPATH", "")
@@ -61,6 +66,11 @@ def test_a_wrong_path_or_name_is_told_before_torch_is_imported(corpus: Path) -> 
         ("bpb nosuch a.jsonl", "nosuch: there is no such model"),
         ("bpb model a.jsonl --subsets Arxif", "did you mean ArXiv"),
         ("bpb model nosuch.jsonl", "nosuch.jsonl: no such file or folder"),
+        ("bpb bare a.jsonl", "bare: has no weights (model.safetensors)"),
+        ("bpb model a.jsonl --out a.jsonl", "a.jsonl: is a file, where a folder belongs"),
+        ("stream a.jsonl --tokenizer model --dedup nosuch", "nosuch: there is no such folder"),
+        ("stream a.jsonl --tokenizer model --state nosuch", "nosuch: cannot be read"),
+        ("train run.toml", "nosuch: no such file or folder" if TRAINS else "train needs torch"),
         ("stream a.jsonl --tokenizer nosuch.json", "no tokenizer 'nosuch.json'"),
         ("train nosuch.toml", "nosuch.toml: cannot be read" if TRAINS else "train needs torch"),
         ("train a.toml", "error: train needs torch 2.13 or later; 2.6.0 is installed\n"),

@@ -190,5 +190,5 @@ def test_processes_and_ctrl_c(corpus: Path, tmp_path: Path) -> None:
     ):  # It opens when the process reads.
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=240)
-    assert (process.returncode, stdout, stderr.strip()) == (130, "", "interrupted")
+    assert (process.returncode, stdout, stderr.strip()) == (130, "", "interrupted; the same command begins again")
     assert not list((tmp_path / "cache").rglob("*.lock"))

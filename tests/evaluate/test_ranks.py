@@ -192,7 +192,7 @@ def test_rank_0_tells_the_error_of_all(
         ({"data": tmp_path / "nowhere"}, "no such file or folder"),
         ({"device": "tpu"}, "device is auto, cpu, cuda or cuda:N, not 'tpu'"),
         ({"data": "-"}, "standard input (-) can be read by one process only"),
-        ({"out": tmp_path}, "is a file, where a folder of records belongs"),
+        ({"out": tmp_path}, "is a file, where a folder belongs"),
         ({"subsets": ["Books3"]}, "no documents of Books3"),
     ):
         (one, said), (other, said_too) = process_group(2).run(refused, model_dir, corpus, options)

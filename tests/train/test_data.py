@@ -54,7 +54,7 @@ def test_every_field_reaches_the_stream(made: TrainConfig) -> None:
 
 def test_wrong_dedup_folders_and_repeats_are_named(made: TrainConfig, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(PilekitError, match=r"^data\.dedup: .* was not written by pilekit"):
+        with pytest.raises(PilekitError, match=r"^data\.dedup: .*(was not written by pilekit|there is no such folder)"):
             open_stream(changed(made, "data", dedup=str(folder)))
 
     with pytest.raises(PilekitError, match=r"^data\.repeats: .*ArXif.*ArXiv"):

@@ -7,6 +7,8 @@ from pathlib import Path
 from pilekit.errors import PilekitError, visible
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Names the files of weights that are stored in parts."""
 
 
 def check_folder(folder: str | Path) -> None:
@@ -19,6 +21,11 @@ def check_folder(folder: str | Path) -> None:
             "(nothing is downloaded)"
         )
     if (folder / "config.json").is_file():
+        if not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
+            raise PilekitError(
+                f"{shown}: has no weights ({WEIGHTS}). Other formats are not read, as they could run code; "
+                "save_pretrained(folder) of transformers converts a model that you trust"
+            )
         return
     if (folder / "model" / "config.json").is_file():
         raise PilekitError(f"{shown}: is a run; its model is {visible(str(folder / 'model'))}")

@@ -31,7 +31,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from pilekit.errors import PilekitError, visible
-from pilekit.evaluate.model.folder import WEIGHTS, check_folder
+from pilekit.evaluate.model.folder import INDEX, WEIGHTS, check_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig  # transformers 4 has it under another name
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOGGING: Any = transformers_logging  # its type hints are incomplete
-
-INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -191,11 +189,7 @@ def weight_files(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
-    if not (folder / INDEX).is_file():
-        raise PilekitError(
-            f"{visible(str(folder))}: has no weights ({WEIGHTS}). Other formats are not read, as they could run code; "
-            "save_pretrained(folder) of transformers converts a model that you trust"
-        )
+    check_folder(folder)
     names = _json(folder / INDEX).get("weight_map")
     names = set(names.values()) if isinstance(names, dict) else set()
     for name in names or [None]:

@@ -132,9 +132,9 @@ def check_out(out: str | Path) -> None:
     check_target(Path(out) / RESULT_FILE)
     if os.path.lexists(Path(out) / "config.json"):
         raise PilekitError(f"{visible(str(out))}: holds a model (config.json); give --out a folder of its own")
-    folder = Path(out) / RECORDS
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise PilekitError(f"{visible(str(folder))}: is a file, where a folder of records belongs; name another --out")
+    for folder in (Path(out), Path(out) / RECORDS):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise PilekitError(f"{visible(str(folder))}: is a file, where a folder belongs; name another --out")
 
 
 def read_records(folder: Path, shards: list[str], manifest: Manifest) -> Records:

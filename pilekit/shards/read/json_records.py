@@ -183,7 +183,8 @@ def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
         raise BadRecord(f"is {kind_of(record)}, not a JSON object")
     text = record.get(format.text_field, format)
     if text is format:
-        raise BadRecord(f'has no "{visible(format.text_field)}" field')
+        there = visible(", ".join(map(str, record)), 80) or "none"
+        raise BadRecord(f'has no "{visible(format.text_field)}" field (its fields: {there}; see --text-field)')
     if type(text) is not str:
         raise BadRecord(f'field "{visible(format.text_field)}" is {kind_of(text)}, not a string')
     return text, _label(record, format.label_path)

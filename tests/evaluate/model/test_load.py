@@ -203,6 +203,7 @@ def test_a_hostile_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_kind_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
     for content, expected in (
         ({"model_type": "gpt2"}, CAUSAL),
         ({"model_type": "distilbert"}, MASKED),
