@@ -34,7 +34,7 @@ def too_many_subsets(most: int) -> PilekitError:
     """The error for more labels than `most`."""
     return PilekitError(
         f"more than {most:,} different subset labels; set label_path in a manifest to where records keep their "
-        "subset, and give it as Corpus(..., manifest=...) or with --manifest"
+        "subset, and give that manifest"
     )
 
 

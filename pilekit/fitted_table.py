@@ -74,7 +74,7 @@ class Column(Generic[Row]):
 class FittedTable(Generic[Row]):
     """A table of rows of any type, for rich and for notebooks.
 
-    rows       the first `MOST_ROWS` are shown
+    rows       the first `most_rows` are shown
     columns    the names first
     totals     rows below a line
     priority   steps that make the table narrower, in order: titles of columns to drop, and `SHORTEN`
@@ -84,10 +84,11 @@ class FittedTable(Generic[Row]):
     columns: Sequence[Column[Row]]
     totals: Sequence[Row] = ()
     priority: Sequence[str] = (SHORTEN,)
+    most_rows: int = MOST_ROWS
 
     def fit(self, width: int) -> Table:
         """The table in at most `width` terminal cells."""
-        rows = self.rows[:MOST_ROWS]
+        rows = self.rows[: self.most_rows]
         shown = [*rows, *self.totals]
         names, left = self.columns[0], {column.title: column for column in self.columns[1:]}
         labels = [visible(names.cell(row), LONGEST_NAME) for row in shown]

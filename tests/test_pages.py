@@ -30,6 +30,8 @@ from tests.tokenize.making import byte_level_bpe
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+SHOW_DOCUMENTS = {"show", "head", "sample", "grep"}
+"""Commands that print text as it is, with the blanks at the ends of its lines."""
 FAILS = re.compile(r"^error: |^\d+ shards?, .* findings? in ", re.MULTILINE)
 
 
@@ -64,6 +66,8 @@ def run_command(command: str, fails: bool, monkeypatch: pytest.MonkeyPatch) -> s
     else:
         result = CliRunner().invoke(pilekit, words[1:])
         assert bool(result.exit_code) == fails, f"{command}\n{result.output[-2000:]}\n{result.exception!r}"
+        if words[1] not in SHOW_DOCUMENTS:
+            assert re.search(" $", result.stdout, re.MULTILINE) is None, f"{command}\n{result.stdout}"
     return words[1] if words[0] == "pilekit" else None
 
 

@@ -13,6 +13,7 @@ import click
 from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import (
     ByteSize,
+    Described,
     Folder,
     Similarity,
     corpus_argument,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 @on_error_option()
 @jobs_option
 @json_option
-def command(paths: tuple[str, ...], manifest: str | None, no_write: bool, as_json: bool, **options: Any) -> None:
+def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.
 
     Two documents are near-duplicates if the sets of their word n-grams are similar (Jaccard) to the threshold or more.
@@ -118,9 +119,9 @@ def command(paths: tuple[str, ...], manifest: str | None, no_write: bool, as_jso
         click.echo(f"{counted(summary['hot']['documents'], *of)} {compared}", err=True)
     if "up_sampled" in summary:
         click.echo(
-            f"warning: {summary['up_sampled']:,} of the exact copies are in subsets that the corpus repeats on "
-            "purpose; in a released train split most are that up-sampling, which repeats= of PileStream gives back in "
-            "training",
+            f"warning: {counted(summary['up_sampled'], 'exact copy is', 'exact copies are')} in subsets that the "
+            "corpus repeats on purpose; in a released train split most are that up-sampling, which `repeats` gives "
+            "back in training",
             err=True,
         )
 

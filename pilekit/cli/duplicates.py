@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import terminal
+from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.options import Folder, Similarity
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import byte_progress
@@ -161,5 +161,5 @@ def _print(pairs: list[RemovedPair], texts: list[tuple[str, str]]) -> None:
         if pair.kept_corpus == "against":
             kept += " (of an earlier run)"
         removed = f"removed: {visible(pair.shard, 100)} {pair.number:,}, {visible(pair.subset, 60)}"
-        console.print(side_by_side(word_diff(*both), (kept, removed), colour=colour))
+        print_fitted(side_by_side(word_diff(*both), (kept, removed), colour=colour))
         console.print()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped
-from pilekit.cli.options import jobs_option, json_option, on_error_option, open_corpus, paths_argument
+from pilekit.cli.options import Described, jobs_option, json_option, on_error_option, open_corpus, paths_argument
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @on_error_option("leave it out and count it")
 @jobs_option
 @json_option
-def command(paths: tuple[str, ...], manifest: str | None, on_error: OnError, jobs: int | None, as_json: bool) -> None:
+def command(paths: tuple[str, ...], manifest: Described, on_error: OnError, jobs: int | None, as_json: bool) -> None:
     """Make an index of every shard: its documents, and where to begin reading.
 
     An index is a Parquet file, SHARD.index.parquet beside the shard (beside a Parquet shard .SHARD.index, hidden). It

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -27,6 +27,9 @@ from pilekit.errors import PilekitError, visible
 
 if TYPE_CHECKING:
     from pilekit.corpus import Corpus, Manifest
+
+Described: TypeAlias = "Manifest | str | None"
+"""What `--manifest`, or `--text-field` and `--label`, give a command."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -125,7 +128,7 @@ _SUBSETS = click.option(
 
 
 def manifest_option(function: F) -> F:
-    """Add `manifest` (str, `Manifest` or None) to a command.
+    """Add `manifest` (`Described`) to a command.
 
     --text-field and --label describe a corpus that has no manifest. They give a `Manifest` without subsets.
     """
@@ -134,7 +137,7 @@ def manifest_option(function: F) -> F:
     def with_manifest(
         *args: Any, manifest: str | None, text_field: str | None, label: str | None, **options: Any
     ) -> Any:
-        given: Manifest | str | None = manifest
+        given: Described = manifest
         if text_field is not None or label is not None:
             if manifest is not None:
                 raise click.UsageError("--manifest says where text and label are; leave out --text-field and --label.")
@@ -191,7 +194,7 @@ def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
 
 
 def paths_argument(function: F) -> F:
-    """Add the argument `paths` (tuple of str) and the option `manifest` (str or None) to a command."""
+    """Add the argument `paths` (tuple of str) and the option `manifest` to a command."""
     return _PATHS(manifest_option(function))
 
 
@@ -200,7 +203,7 @@ def corpus_argument(function: F) -> F:
     return _PATHS(_SUBSETS(manifest_option(function)))
 
 
-def open_corpus(paths: Sequence[str], manifest: Manifest | str | None = None) -> Corpus:
+def open_corpus(paths: Sequence[str], manifest: Described = None) -> Corpus:
     """The corpus at `paths`: files, folders, globs, URLs, or `-` for standard input. Default places if empty."""
     from pilekit.corpus import Corpus
 

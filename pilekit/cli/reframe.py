@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.options import ByteSize, jobs_option, json_option, open_corpus, out_option, paths_argument
+from pilekit.cli.options import ByteSize, Described, jobs_option, json_option, open_corpus, out_option, paths_argument
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     paths: tuple[str, ...],
-    manifest: str | None,
+    manifest: Described,
     out: Path,
     frame_bytes: int,
     level: int,

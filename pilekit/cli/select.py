@@ -10,6 +10,7 @@ import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import (
+    Described,
     corpus_argument,
     exact_subsets,
     jobs_option,
@@ -41,7 +42,7 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
 @on_error_option()
 @jobs_option
 @json_option
-def command(paths: tuple[str, ...], manifest: str | None, out: Path, as_json: bool, **options: Any) -> None:
+def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
     """Copy part of a corpus: by subset, at random, by what is in the text, by length, or in another format.
 
     Documents that pass all conditions are written to DIR, one shard for each that was read, of the same name. Lines are

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pilekit.cli.options import manifest_option
+from pilekit.cli.options import Described, manifest_option
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -21,7 +21,7 @@ from pilekit.progress import byte_progress
 @click.option("--meta", is_flag=True, help="First a line of JSON: shard, number, subset and meta.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON: shard, number, subset, meta and text.")
 @manifest_option
-def command(shard: str, number: int, meta: bool, as_json: bool, manifest: str | None) -> None:
+def command(shard: str, number: int, meta: bool, as_json: bool, manifest: Described) -> None:
     """Print one document's text.
 
     NUMBER counts from 0: it is the number of the document's line, minus one. A file or a pipe gets the text exactly,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped
-from pilekit.cli.options import corpus_argument, exact_subsets, json_option, on_error_option, open_corpus
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, json_option, on_error_option, open_corpus
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -24,7 +24,7 @@ from pilekit.progress import byte_progress
 @json_option
 @click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")
 def command(
-    paths: tuple[str, ...], subsets: str | None, manifest: str | None, as_json: bool, plot: str | None, **options: Any
+    paths: tuple[str, ...], subsets: str | None, manifest: Described, as_json: bool, plot: str | None, **options: Any
 ) -> None:
     """Count documents, bytes and tokens per subset.
 

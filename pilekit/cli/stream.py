@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import terminal
-from pilekit.cli.options import corpus_argument, exact_subsets, lanes, on_error_option, open_corpus, repeats
+from pilekit.cli.display.output import print_fitted, terminal
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, on_error_option, open_corpus, repeats
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import count_progress, waiting
@@ -51,7 +51,7 @@ SHOWN_ROWS = 3
     "--state",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Resume from a state_dict() saved as JSON, or from a checkpoint (a folder step-N).",
+    help="Resume from a stream's state saved as JSON, or from a checkpoint (a folder step-N).",
 )
 @on_error_option("leave it out")
 @click.option("--steps", type=click.IntRange(min=1), default=500, show_default=True, help="Batches to make.")
@@ -60,7 +60,7 @@ SHOWN_ROWS = 3
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     paths: tuple[str, ...],
-    manifest: str | None,
+    manifest: Described,
     state: Path | None,
     steps: int,
     explain: bool,
@@ -89,23 +89,28 @@ def command(
     options["lanes"] = options["lanes"] or "auto"
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         options["epochs"] = 1
+    from pilekit.artifacts.header import read_header
+    from pilekit.dedup.previous_runs import KIND
     from pilekit.tokenize.tokenizer_file import tokenizer_file
 
     tokenizer_file(options["tokenizer"])  # A wrong path is told before torch is imported.
+    if options["dedup"] is not None:
+        read_header(options["dedup"], KIND)
+    loaded = None if state is None else _read_state(state)
     with waiting("loading torch"):
         from pilekit.cli.display import stream_rows
         from pilekit.stream import PileStream
 
     stream = PileStream(corpus, rank=0, outputs=("input_ids", "doc_ids", "subset_ids"), **options)
-    if state is not None:
-        stream.load_state_dict(_read_state(state))
+    if loaded is not None:
+        stream.load_state_dict(loaded)
     console = terminal()
     if explain:
         explained = stream.explain()
         if as_json:
             click.echo(json.dumps(explained, indent=2))
         else:
-            console.print(stream_rows.plan_table(explained))
+            print_fitted(stream_rows.plan_table(explained))
     elif peek is not None:
         with count_progress(f"looking for step {peek:,}") as reached:
             batch = stream.peek_batch(peek, reached)
@@ -117,7 +122,7 @@ def command(
         if as_json:
             click.echo(json.dumps(documents))
         else:
-            console.print(stream_rows.step_table(documents, console.width))
+            print_fitted(stream_rows.step_table(documents, console.width))
     else:
         kept, result = _timed(stream, steps)
         # The first row of each batch first, because neighbours often share a long document.
@@ -130,12 +135,12 @@ def command(
             return
         stream_rows.print_rows(console, result["samples"])
         click.secho(
-            f"{counted(result['batches'], 'batch', 'batches')} of {stream.batch_size} x {stream.seq_len:,}: the first "
-            f"after {result['first_batch_seconds']:.2f} s, then {result['tokens_per_second'] / 1e6:.2f} M tokens/s "
-            f"(tokenizer: {stream.tokenizer.backend}), {100 * result['fill']:.1f} % full",
+            f"{counted(result['batches'], 'batch', 'batches')} of {stream.batch_size} x {stream.seq_len:,}, "
+            f"{100 * result['fill']:.1f} % full: the first after {result['first_batch_seconds']:.2f} s,\n"
+            f"then {result['tokens_per_second'] / 1e6:.2f} M tokens/s (tokenizer: {stream.tokenizer.backend})",
             bold=True,
         )
-        console.print(stream_rows.subset_table(result["subsets"]))
+        print_fitted(stream_rows.subset_table(result["subsets"]))
 
 
 def _timed(stream: PileStream, steps: int) -> tuple[list[Batch], dict[str, Any]]:
@@ -179,8 +184,8 @@ def _read_state(file: Path) -> Any:
         raise PilekitError(f"{visible(str(file))}: cannot be read: {error.strerror}; check the path") from error
     except ValueError as error:
         raise PilekitError(
-            f"{visible(str(file))}: is not JSON ({visible(str(error), 120)}); write it with "
-            "json.dump(stream.state_dict(), file)"
+            f"{visible(str(file))}: is not JSON ({visible(str(error), 120)}); give what "
+            "state_dict() of a stream returned, saved as JSON, or a checkpoint folder"
         ) from error
     if isinstance(state, dict) and "xxh3" in state and isinstance(state.get("state"), dict):
         progress = state["state"].get("progress")

@@ -10,6 +10,7 @@ import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import (
+    Described,
     Prefix,
     corpus_argument,
     exact_subsets,
@@ -50,7 +51,7 @@ from pilekit.progress import byte_progress
 @jobs_option
 @json_option
 def command(
-    paths: tuple[str, ...], manifest: str | None, out: Path, dedup: Path | None, as_json: bool, **options: Any
+    paths: tuple[str, ...], manifest: Described, out: Path, dedup: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Write the token ids of a corpus as files for another trainer, and a table of the documents.
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilekit.cli.display.output import print_fitted
 from pilekit.errors import PilekitError, ToldElsewhere, counted, visible
 from pilekit.progress import waiting
 
@@ -119,6 +120,7 @@ def command(
         if os.environ["RANK"] != "0":
             return
     config, run = _read(config_file, changes, out, world_size)
+    _check_data(config)
     if estimate:
         _print_estimate(config, world_size, as_json=as_json)
     elif dry_run:
@@ -148,6 +150,18 @@ def _read(
     run = run_of(Path("runs", Path(config_file).stem) if out is None else out, config)
     check_start(run, config)
     return config, run
+
+
+def _check_data(config: TrainConfig) -> None:
+    """A wrong path or subset is told before torch is imported."""
+    from pilekit.corpus import Corpus, load_manifest, resolve_subsets
+    from pilekit.corpus.shard import is_url
+
+    data, paths = config.data, config.data.path
+    manifest = load_manifest(data.manifest or "pile")
+    if paths is None or not any(map(is_url, [paths] if isinstance(paths, str) else paths)):  # listing URLs is slow
+        Corpus(paths, manifest)
+    resolve_subsets(*data.subsets or (), manifest=manifest)
 
 
 def _train_as_rank(config_file: str, changes: tuple[str, ...], out: str | None) -> None:
@@ -217,8 +231,14 @@ def _print_estimate(config: TrainConfig, world_size: int, *, as_json: bool) -> N
     from pilekit.train.estimate import estimate, table
 
     found = estimate(config, world_size)
-    as_text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() if as_json else "\n".join(table(found))
-    click.echo(as_text)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        return
+    ranks = f"{found.parameters:,} parameters on {counted(found.world_size, 'rank')}"
+    click.echo(f"{ranks}, {counted(found.micro_batches, 'micro-batch', 'micro-batches')} a step; bytes of each rank:")
+    print_fitted(table(found))
+    sizes = ", ".join(map(str, found.world_sizes[:20])) + ", …" * (len(found.world_sizes) > 20)
+    click.echo(f"numbers of ranks that can share its steps: {sizes}")
 
 
 def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.options import ByteSize, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import ByteSize, Described, corpus_argument, exact_subsets, open_corpus
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -21,7 +21,7 @@ from pilekit.progress import byte_progress
 def command(
     paths: tuple[str, ...],
     subsets: str | None,
-    manifest: str | None,
+    manifest: Described,
     vocab_size: int,
     out: Path,
     sample_bytes: int,
@@ -38,7 +38,7 @@ def command(
       pilekit train-tokenizer pile/train --vocab-size 50257 --out tokenizer.json
       pilekit train-tokenizer 00.jsonl.zst --subsets ArXiv,GitHub --bytes 1GB --vocab-size 32000 --out code.json
     """
-    from pilekit.fitted_table import Column, FittedTable
+    from pilekit.fitted_table import Column, FittedTable, rounded_bytes
     from pilekit.tokenize import SampledSubset, train_tokenizer
 
     corpus = open_corpus(paths, manifest)
@@ -48,7 +48,7 @@ def command(
     columns: list[Column[tuple[str, SampledSubset]]] = [
         Column("Subset", lambda row: row[0]),
         Column("Documents", lambda row: f"{row[1].documents:,}"),
-        Column("Bytes", lambda row: f"{row[1].bytes:,}"),
+        Column("Bytes", lambda row: rounded_bytes(row[1].bytes)),
         Column("Tok/B", lambda row: f"{row[1].tokens / row[1].bytes:.4f}"),
     ]
     parts = trained.subsets.values()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.options import jobs_option, json_option, open_corpus, paths_argument
+from pilekit.cli.options import Described, jobs_option, json_option, open_corpus, paths_argument
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def command(
     context: click.Context,
     paths: tuple[str, ...],
-    manifest: str | None,
+    manifest: Described,
     sums: str | None,
     write_sums: bool,
     jobs: int | None,

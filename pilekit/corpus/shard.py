@@ -81,7 +81,7 @@ def shard_of(path: str) -> Shard:
     folder, name = os.path.split(path)
     _refuse_beside(path, name)
     if path.endswith(os.sep) or Path(path).is_dir():
-        raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it, or use Corpus()")
+        raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it")
     try:
         size = Path(path).stat().st_size
     except OSError:

@@ -239,7 +239,7 @@ def select_shard(
             for name, documents in sorted(read_counts.documents.items())
         },
         "skipped": reader.skipped.count,
-        "others": reader.others,
+        "others": reader.parser.others if reader.parser else 0,
         "bad_lines": [[bad.line, bad.reason] for bad in reader.skipped.examples],
     }
     output.note(shard.name, result, *([path] if writer is not None else []))

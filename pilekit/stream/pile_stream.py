@@ -25,7 +25,7 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.corpus import Corpus
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, counted
 from pilekit.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
@@ -175,7 +175,7 @@ class PileStream(IterableDataset[Batch]):
             check_number("epochs", epochs)
             if self._given_lanes is not None:
                 raise PilekitError(
-                    f"epochs={epochs} and lanes={lanes} exclude each other: a pass that ends has no lanes"
+                    f"{counted(epochs, 'epoch')} and lanes exclude each other: a pass that ends has no lanes"
                 )
         if tokenizer is None:
             if objective == "mlm":

@@ -228,15 +228,15 @@ def accumulation_for(
     if loaded.batch and (loaded.world_size, loaded.grad_accum) != (world_size, accumulation):
         raise PilekitError(
             f"the state was taken inside step {loaded.step}, after {loaded.batch} of {loaded.grad_accum} batches: it "
-            f"resumes only with world_size={loaded.world_size} and grad_accum={loaded.grad_accum}, not {world_size} "
-            f"and {accumulation}; use those, or a state taken between steps"
+            f"resumes only with a world size of {loaded.world_size} and a grad_accum of {loaded.grad_accum}, not "
+            f"{world_size} and {accumulation}; use those, or a state taken between steps"
         )
     return accumulation
 
 
 def _misfit(field: str, theirs: Any, own: Any) -> PilekitError:
     """The error for a state that does not fit the stream."""
-    more = ", or load it with strict=False to change that from here on" if field in MAY_CHANGE else ""
+    more = ", or load it without `strict` to change that from here on" if field in MAY_CHANGE else ""
     return PilekitError(
         f"the stream's state does not fit: its {field} is {_shown(theirs)}, here it is {_shown(own)}; use the settings "
         f"and files of the run that wrote it, or start without the state{more}"

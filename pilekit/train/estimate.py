@@ -32,7 +32,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from pilekit.errors import counted
+from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 from pilekit.stream.batch.mlm import CHOSEN
 from pilekit.train.config import TrainConfig, check_model, check_world, load_config, world_sizes
 from pilekit.train.data import open_tokenizer
@@ -197,24 +197,18 @@ def head_bytes(model: PreTrainedModel, targets: int, dtype: torch.dtype) -> int:
     return total
 
 
-def table(found: Estimate) -> list[str]:
-    """The lines of a table of all stages with the chosen one marked, in decimal units."""
-    from rich.filesize import decimal
-
-    rows: list[tuple[str, ...]] = [
-        ("zero", "parameters", "gradients", "optimizer", "gathered", "buffers", "activations", "peak", "in CPU memory")
+def table(found: Estimate) -> FittedTable[StageEstimate]:
+    """A row for each stage."""
+    columns: list[Column[StageEstimate]] = [
+        Column("ZeRO", lambda stage: f"{stage.zero}{', chosen' * (stage.zero == found.chosen)}"),
+        Column("Parameters", lambda stage: rounded_bytes(stage.held.parameters)),
+        Column("Gradients", lambda stage: rounded_bytes(max(stage.held.gradients, stage.held.accumulated))),
+        Column("Optimizer", lambda stage: rounded_bytes(stage.held.optimizer)),
+        Column("Gathered", lambda stage: rounded_bytes(stage.held.gathered)),
+        Column("Buffers", lambda stage: rounded_bytes(stage.held.buffers)),
+        Column("Activations", lambda stage: rounded_bytes(stage.activations)),
+        Column("Peak", lambda stage: rounded_bytes(stage.device)),
     ]
-    for stage in found.stages:
-        held, mark = stage.held, "*" if stage.zero == found.chosen else " "
-        gradients = max(held.gradients, held.accumulated)
-        sizes = (held.parameters, gradients, held.optimizer, held.gathered, held.buffers, stage.activations)
-        rows.append((f"{mark} {stage.zero}", *map(decimal, (*sizes, stage.device, stage.host))))
-    columns = list(zip(*rows, strict=True))[: None if any(stage.host for stage in found.stages) else -1]
-    widths = [max(map(len, column)) for column in columns]
-    sizes_of_world = ", ".join(map(str, found.world_sizes[:20])) + ", …" * (len(found.world_sizes) > 20)
-    return [
-        f"{found.parameters:,} parameters on {counted(found.world_size, 'rank')}, "
-        f"micro-batches a step: {found.micro_batches:,}",
-        *("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows),
-        f"* chosen; numbers of ranks that can share its steps: {sizes_of_world}",
-    ]
+    if any(stage.host for stage in found.stages):
+        columns.append(Column("In CPU memory", lambda stage: rounded_bytes(stage.host)))
+    return FittedTable(found.stages, columns, priority=("Buffers", "Gathered"))

@@ -47,7 +47,7 @@ def test_the_table_and_json(data: Path, tmp_path: Path) -> None:
     check(tmp_path / "out", corpus_documents(data))
 
     options = [data, "--out", tmp_path / "masks", "--no-write", "--keep", "first"]
-    warning = "warning: 1 of the exact copies are in subsets that the corpus repeats on purpose"
+    warning = "warning: 1 exact copy is in subsets that the corpus repeats on purpose"
     result = run(*options)
     assert warning in result.stderr
     summary = (tmp_path / "masks" / "summary.json").read_bytes()

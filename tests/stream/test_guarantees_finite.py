@@ -194,7 +194,7 @@ def test_wrong_arguments_and_states_of_other_passes(corpora: Corpora, settings: 
     wrong: list[tuple[Settings, str]] = [
         ({"epochs": 0}, "epochs is a whole number from 1 on"),
         ({"epochs": 1.5}, "epochs is a whole number from 1 on"),
-        ({"epochs": 1, "lanes": (2, 2)}, r"epochs=1 and lanes=\(2, 2\) exclude each other"),
+        ({"epochs": 1, "lanes": (2, 2)}, "1 epoch and lanes exclude each other"),
     ]
     for changes, words in wrong:
         with pytest.raises(PilekitError, match=words):

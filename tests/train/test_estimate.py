@@ -139,10 +139,10 @@ def test_an_estimate_by_hand(folder: Path) -> None:
     assert (chosen.device, chosen.host) == (3 * count + 4 * tensors + 2 * count + backward_begins, 0)
     peaks = [stage.device for stage in found.stages]
     assert peaks == sorted(peaks, reverse=True)
-    lines = table(found)
-    assert lines[1].split()[::7] == ["zero", "peak"]
-    assert [line.split()[0] for line in lines[2:6]] == ["0", "1", "*", "3"]
-    assert len({len(line) for line in lines[1:6]}) == 1
+    head, _, *lines = str(table(found)).splitlines()
+    assert head.split()[::7] == ["ZeRO", "Peak"]
+    assert [line.split()[0] for line in lines] == ["0", "1", "2,", "3"]
+    assert lines[2].split()[1] == "chosen"
     assert msgspec.json.decode(msgspec.json.encode(found), type=Estimate) == found
 
 
@@ -152,7 +152,7 @@ def test_offload_moves_all_but_what_is_gathered_to_the_host(folder: Path) -> Non
     assert chosen.host == held.parameters + held.gradients + held.optimizer
     assert chosen.device == held.gathered + held.sent + max(chosen.activations, held.buffers)
     assert found.stages[0].host == 0
-    assert "in CPU memory" in table(found)[1]
+    assert "In CPU memory" in str(table(found))
 
 
 def test_what_cannot_run_is_not_estimated(folder: Path) -> None:

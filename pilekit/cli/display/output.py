@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
 SHOWN_BAD_LINES = 10
 
 
-def terminal() -> Console:
-    """A rich console on standard output. If that is no terminal, it is $COLUMNS wide, or 80."""
+def terminal(piped_width: int = 80) -> Console:
+    """A rich console on standard output. If that is no terminal, it is $COLUMNS wide, or `piped_width`."""
     from rich.console import Console  # here, because `--json` and errors need no rich
 
-    return Console(file=sys.stdout, width=shutil.get_terminal_size().columns, highlight=False)
+    return Console(file=sys.stdout, width=shutil.get_terminal_size((piped_width, 24)).columns, highlight=False)
 
 
-def print_fitted(table: RenderableType) -> None:
-    """Print a table in the width of the terminal."""
-    terminal().print(table)
+def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
+    """Print a table in the width of the terminal, without blanks at the ends of lines."""
+    console = terminal(piped_width)
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.write(re.sub(" +\n", "\n", captured.get()))  # click would not spell out what the terminal lacks
 
 
 def report_skipped(skipped: SkippedLines) -> None:

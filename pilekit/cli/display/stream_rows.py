@@ -85,23 +85,21 @@ def print_rows(console: Console, rows: list[list[dict[str, Any]]]) -> None:
         console.print()
 
 
-def step_table(documents: list[dict[str, Any]], width: int) -> Table:
+def step_table(documents: list[dict[str, Any]], width: int) -> FittedTable[dict[str, Any]]:
     """The documents of an optimizer step. Names are cut, numbers never; the text takes the rest of `width`."""
-    table = Table(box=None, pad_edge=False, header_style="bold", width=width)
-    for title in ("Row", "Shard", "Number", "Subset", "Tokens"):
-        if title in ("Shard", "Subset"):
-            table.add_column(title, no_wrap=True, overflow="ellipsis", max_width=SHOWN_NAME)
-        else:
-            table.add_column(title, no_wrap=True, justify="right")
-    table.add_column("First words", no_wrap=True, overflow="ellipsis", ratio=1)
-    for document in documents:
-        text = "…" * document["continued"] + visible(document["text"][:width].replace("\n", "↵"))
-        table.add_row(
-            f"{document['row']:,}",
-            Text(visible(document["shard"])),
-            f"{document['number']:,}",
-            Text(visible(document["subset"])),
-            f"{document['tokens']:,}",
-            Text(text),
-        )
-    return table
+
+    def text(document: dict[str, Any]) -> str:
+        words = Text("…" * document["continued"] + visible(document["text"][:width].replace("\n", "↵")))
+        words.truncate(max(room, len("First words")), overflow="ellipsis")
+        return words.plain
+
+    columns: list[Column[dict[str, Any]]] = [
+        Column("Subset", lambda document: visible(document["subset"], SHOWN_NAME)),
+        Column("Shard", lambda document: visible(document["shard"], SHOWN_NAME), justify="left"),
+        Column("Number", lambda document: f"{document['number']:,}"),
+        Column("Row", lambda document: f"{document['row']:,}"),
+        Column("Tokens", lambda document: f"{document['tokens']:,}"),
+    ]
+    room = width - sum(1 + column.width(documents) for column in columns)
+    columns.append(Column("First words", text, justify="left"))
+    return FittedTable(documents, columns, most_rows=len(documents))

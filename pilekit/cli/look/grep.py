@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pilekit.cli.display.output import print_fitted, report_skipped
-from pilekit.cli.options import corpus_argument, exact_subsets, jobs_option, on_error_option, open_corpus
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, jobs_option, on_error_option, open_corpus
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -35,7 +35,7 @@ def command(
     regex: str,
     paths: tuple[str, ...],
     subsets: str | None,
-    manifest: str | None,
+    manifest: Described,
     most: int | None,
     ignore_case: bool,
     counting: bool,

@@ -171,14 +171,12 @@ class Comparison:
         """A row per subset and further model, with the figures of `to_dict`, for pandas, polars and plots."""
         import pyarrow as pa
 
-        models = zip(self.models[1:], self.against, strict=True)
-        return pa.Table.from_pylist(
-            [
-                {"model": model, "subset": name, **difference.to_dict()}
-                for model, one in models
-                for name, difference in one.subsets.items()
-            ]
-        )
+        of = [
+            (model, *pair)
+            for model, one in zip(self.models[1:], self.against, strict=True)
+            for pair in one.subsets.items()
+        ]
+        return pa.Table.from_pylist([{"model": model, "subset": name, **one.to_dict()} for model, name, one in of])
 
     def _repr_html_(self) -> str:
         from pilekit.evaluate.show.comparison_table import differences_table

@@ -134,7 +134,7 @@ def open_file(path: str, *, scattered: bool = False) -> BinaryIO:
             ) from error
         raise PilekitError(f"{visible(path)}: no such file; check the path") from None
     except IsADirectoryError:
-        raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it, or use Corpus()") from None
+        raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it") from None
     except PermissionError:
         raise PilekitError(f"{visible(path)}: may not be read (permission denied)") from None
     except Exception as error:

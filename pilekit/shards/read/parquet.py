@@ -105,7 +105,7 @@ class RowBlocks:
             if row_bytes > self.max_row_bytes:
                 raise PilekitError(
                     f"{visible(self.path)}, row {self.read + 1:,}: is longer than {self.max_row_bytes:,} bytes; split "
-                    "the document or, if you trust the file, pass a larger max_document_bytes= to read()"
+                    "the document or, if you trust the file, raise max_document_bytes of `pilekit.read`"
                 )
             self.read += 1
             if self.read <= self.start:

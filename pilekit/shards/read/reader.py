@@ -34,19 +34,17 @@ OnError = Literal["raise", "skip"]
 
 
 class ShardReader(Iterator[DocumentBatch]):
-    """The batches of one or several shards, in order; `skipped` counts the bad lines that were skipped so far."""
+    """The batches of one or several shards, in order; `skipped` counts the bad lines that were skipped so far.
+
+    `parser` is the parser of a single shard's lines.
+    """
 
     def __init__(
         self, batches: Generator[DocumentBatch, None, None], skipped: SkippedLines, parser: LineParser | None = None
     ):
         self._batches = batches
-        self._parser = parser
+        self.parser = parser
         self.skipped = skipped
-
-    @property
-    def others(self) -> int:
-        """Of one shard: the documents so far that are not of the wanted subsets."""
-        return 0 if self._parser is None else self._parser.others
 
     def __next__(self) -> DocumentBatch:
         return next(self._batches)
@@ -227,7 +225,7 @@ def located_errors(path: str, lines: Callable[[], int], max_document_bytes: int 
     except LineTooLong as long:
         raise PilekitError(
             f"{visible(path)}, line {lines() + long.lines_before + 1:,}: is longer than {max_document_bytes:,} bytes; "
-            "split the document or, if you trust the file, pass a larger max_document_bytes= to read()"
+            "split the document or, if you trust the file, raise max_document_bytes of `pilekit.read`"
         ) from long
 
 

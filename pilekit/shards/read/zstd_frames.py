@@ -206,7 +206,8 @@ def _begin_frame(stored: Stored, number: int, max_window: int) -> Blocks:
     if header.window > max_window:
         raise ShardDamage(
             f"frame {number} needs a window of {header.window / 2**20:,.0f} MiB, and {max_window / 2**20:,.0f} MiB are "
-            "allowed; recompress it (zstd -dc --long=31 FILE | zstd -o NEW) or, if you trust it, pass max_window=",
+            "allowed; recompress it (zstd -dc --long=31 FILE | zstd -o NEW) or, if you trust it, raise max_window of "
+            "`pilekit.read`",
             frame=number,
             byte=stored.position,
         )

@@ -54,8 +54,8 @@ class Grid:
     def __post_init__(self) -> None:
         if self.global_batch_size % self.rows:
             raise PilekitError(
-                f"lanes=({self.rows}, {self.columns}): {self.rows} rows do not divide global_batch_size="
-                f"{self.global_batch_size}; valid are {_listed(divisors(self.global_batch_size))}"
+                f"{counted(self.rows, 'row')} of lanes cannot share a global batch size of {self.global_batch_size}; "
+                f"valid numbers of rows are {_listed(divisors(self.global_batch_size))}"
             )
 
     @property
@@ -82,21 +82,20 @@ class Grid:
         """The part of one rank; PilekitError names the valid world sizes and accumulations."""
         if self.finite and self.global_batch_size % (world_size * grad_accum):
             raise PilekitError(
-                f"{counted(world_size, 'rank')} with grad_accum={grad_accum} cannot share global_batch_size="
-                f"{self.global_batch_size}; world_size x grad_accum must be one of "
-                f"{_listed(divisors(self.global_batch_size))}"
+                f"{counted(world_size, 'rank')} x {_accumulated(grad_accum)} cannot share a global batch size of "
+                f"{self.global_batch_size}; their product must be one of {_listed(divisors(self.global_batch_size))}"
             )
         if world_size not in self.world_sizes():
             raise PilekitError(
                 f"{counted(world_size, 'rank')} cannot share {counted(self.rows, 'row')} of lanes; valid world sizes "
-                f"are {_listed(self.world_sizes())}; lanes= gives a new run another grid"
+                f"are {_listed(self.world_sizes())}; other lanes give a new run another grid"
             )
         if grad_accum not in self.accumulations(world_size):
             sizes = [self.global_batch_size // (world_size * a) for a in self.accumulations(world_size)]
             raise PilekitError(
-                f"grad_accum={grad_accum} does not fit {counted(world_size, 'rank')} and {counted(self.rows, 'row')} "
-                f"of lanes; valid are {_listed(self.accumulations(world_size))}, which are batch_size "
-                f"{_listed(sizes)}; lanes= gives a new run another grid"
+                f"{counted(world_size, 'rank')} x {_accumulated(grad_accum)} cannot share "
+                f"{counted(self.rows, 'row')} of lanes; valid are {_listed(self.accumulations(world_size))}, which "
+                f"are batch sizes {_listed(sizes)}; other lanes give a new run another grid"
             )
         return Share(self, rank, world_size, grad_accum)
 
@@ -173,7 +172,7 @@ def given_lanes(lanes: object) -> tuple[int, int] | None:
         raise PilekitError(f'lanes is "auto" or (rows, columns), such as (32, 4), not {visible(repr(lanes), 80)}')
     rows, columns = lanes
     if rows * columns > MOST_LANES:
-        raise PilekitError(f"lanes=({rows}, {columns}) are more than {MOST_LANES:,}; give fewer rows or columns")
+        raise PilekitError(f"lanes are {rows} rows x {columns} columns, more than {MOST_LANES:,}; give fewer")
     return rows, columns
 
 
@@ -197,20 +196,18 @@ def batch_sizes(
         return (batch_size or 8) * accumulation * world_size, accumulation
     if global_batch_size % world_size:
         raise PilekitError(
-            f"global_batch_size={global_batch_size} cannot be divided among {world_size} ranks; valid world sizes "
-            f"are among {_listed(divisors(global_batch_size))}"
+            f"a global batch size of {global_batch_size} cannot be divided among {world_size} ranks; valid world "
+            f"sizes are among {_listed(divisors(global_batch_size))}"
         )
     per_rank = global_batch_size // world_size
     if grad_accum is None:
         grad_accum = 1 if batch_size is None else max(1, per_rank // batch_size)
     if per_rank % grad_accum or batch_size not in (None, per_rank // grad_accum):
-        said = " x ".join(
-            f"{name}={value}" for name, value in (("batch_size", batch_size), ("grad_accum", grad_accum)) if value
-        )
+        said = "" if batch_size is None else f"a batch size of {batch_size} x "
         raise PilekitError(
-            f"global_batch_size={global_batch_size} is {per_rank} samples for each of "
-            f"{counted(world_size, 'rank')}, and {said} does not make that; batch_size x grad_accum must be "
-            f"{per_rank}, so each of them one of {_listed(divisors(per_rank))}"
+            f"a global batch size of {global_batch_size} is {counted(per_rank, 'sample')} for each of "
+            f"{counted(world_size, 'rank')}, and {said}{_accumulated(grad_accum)} cannot make that; the batch size "
+            f"must be one of {_listed(divisors(per_rank))}"
         )
     return global_batch_size, grad_accum
 
@@ -219,6 +216,10 @@ def divisors(n: int) -> list[int]:
     """The divisors of n >= 1, increasing."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
+
+
+def _accumulated(grad_accum: int) -> str:
+    return f"{counted(grad_accum, 'micro-batch', 'micro-batches')} a step (grad_accum)"
 
 
 def _listed(numbers: list[int]) -> str:

@@ -36,7 +36,7 @@ def rank_of_world(rank: int | None, world_size: int | None, num_replicas: int | 
         elif told and not joined and (own := _environment("RANK", 0)):
             raise PilekitError(
                 f"$RANK is {own}, but $WORLD_SIZE is {'1' if os.environ.get('WORLD_SIZE') else 'not set'}; start the "
-                "job with torchrun, or give rank= and world_size="
+                "job with torchrun, or give rank and world_size"
             )
     check_number("rank", rank, 0, world_size - 1)
     return rank, world_size
@@ -48,7 +48,7 @@ def _environment(name: str, missing: int | None) -> int:
         return int(value)
     if value or missing is None:
         raise PilekitError(
-            f"${name} is {visible(repr(value), 80) if value else 'not set'}, but it must be a whole number; give rank= "
-            "and world_size=, or start the job with torchrun"
+            f"${name} is {visible(repr(value), 80) if value else 'not set'}, but it must be a whole number; give rank "
+            "and world_size, or start the job with torchrun"
         )
     return missing

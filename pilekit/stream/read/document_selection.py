@@ -100,12 +100,12 @@ class DocumentSelection:
         self.count = int(self._ends[-1]) if len(self._ends) else 0
         if not self.count:
             dropped = sorted(name for name, factor in self.repeats.items() if factor == 0)
-            dedup = self.dedup and str(self.dedup)
+            dedup = [str(self.dedup)] if self.dedup else []
             asked = {"subsets": sorted(self.subsets or ()), "repeats of 0": dropped, "dedup": dedup}
-            given = ", ".join(f"{name}={visible(repr(value), 200)}" for name, value in asked.items() if value)
+            given = "; ".join(f"{name}: {visible(', '.join(value), 200)}" for name, value in asked.items() if value)
             raise PilekitError(
-                f"{visible(repr(self.corpus))}: no document is selected{f' by {given}' if given else ''}; `pilekit "
-                "stats` tells what the shards hold"
+                f"{visible(self.corpus.root)}: no document is selected{f' ({given})' if given else ''}; "
+                "`pilekit stats` tells what the shards hold"
             )
         if self.dedup is not None:
             # Compare some texts: another shard of the same name and length would lose the wrong documents.

@@ -158,7 +158,7 @@ class Sequential:
         what = "of " + visible(", ".join(self._selected.subsets), 200) if self._selected.subsets else "at all"
         return PilekitError(
             f"no documents {what} are left in {names}, all that lane {lane} of {self._lanes} reads in an epoch; select "
-            "more (`pilekit stats` shows what there is), give fewer lanes=, or rewrite the shards with `pilekit "
+            "more (`pilekit stats` shows what there is), give fewer lanes, or rewrite the shards with `pilekit "
             "reframe`, so that lanes share all shards"
         )
 

@@ -94,11 +94,15 @@ def test_exactly_the_named_topologies_are_served(grid: Grid, world_size: int, gr
 
 
 def test_the_error_names_the_sizes_that_fit() -> None:
-    with pytest.raises(PilekitError, match=r"valid world sizes are 1, 2, 4, 8, 16, 32; lanes= gives a new run another"):
+    with pytest.raises(
+        PilekitError, match=r"valid world sizes are 1, 2, 4, 8, 16, 32; other lanes give a new run another"
+    ):
         Grid(32, 4, 96).share(0, 3, 1)
-    with pytest.raises(PilekitError, match=r"valid are 1, 2, 4, 8, 16, 32, which are batch_size 96, 48, 24, 12, 6, 3"):
+    with pytest.raises(PilekitError, match=r"valid are 1, 2, 4, 8, 16, 32, which are batch sizes 96, 48, 24, 12, 6, 3"):
         Grid(32, 4, 96).share(0, 1, 3)
-    with pytest.raises(PilekitError, match=r"5 rows do not divide global_batch_size=16; .* 1, 2, 4, 8, 16"):
+    with pytest.raises(
+        PilekitError, match=r"5 rows of lanes cannot share a global batch size of 16; .* 1, 2, 4, 8, 16"
+    ):
         Grid(5, 1, 16)
     for batch, world_size, rows in [(1, 1, 1), (48, 1, 24), (64, 8, 32), (64, 16, 64), (97, 1, 1), (1024, 64, 256)]:
         assert default_rows(batch, world_size) == rows
@@ -124,7 +128,7 @@ def test_the_three_sizes_follow_from_one_another() -> None:
         except PilekitError as error:
             assert not fitting
             assert "\n" not in str(error)
-            assert "global_batch_size" in str(error)
+            assert "global batch size" in str(error)
         else:
             assert found in fitting
     assert batch_sizes(2, None, None, None) == (16, 1)
