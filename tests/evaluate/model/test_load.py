@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load, load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -22,8 +23,8 @@ from pilekit.evaluate.model.causal import load_causal_lm
 from pilekit.evaluate.model.load import CAUSAL, MASKED, kind_of, outline, stored_dtype
 from pilekit.evaluate.model.logit_transform import UNCHANGED
 from tests.tiny import Family, tiny_model, tiny_model_dir
-from tests.versions import TRAINS
 
+OLD = transformers.__version__.startswith("4.")  # it tells no shapes
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 1]])
 
 
@@ -113,7 +114,7 @@ def test_incomplete_weights_are_refused(tmp_path: Path, caplog: pytest.LogCaptur
     save_file({k: v for k, v in weights.items() if k != name}, file, {"format": "pt"})
     assert f"the weights do not fit config.json: {name} is missing" in refused(folder)
     save_file({**weights, name: weights[name][:-1].clone()}, file, {"format": "pt"})
-    assert f"{name} is stored " + ("as [63, 32], not [64, 32]" if TRAINS else "in another shape") in refused(folder)
+    assert f"{name} is stored " + ("in another shape" if OLD else "as [63, 32], not [64, 32]") in refused(folder)
     save_file({**weights, "value_head.weight": torch.zeros(3)}, file, {"format": "pt"})
     caplog.clear()
     load_causal_lm(folder)
