@@ -167,7 +167,8 @@ def _described(text_field: str | None, label: str | None) -> Manifest:
     try:
         return msgspec.convert({"name": "(command line)", **given}, Manifest)
     except msgspec.ValidationError as error:
-        raise click.UsageError(f"--text-field or --label: {visible(str(error), 200)}") from error
+        why = visible(str(error), 200)
+        raise click.UsageError(f"--text-field or --label: give a field such as text or meta.source ({why})") from error
 
 
 out_option = click.option("--out", required=True, type=Folder(), metavar="DIR", help="New folder for the shards.")
