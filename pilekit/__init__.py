@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from pilekit.tokenize.files.token_file import TokenFile as TokenFile
     from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus as tokenize_corpus
     from pilekit.tokenize.files.tokenized import TokenizedCorpus as TokenizedCorpus
-    from pilekit.tokenize.files.tokenized import TokenizedSubset as TokenizedSubset
     from pilekit.train.config import TrainConfig as TrainConfig
     from pilekit.train.config import load_config as load_config
     from pilekit.train.launch.notebook import notebook_launch as notebook_launch
@@ -110,7 +109,7 @@ _NAMES = {
     "pilekit.stream": "Batch Pack PileStream document_mask",
     "pilekit.tokenize.files.token_file": "TokenFile",
     "pilekit.tokenize.files.tokenize_corpus": "tokenize_corpus",
-    "pilekit.tokenize.files.tokenized": "TokenizedCorpus TokenizedSubset",
+    "pilekit.tokenize.files.tokenized": "TokenizedCorpus",
     "pilekit.tokenize": "SampledSubset TokenBatch Tokenize Tokenizer TrainedTokenizer load_tokenizer train_tokenizer",
     "pilekit.train.config": "TrainConfig load_config",
     "pilekit.train.launch.notebook": "notebook_launch",

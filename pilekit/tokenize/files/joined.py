@@ -25,7 +25,7 @@ from pilekit.tokenize.files.formats import TokenFiles
 IDS, RECORDS = ".ids", ".records"
 """The ends of the names of a shard's own files."""
 
-_COPIED_BYTES = 8 << 20
+_COPIED_BYTES = 1 << 20
 
 
 class Joined:

@@ -43,7 +43,7 @@ from pilekit.tokenize.files.documents import RECORD, Cut, read_documents, write_
 from pilekit.tokenize.files.formats import Format, TokenFiles, finish_file, token_files
 from pilekit.tokenize.files.joined import IDS, RECORDS, Joined
 from pilekit.tokenize.files.token_file import KIND
-from pilekit.tokenize.files.tokenized import TokenizedCorpus, joined_results
+from pilekit.tokenize.files.tokenized import TokenizedCorpus, summed
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
 
@@ -341,7 +341,7 @@ def _finish(
         first += documents
     names = [*(name for file in range(len(counts)) for name in files.names(file)), table.name]
     names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it nothing reads the ids.
-    done = joined_results([results[shard.name] for shard in shards])
+    done = summed([results[shard.name] for shard in shards])
     done["dtype"] = files.dtype if files.dtype == "uint16" or files.format in ("megatron", "parquet") else "uint32"
     done["files"] = {name: (joined.folder / name).stat().st_size for name in names}
     done["tokenizer"] = {

@@ -10,81 +10,55 @@ from typing import TYPE_CHECKING, Any
 from pilekit.shards.read.damage import BadLine, SkippedLines
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pilekit.fitted_table import FittedTable
 
-
-@dataclass(frozen=True, slots=True)
-class TokenizedSubset:
-    """Documents, tokens (EOD counted) and UTF-8 bytes of text of one subset, or of all."""
-
-    name: str
-    documents: int
-    tokens: int
-    bytes: int
-
-    def to_dict(self) -> dict[str, int]:
-        """The counts, for programs."""
-        return {"documents": self.documents, "tokens": self.tokens, "bytes": self.bytes}
+_COUNTS = ("documents", "tokens", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedCorpus:
     """The result of `tokenize_corpus`.
 
-    subsets   those that have documents, the largest first
-    total     all subsets together
-    empty     documents without tokens; they are in no file and not in the counts
-    skipped   the bad lines skipped
-    dtype     of the ids: "uint16", "int32" or "uint32"
-    files     all files written but the header
+    documents, tokens, bytes   of all subsets: documents with tokens, their tokens (EOD counted) and UTF-8 bytes
+    empty                      documents without tokens, which are in no file
+    skipped                    the bad lines skipped
+    dtype                      of the ids: "uint16", "int32" or "uint32"
+    files                      all files written but the header
+    subsets                    documents, tokens and bytes of each subset, by its name, the largest first
     """
 
-    subsets: tuple[TokenizedSubset, ...]
-    total: TokenizedSubset
+    documents: int
+    tokens: int
+    bytes: int
     empty: int
     skipped: SkippedLines
     dtype: str
     files: tuple[Path, ...]
+    subsets: dict[str, dict[str, int]]
 
     @classmethod
     def of(cls, folder: Path, results: Mapping[str, Any]) -> TokenizedCorpus:
         """The result that a header in `folder` tells."""
-        subsets = [TokenizedSubset(name, **counts) for name, counts in results["subsets"].items()]
+        told = {name: results[name] for name in (*_COUNTS, "empty", "dtype", "subsets")}
         skipped = SkippedLines(results["skipped"], [BadLine(*bad) for bad in results["bad_lines"]])
-        total = TokenizedSubset("total", *(results[name] for name in ("documents", "tokens", "bytes")))
-        files = tuple(folder / name for name in results["files"])
-        return cls(tuple(subsets), total, results["empty"], skipped, results["dtype"], files)
+        return cls(**told, skipped=skipped, files=tuple(folder / name for name in results["files"]))
 
     def to_dict(self) -> dict[str, Any]:
         """All counts and paths, for programs."""
-        return {
-            **self.total.to_dict(),
-            "empty": self.empty,
-            "skipped": self.skipped.count,
-            "dtype": self.dtype,
-            "files": [str(path) for path in self.files],
-            "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
-        }
+        told = {name: getattr(self, name) for name in (*_COUNTS, "empty", "dtype", "subsets")}
+        return {**told, "skipped": self.skipped.count, "files": [str(path) for path in self.files]}
 
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with its counts, for pandas, polars and plots."""
-        import pyarrow as pa
-
-        return pa.Table.from_pylist([{"subset": subset.name, **subset.to_dict()} for subset in self.subsets])
-
-    def table(self) -> FittedTable[TokenizedSubset]:
+    def table(self) -> FittedTable[tuple[str, dict[str, int]]]:
         """A row per subset, the largest first, and the total."""
         from pilekit.fitted_table import Column, FittedTable, rounded_bytes
 
-        columns: list[Column[TokenizedSubset]] = [
-            Column("Subset", lambda row: "Total" if row is self.total else row.name),
-            Column("Documents", lambda row: f"{row.documents:,}"),
-            Column("Tokens", lambda row: f"{row.tokens:,}"),
-            Column("Text", lambda row: rounded_bytes(row.bytes)),
+        columns: list[Column[tuple[str, dict[str, int]]]] = [
+            Column("Subset", lambda row: row[0]),
+            Column("Documents", lambda row: f"{row[1]['documents']:,}"),
+            Column("Tokens", lambda row: f"{row[1]['tokens']:,}"),
+            Column("Text", lambda row: rounded_bytes(row[1]["bytes"])),
         ]
-        return FittedTable(self.subsets, columns, [self.total])
+        return FittedTable([*self.subsets.items()], columns, [("Total", self.to_dict())])
 
     def __str__(self) -> str:
         return str(self.table())
@@ -93,7 +67,7 @@ class TokenizedCorpus:
         return self.table()._repr_html_()
 
 
-def joined_results(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The results of all shards together, as a header keeps them."""
     sums: dict[str, list[int]] = {}
     empty, skipped = 0, SkippedLines()
@@ -102,13 +76,11 @@ def joined_results(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             sums[name] = [one + more for one, more in zip(sums.get(name, [0] * 3), counts, strict=True)]
         empty += shard["empty"]
         skipped.merge(SkippedLines(shard["skipped"], [BadLine(*bad) for bad in shard["bad_lines"]]))
-    subsets = [TokenizedSubset(name, *counts) for name, counts in sums.items()]
-    subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
-    total = TokenizedSubset("total", *(sum(column) for column in zip(*sums.values(), strict=True)))
+    largest = sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][0], item[0]))
     return {
-        **total.to_dict(),
+        **dict(zip(_COUNTS, map(sum, zip(*sums.values(), strict=True)), strict=True)),
         "empty": empty,
         "skipped": skipped.count,
         "bad_lines": [[bad.path, bad.line, bad.reason] for bad in skipped.examples],
-        "subsets": {subset.name: subset.to_dict() for subset in subsets},
+        "subsets": {name: dict(zip(_COUNTS, counts, strict=True)) for name, counts in largest},
     }

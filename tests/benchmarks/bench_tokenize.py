@@ -1,0 +1,119 @@
+"""`pilekit tokenize` beside a bare loop and `tokenizers`: tokens/s of wall and of CPU time, from raw shards to `.bin`.
+
+    python tests/benchmarks/bench_tokenize.py [--shards PATH...] [--tokenizer F] [--megabytes 200] [--rounds 3]
+
+    bare loop     only zstandard, orjson and fastokens, on one core; writes the ids as 16 bits, and no index
+    pilekit       `tokenize_corpus`: table of documents, index, header, and all files flushed to disk, as always
+    tokenizers    `encode_batch` of the first megabytes, decoded before, on one core; writes nothing
+
+Each measurement is a process of its own, pinned to its cores. Not timed: imports, loading the tokenizer, and a first
+run over one megabyte. CPU time is that of all processes and threads. Without --shards, text is generated; without
+--tokenizer, one is trained on it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from any folder
+from tests.benchmarks.generating import generated, trained_tokenizer
+from tests.benchmarks.harness import Figures, options, show, table, take_turns
+from tests.benchmarks.peers import run_peer
+
+COMMON = """
+import json, os, sys, time
+OUT, TOKENIZER, WARM_UP, SLOW, *SHARDS = sys.argv[1:]
+
+def measure(work):
+    work([WARM_UP], OUT + "/warm-up")
+    started, used = time.perf_counter(), sum(os.times()[:4])
+    amount = work(SHARDS, OUT + "/all")
+    seconds, cpu_seconds = time.perf_counter() - started, sum(os.times()[:4]) - used
+    print(json.dumps({"amount": amount, "seconds": seconds, "cpu_seconds": cpu_seconds}))
+"""
+
+BARE = """
+import fastokens, numpy, orjson, zstandard
+tokenizer = fastokens.Tokenizer.from_file(TOKENIZER)
+
+def work(shards, out):
+    amount = 0
+    with open(out, "wb") as written:
+        for shard in shards:
+            rest = b""
+            with open(shard, "rb") as file:
+                frames = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+                text = frames.stream_reader(file, read_across_frames=True)
+                while piece := text.read(2 << 20):
+                    lines = (rest + piece).split(b"\\n")
+                    rest = lines.pop()
+                    texts = [orjson.loads(line)["text"] for line in lines]
+                    ids, offsets = tokenizer.encode_batch_flat(texts, split_special_tokens=True)
+                    ids = numpy.frombuffer(ids, numpy.uint32)
+                    written.write(ids.astype(numpy.uint16).data)
+                    amount += len(ids)
+    return amount
+
+measure(work)
+"""
+
+PILEKIT = """
+from pilekit import load_tokenizer, tokenize_corpus
+tokenizer = load_tokenizer(TOKENIZER)
+measure(lambda shards, out: tokenize_corpus(shards, out, tokenizer).tokens)
+"""
+
+REFERENCE = """
+import tokenizers
+from pilekit import read
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+tokenizer = tokenizers.Tokenizer.from_file(TOKENIZER)
+tokenizer.encode_special_tokens = True
+with read(SLOW) as batches:
+    texts = [text for batch in batches for text in batch.texts]
+measure(lambda shards, out: sum(len(one.ids) for one in tokenizer.encode_batch(texts, add_special_tokens=False)))
+"""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = options(__doc__, megabytes=(200, "text to generate"))
+    parser.add_argument("--shards", type=Path, nargs="+", help="tokenize these .jsonl.zst files instead")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json (default: trained on the first shard)")
+    chosen = parser.parse_args()
+    size = chosen.megabytes << 20
+    shards = chosen.shards or [
+        generated(f"tokenize-{chosen.megabytes}-{number}", size, 60 + number) for number in (0, 1)
+    ]
+    warm_up, slow = generated("tokenize-warm-up", 1 << 20, 62), generated("tokenize-slow", 4 << 20, 63)
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="pilekit-bench-", dir=chosen.shards and Path.cwd()) as folder:
+        tokenizer = chosen.tokenizer or trained_tokenizer(shards[0], Path(folder) / "tokenizer.json")
+
+        def run(source: str, shards: list[Path], on: int) -> Figures:
+            with tempfile.TemporaryDirectory(dir=folder) as out:
+                environment = {"RAYON_NUM_THREADS": "1"}
+                arguments = (out, tokenizer, warm_up, slow, *(path.resolve() for path in shards))
+                figures: Figures = run_peer(
+                    Path(sys.executable), COMMON + source, *arguments, environment=environment, cores=cores[:on]
+                )
+                return figures
+
+        contestants = {
+            "bare loop": partial(run, BARE, shards, 1),
+            "pilekit, one core": partial(run, PILEKIT, shards, 1),
+            "tokenizers": partial(run, REFERENCE, shards[:1], 1),
+        }
+        if len(cores) > 1:
+            contestants["pilekit, two cores, one shard"] = partial(run, PILEKIT, shards[:1], 2)
+            contestants["pilekit, two cores, all shards"] = partial(run, PILEKIT, shards, 2)
+        measured = take_turns(contestants, chosen.rounds)
+    show(chosen, measured, [table("", measured, "bare loop", unit="M tokens")])
+
+
+if __name__ == "__main__":
+    main()
