@@ -131,7 +131,7 @@ def tokenize_corpus(
         with output_folder(unfinished, versions=inputs.versions, **job) as output:
             done = output.result(DONE)
             if done is None:
-                _refuse_others(files, 0)
+                _refuse_others(files)
                 _join(files, output, corpus.shards, work, on_error, jobs, advance)
                 done = _finish(files, output, corpus.shards, tokenize.tokenizer, eod_id)
             _publish(files, output, done)
@@ -188,9 +188,9 @@ def _remove(folder: Path, *, finished: bool = False) -> None:
                 shutil.rmtree(folder)
 
 
-def _refuse_others(files: TokenFiles, file: int) -> None:
-    """Raise PilekitError if something has the name of a file that will be written."""
-    for name in (*files.names(file), f"{files.stem}{DOCUMENTS_SUFFIX}", f"{files.stem}.json"):
+def _refuse_others(files: TokenFiles) -> None:
+    """Raise PilekitError if something has the name of the first file; `_publish` looks for the others."""
+    for name in (*files.names(0), f"{files.stem}{DOCUMENTS_SUFFIX}", f"{files.stem}.json"):
         path = files.prefix.parent / name
         if path.exists() or path.is_symlink():
             raise PilekitError(
@@ -331,8 +331,6 @@ def _finish(
     joined.records.unlink(missing_ok=True)
     first = 0
     for file, (documents, tokens) in enumerate(counts):
-        if file:
-            _refuse_others(files, file)
         rows = functools.partial(read_documents, table, first=first, last=first + documents)
         if files.format == "llmc" or not all((joined.folder / name).exists() for name in files.names(file)):
             finish_file(files, joined.folder, file, rows, documents, tokens, str(tokenizer.path))

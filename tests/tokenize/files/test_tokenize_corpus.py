@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit import (
@@ -127,6 +127,9 @@ contents = st.lists(
 )
 
 
+@example(
+    [[("\x01\x02\x03", "ArXiv"), ("\x01\x02\x03\x04", "ArXiv"), ("\x01", "ArXiv")]], "npy", 7, False
+)  # a full file
 @given(contents, st.sampled_from(FORMATS), st.sampled_from([None, 1, 7, 40, 1000]), st.booleans())
 def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
     tmp_path_factory: pytest.TempPathFactory,
@@ -272,6 +275,16 @@ def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_ou
     assert results[0]["documents"] == stats["documents"] - results[0]["empty"]
 
 
+FAILING = [False]
+
+
+@document_filter
+def fails_in_the_last_shard(document: Any) -> bool:
+    """Keeps every document, or fails."""
+    assert not (FAILING[0] and document.shard == "03.jsonl")
+    return True
+
+
 def test_subsets_stages_dedup_and_skipped_lines(tmp_path: Path, tokenizer: Path) -> None:
     data = shards_of(tmp_path / "data", [("one text of a few words " * 20, "ArXiv"), ("two", "Github")] * 2)
     with (data / "00.jsonl").open("ab") as file:
@@ -297,7 +310,14 @@ def test_subsets_stages_dedup_and_skipped_lines(tmp_path: Path, tokenizer: Path)
     for name in ("all", "x"):  # what an earlier run skipped is an error now
         with pytest.raises(PilekitError, match=r'00\.jsonl, line 5: field "text" is a number'):
             numbers(name, on_error="raise")
-    assert numbers("x") == [0, 1, 2, 3, 5]
+    shutil.copy(data / "00.jsonl", data / "03.jsonl")
+    FAILING[0] = True
+    with pytest.raises(PilekitError, match=r"03\.jsonl: document 0"):
+        numbers("y", stages=[fails_in_the_last_shard])
+    FAILING[0] = False
+    with pytest.raises(PilekitError, match=r"00\.jsonl, line 5"):
+        numbers("y", stages=[fails_in_the_last_shard], on_error="raise")
+    assert numbers("y", stages=[fails_in_the_last_shard]) == [0, 1, 2, 3, 5] * 2
 
 
 def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
@@ -324,6 +344,7 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
         with pytest.raises(PilekitError, match=r"is there, and this job|is not a header of pilekit"):
             tokenize_corpus(corpus, tmp_path / name / "pile", loaded, format="npy", tokens_per_file=50_000)
         assert (tmp_path / name / name).read_bytes() == b"not ours"
+        assert (tmp_path / name / "pile.unfinished").exists() == ("00001" in name)  # told before the work if possible
         (tmp_path / name / name).unlink()
         tokenize_corpus(corpus, tmp_path / name / "pile", loaded, format="npy", tokens_per_file=50_000)
         assert "pile.unfinished" not in {path.name for path in (tmp_path / name).iterdir()}
@@ -433,16 +454,6 @@ def test_a_killed_command_resumes_and_does_no_finished_shard_again(
     assert tree(out) == tree(tmp_path / "whole")
     assert before
     assert sum(read) == Corpus(corpus).without_held_out().size
-
-
-FAILING = [False]
-
-
-@document_filter
-def fails_in_the_last_shard(document: Any) -> bool:
-    """Keeps every document, or fails."""
-    assert not (FAILING[0] and document.shard == "03.jsonl")
-    return True
 
 
 def test_what_is_joined_is_not_done_again_unless_its_shard_was_touched(
