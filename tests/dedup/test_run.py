@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit import PilekitError
-from pilekit.dedup import scratch_space
 from pilekit.dedup.output import masks, removed_table
 from pilekit.dedup.result import Deduplication
 from pilekit.dedup.run import deduplicate
@@ -265,7 +264,7 @@ def test_free_disk_is_asked_for_again_when_it_is_known_what_is_needed(
 ) -> None:
     real, answers = shutil.disk_usage, iter([10**12, 100])
     with monkeypatch.context() as patch:
-        patch.setattr(scratch_space.shutil, "disk_usage", lambda path: real(path)._replace(free=next(answers)))
+        patch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=next(answers)))
         with pytest.raises(PilekitError, match=r"comparing needs about .*, the disk has 100 B free"):
             deduplicate(corpus, out=tmp_path / "out", jobs=1)
     deduplicate(corpus, out=tmp_path / "out", jobs=1)

@@ -38,7 +38,7 @@ def test_errors_are_found_before_the_weights_are_read(
         ({"dtype": "float32"}, "dtype is auto, fp32, bf16 or fp16, not 'float32'"),
         ({"device": "gpu"}, "device is auto, cpu, cuda or cuda:N, not 'gpu'"),
         ({"train": tmp_path / "nowhere"}, "no such file or folder"),
-        ({"out": model_dir / "config.json"}, "cannot be made: Not a directory"),
+        ({"out": model_dir / "config.json"}, "config.json: is a file, where a folder belongs"),
     ]
     for name, value in (("limit", 0), ("max_length", -1), ("batch_tokens", 1.0), ("context_len", "8"), ("limit", True)):
         wrong.append(({name: value}, f"{name} is a whole number from 1 on, not "))

@@ -116,7 +116,7 @@ def test_a_missing_or_wrong_field_is_refused(good: dict[str, Any]) -> None:
         ({"rank": 2}, "its lanes and ranks"),
         ({"step": -1}, "step"),
         ({"plan": {**good["plan"], "name": "other"}}, "other"),
-        ({"plan": {**good["plan"], "rows": 5}}, "5 rows do not divide"),
+        ({"plan": {**good["plan"], "rows": 5}}, "5 rows of lanes cannot share"),
         ({"plan": {**good["plan"], "rows": 3, "global_batch_size": 1 << 61}}, "global_batch_size"),
     ]
     for change, message in changes:
