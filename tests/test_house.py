@@ -70,6 +70,7 @@ def test_results_tell_all_as_a_dict_of_json_types(tmp_path: Path) -> None:
         assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
         assert type(result).__name__ in dir(pilekit)
         assert repr(result).startswith(f"{type(result).__name__}(")
+        assert len(repr(result)) < 300
 
 
 def test_the_documents_mention_every_command_and_every_public_name() -> None:

@@ -83,6 +83,10 @@ class Selected:
     skipped: SkippedLines
     others: int = 0
 
+    def __repr__(self) -> str:
+        documents, subsets = counted(self.total.documents, "document"), counted(len(self.subsets), "subset")
+        return f"Selected({str(self.folder)!r}, {documents} of {subsets})"
+
     def to_dict(self) -> dict[str, Any]:
         """All counts, for programs."""
         return {

@@ -239,6 +239,11 @@ class PileStream(IterableDataset[Batch]):
             raise PilekitError("weights are shares of tokens, tokenizer=None asks for documents; give a tokenizer")
         return exact_weights(weights, self.corpus.manifest)
 
+    def __repr__(self) -> str:
+        count = "" if self._selected.count is None else f"{counted(self._selected.count, 'document')}, "
+        kept = "untokenized" if self._tokenizer is None else f"rows of {self.seq_len} tokens"
+        return f"PileStream({self.corpus!r}, {count}batches of {self.batch_size}, {kept})"
+
     def _packed_rows(
         self, tokenizer: Tokenizer, layout: Layout, objective: Literal["clm", "mlm"], outputs: Sequence[str]
     ) -> BatchWriter:

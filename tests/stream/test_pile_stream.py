@@ -32,6 +32,16 @@ def same(one: Batch, other: Batch) -> bool:
     return all(torch.equal(one[name], other[name]) for name in ALL) and one.documents() == other.documents()
 
 
+def test_streams_and_batches_are_shown_in_a_line(stream: PileStream) -> None:
+    shown = repr(stream)
+    assert shown.startswith("PileStream(Corpus(")
+    assert shown.endswith(f"batches of 16, rows of {stream.seq_len} tokens)")
+    batch = next(iter(stream))
+    batch["note"] = "of a user"  # type: ignore[assignment]
+    assert f"input_ids=int64[16, {stream.seq_len}], " in repr(batch)
+    assert repr(batch).endswith("note='of a user')")
+
+
 # What is recorded
 
 

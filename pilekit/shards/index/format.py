@@ -33,7 +33,7 @@ from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, without_query
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX as INDEX_SUFFIX
 from pilekit.corpus.sidecar_files import index_name
-from pilekit.errors import PilekitError, visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.metadata import FORMAT, LaterFormat, read_metadata
@@ -69,6 +69,9 @@ class ShardIndex:
     header: IndexHeader
     frames: Frames
     built: bool = field(default=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"ShardIndex({self.path!r}, {counted(self.header.documents, 'document')})"
 
     def to_dict(self) -> dict[str, Any]:
         """The counts of the shard, and where its index is."""

@@ -47,6 +47,9 @@ class Verification:
         """Whether nothing is wrong."""
         return not self.findings
 
+    def __repr__(self) -> str:
+        return f"Verification({counted(self.shards, 'shard')}, {counted(len(self.findings), 'finding')})"
+
     def to_dict(self) -> dict[str, Any]:
         """`{"ok", "findings": [{"shard", "problem", "frame", "line", "byte"}]}`."""
         return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}

@@ -80,6 +80,12 @@ class Batch(dict[str, torch.Tensor]):
     def __copy__(self) -> Batch:
         return Batch(self, self._pieces, self._shard_names)
 
+    def __repr__(self) -> str:
+        def shape(one: object) -> str:
+            return f"{str(one.dtype)[6:]}{list(one.shape)}" if isinstance(one, torch.Tensor) else repr(one)
+
+        return f"Batch({', '.join(f'{name}={shape(one)}' for name, one in self.items())})"
+
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Batch:
         """The batch with its tensors on `device`, like `Tensor.to`; its documents are kept, `stream_state` stays."""
         moved = self.__copy__()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pilekit.errors import counted
 from pilekit.shards.read.damage import BadLine, SkippedLines
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class TokenizedCorpus:
         told = {name: results[name] for name in (*_COUNTS, "empty", "dtype", "subsets")}
         skipped = SkippedLines(results["skipped"], [BadLine(*bad) for bad in results["bad_lines"]])
         return cls(**told, skipped=skipped, files=tuple(folder / name for name in results["files"]))
+
+    def __repr__(self) -> str:
+        counts = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
+        return f"TokenizedCorpus({counts}, {self.dtype}, {counted(len(self.files), 'file')})"
 
     def to_dict(self) -> dict[str, Any]:
         """All counts and paths, for programs."""
