@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pilekit.cli.options import Described, manifest_option
-from pilekit.errors import visible
+from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import byte_progress
 
 
@@ -20,8 +20,9 @@ from pilekit.progress import byte_progress
 @click.argument("number", metavar="NUMBER", type=click.IntRange(min=0))
 @click.option("--meta", is_flag=True, help="First a line of JSON: shard, number, subset and meta.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON: shard, number, subset, meta and text.")
+@click.option("--tokenizer", metavar="F", help="For a token file (.idx): the tokenizer that made it.")
 @manifest_option
-def command(shard: str, number: int, meta: bool, as_json: bool, manifest: Described) -> None:
+def command(shard: str, number: int, meta: bool, as_json: bool, tokenizer: str | None, manifest: Described) -> None:
     """Print one document's text.
 
     NUMBER counts from 0: it is the number of the document's line, minus one. A file or a pipe gets the text exactly,
@@ -34,7 +35,11 @@ def command(shard: str, number: int, meta: bool, as_json: bool, manifest: Descri
     Example:
       pilekit show 00.jsonl.zst 4711
       pilekit show 00.jsonl.zst 4711 --meta | head -1
+      pilekit show tokens/pile_text_document.idx 17 --tokenizer 20B_tokenizer.json
     """
+    if shard.endswith(".idx"):
+        _show_tokens(shard, number, tokenizer, meta, as_json)
+        return
     from pilekit.corpus import load_manifest, shard_of
     from pilekit.shards.index.format import find_index
     from pilekit.shards.random_access.document_reader import DocumentReader
@@ -48,15 +53,40 @@ def command(shard: str, number: int, meta: bool, as_json: bool, manifest: Descri
     ):
         document = reader.document(number)
     fields = {"shard": document.shard, "number": document.number, "subset": document.subset, "meta": document.meta}
+    _print(fields, document.text, meta, as_json)
+
+
+def _show_tokens(path: str, number: int, tokenizer: str | None, meta: bool, as_json: bool) -> None:
+    """Print the text of a document of a token file, and from the table of documents what it is."""
+    from pilekit.tokenize import load_tokenizer
+    from pilekit.tokenize.files.token_file import TokenFile
+
+    if tokenizer is None:
+        raise click.UsageError("a token file has ids alone: name the tokenizer that made them with --tokenizer")
+    file, loaded = TokenFile(path), load_tokenizer(tokenizer)
+    if number >= len(file):
+        raise PilekitError(f"{visible(path)}: has {counted(len(file))}, and no number {number:,}")
+    if file.tokenizer not in (None, loaded.fingerprint):
+        raise PilekitError(
+            f"{visible(path)}: was made with another tokenizer: SHA-256 {file.tokenizer} there, "
+            f"{loaded.fingerprint} here"
+        )
+    documents = file.documents
+    row = {} if documents is None else documents.slice(number, 1).to_pylist()[0]
+    fields = {name: row.get(name) for name in ("shard", "number", "subset")} | {"tokens": len(file[number])}
+    _print(fields, loaded.decode(file[number]), meta, as_json)
+
+
+def _print(fields: dict[str, Any], text: str, meta: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(_line({**fields, "text": document.text}))
+        click.echo(_line({**fields, "text": text}))
         return
     if meta:
         click.echo(_line(fields))
     if sys.stdout.isatty():
-        click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), document.text), nl=document.text[-1:] != "\n")
+        click.echo(re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text), nl=text[-1:] != "\n")
     else:
-        sys.stdout.buffer.write(document.text.encode())
+        sys.stdout.buffer.write(text.encode())
 
 
 def _line(fields: dict[str, Any]) -> str:

@@ -42,12 +42,20 @@ def command(
     manifest's. Shards must agree with their indexes, and with SHA-256 sums: those of a sums file, or of the manifest
     named with --manifest. Exit code 1 if anything is wrong.
 
+    Of token files, give the .idx: it must agree with itself and its .bin, and every id must be in the vocabulary.
+
     \b
     Example:
       pilekit verify data/
       pilekit verify data/ --sums SHA256SUMS
       pilekit verify data/ --write-sums
+      pilekit verify tokens/pile_text_document.idx
     """
+    if any(path.endswith(".idx") for path in paths):
+        if sums or write_sums or not all(path.endswith(".idx") for path in paths):
+            raise click.UsageError("token files (.idx) are verified alone: without shards, --sums and --write-sums")
+        _verify_token_files(paths, as_json)
+        return
     from pilekit.fitted_table import rounded_bytes
     from pilekit.shards.verify.verify import is_whole, verify_corpus
 
@@ -76,6 +84,28 @@ def command(
         click.echo(f"{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
     if not found.ok:
         context.exit(1)
+
+
+def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
+    """Check each `.idx`, its `.bin`, and the ids against the vocabulary that the header tells."""
+    from pilekit.tokenize.files.token_file import TokenFile
+
+    for path in paths:
+        file = TokenFile(path)
+        header = file.header
+        try:
+            vocabulary = None if header is None else int(header.results["tokenizer"]["vocabulary"])
+        except (KeyError, TypeError, ValueError):  # a damaged header
+            vocabulary = None
+        if vocabulary is not None:
+            with byte_progress("verifying", file.tokens * file.dtype.itemsize) as advance:
+                file.check_ids(vocabulary, advance)
+        if as_json:
+            told = {"file": path, "documents": len(file), "tokens": file.tokens, "vocabulary": vocabulary}
+            click.echo(json.dumps(told))
+            continue
+        ids = "no header tells the vocabulary, so ids were not compared with it" if vocabulary is None else "all right"
+        click.echo(f"{visible(path)}: {counted(len(file))}, {counted(file.tokens, 'token')}: {ids}")
 
 
 def _table(findings: tuple[Finding, ...]) -> Table:

@@ -45,6 +45,31 @@ def test_the_table_json_and_files(data: Path, tmp_path: Path) -> None:
     assert {name: one["documents"] for name, one in told["subsets"].items()} == {"Github": 1, "ArXiv": 1}
 
 
+def test_show_and_verify_of_token_files(data: Path, tmp_path: Path) -> None:
+    tokenizer, index = tmp_path / "tokenizer.json", tmp_path / "pile_text_document.idx"
+    run("tokenize", data, "--tokenizer", tokenizer, "--on-error", "skip", "--append-eod", "--out", tmp_path / "pile")
+    shown = run_json("show", index, "2", "--tokenizer", tokenizer)
+    assert shown == {"shard": "00.jsonl", "number": 3, "subset": "ArXiv", "tokens": 3, "text": "é<|endoftext|>"}
+    assert run("show", index, "2", "--tokenizer", tokenizer).stdout == "é<|endoftext|>"
+    tokens = TokenFile(index).tokens
+    assert run("verify", index).stdout == f"{index}: 3 documents, {tokens:,} tokens: all right\n"
+    assert run_json("verify", index)["vocabulary"] == 300
+    assert "verified alone" in run("verify", index, data, exit_code=2).stderr
+    assert "--tokenizer" in run("show", index, "2", exit_code=2).stderr
+    other = saved(byte_level_bpe(400), tmp_path / "other.json")
+    for number, file, message in ((3, tokenizer, "has 3 documents, and no number 3"), (0, other, "another tokenizer")):
+        with pytest.raises(PilekitError, match=message):
+            run("show", index, number, "--tokenizer", file)
+    with (tmp_path / "pile_text_document.bin").open("rb+") as file:
+        file.seek(-4, 2)
+        file.write(b"\x2c\x01")
+    with pytest.raises(PilekitError, match=rf"the id 300 at token {tokens - 2:,}, but the vocabulary has 300"):
+        run("verify", index)
+    (tmp_path / "pile_text_document.json").unlink()
+    assert run("verify", index).stdout.endswith("no header tells the vocabulary, so ids were not compared with it\n")
+    assert run("show", index, "0", "--tokenizer", other, exit_code=0).stdout
+
+
 def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:
     common = ("tokenize", data, "--tokenizer", tmp_path / "tokenizer.json")
     for prefix in (tmp_path, f"{tmp_path}/new/", ""):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -108,6 +108,19 @@ class TokenFile:
                 path = Path(f"{stem}.json")
                 return read_header(path.parent, KIND, path.name)
         return None
+
+    def check_ids(self, vocabulary: int, advance: Callable[[int], None] = lambda size: None) -> None:
+        """Raise PilekitError for an id that a vocabulary of this size has not; `advance` gets the bytes done."""
+        done = 0
+        for part in self._parts:
+            for begin in range(0, len(part), _PIECE):
+                ids = part[begin : begin + _PIECE]
+                wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
+                if len(wrong):
+                    place = f"token {done + begin + int(wrong[0]):,}"
+                    self._fail(f"has the id {ids[wrong[0]]:,} at {place}, but the vocabulary has {vocabulary:,}")
+                advance(ids.nbytes)
+            done += len(part)
 
     @property
     def _stem(self) -> str:
