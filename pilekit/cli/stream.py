@@ -96,13 +96,13 @@ def command(
     tokenizer_file(options["tokenizer"])  # A wrong path is told before torch is imported.
     if options["dedup"] is not None:
         read_header(options["dedup"], KIND)
-    loaded = None if state is None else _read_state(state)
+    loaded: Any = None if state is None else _read_state(state)
     with waiting("loading torch"):
         from pilekit.cli.display import stream_rows
         from pilekit.stream import PileStream
 
     stream = PileStream(corpus, rank=0, outputs=("input_ids", "doc_ids", "subset_ids"), **options)
-    if loaded is not None:
+    if state is not None:
         stream.load_state_dict(loaded)
     console = terminal()
     if explain:

@@ -4,8 +4,8 @@
         -> appended to the output, in the order of the shards                      see joined.py
         -> table of documents -> indexes -> renamed to their names -> header
 
-All of it happens in `PREFIX.unfinished/`, the folder of a job. A killed run goes on where it was, and ends with the
-same bytes: they depend on the shards and the options, not on processes, threads and restarts. The table of documents
+All of it happens in `PREFIX.unfinished/`, the folder of a job. A killed run resumes there, and ends with the same
+bytes: they depend on the shards and the options, not on processes, threads and restarts. The table of documents
 replaces the records, and everything beside the ids is made from it. Indexes and the header get their names last, so a
 name that is there is complete.
 """

@@ -107,7 +107,7 @@ def test_a_full_disk_ends_the_log_and_not_the_training(
 
 
 def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config(SMALL)
+    config = load_config(SMALL, {"log.wandb": True})
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -121,7 +121,6 @@ def test_weights_and_biases_needs_the_package_and_a_key(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "wandb")
-    config = load_config(config, ["log.wandb=true"])
     with pytest.raises(PilekitError, match=r"package wandb is not installed; pip install 'pilekit\[wandb\]'"):
         check_viewers(config)
     (tmp_path / "wandb").mkdir(exist_ok=True)  # what a run leaves is not the package
