@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, on_error_option, open_corpus, repeats
+from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, on_error_option, repeats
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import count_progress, waiting
@@ -84,7 +84,9 @@ def command(
     """
     if explain and peek is not None:
         raise click.UsageError("--explain and --peek show different things; give one of them")
-    corpus = open_corpus(paths, manifest).without_held_out()
+    from pilekit.stream.read.token_files import corpus_of
+
+    corpus = corpus_of((paths[0] if len(paths) == 1 else list(paths)) if paths else None, manifest)
     options["subsets"] = exact_subsets(options["subsets"], corpus)
     options["lanes"] = options["lanes"] or "auto"
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize import Tokenizer, load_tokenizer
-
-logger = logging.getLogger(__name__)
 
 MOST_TOKENS_IN_ROW = 1 << 24
 """A longer row is a mistake: no memory could hold a batch of such rows."""
@@ -43,16 +39,6 @@ def tokenizer_of(tokenizer: object) -> Tokenizer | None:
             'document; name it as "eos_token" in a tokenizer_config.json beside it'
         )
     return found
-
-
-def corpus_of(data: str | Path | Sequence[str | Path] | Corpus) -> Corpus:
-    """The corpus without held-out shards. A `Corpus` is not changed; if it has held-out shards, a warning says so."""
-    if not isinstance(data, Corpus):
-        return Corpus(data).without_held_out()
-    if data.held_out:
-        names = ", ".join(visible(shard.name) for shard in data.held_out)
-        logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
-    return data
 
 
 def subsets_of(subsets: str | Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:

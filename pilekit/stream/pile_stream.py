@@ -34,7 +34,6 @@ from pilekit.stream.arguments import (
     MOST_TOKENS_IN_ROW,
     check_number,
     check_one_of,
-    corpus_of,
     subsets_of,
     tokenizer_of,
 )
@@ -53,6 +52,7 @@ from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRang
 from pilekit.stream.read.document_selection import OTHER, DocumentSelection, checked_filters
 from pilekit.stream.read.mixture import exact_weights
 from pilekit.stream.read.plan import choose_plan
+from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
 from pilekit.stream.record import HandedOut, Record, WorkerPart, state_of, take_state
 from pilekit.stream.state import (
     Counts,
@@ -76,7 +76,9 @@ class PileStream(IterableDataset[Batch]):
     """An iterable dataset of packed batches, straight from raw shards: endless, or with `epochs` in finite passes.
 
     data               a path, a glob, a URL, a list of them, or a `Corpus`. Val and test shards beside other shards are
-                       left out, with a warning. A `Corpus` is used as it is
+                       left out, with a warning. A `Corpus` is used as it is. Or the prefix of token files
+                       (`tokens/pile`), or a list of them; those that `pilekit tokenize` wrote give the batches of the
+                       shards
     tokenizer          a path or an object (see `load_tokenizer`); it must have an end-of-document token.
                        None: items are whole documents, and all arguments about tokens, rows and windows are unused
     seq_len            tokens in a row
@@ -193,8 +195,12 @@ class PileStream(IterableDataset[Batch]):
         self.subsets = subsets_of(subsets if shares is None else list(shares), self.corpus)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
-        with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
-            plan = choose_plan(self.corpus, on_error=on_error, advance=advance)
+        if isinstance(self.corpus, TokenCorpus):
+            by_table = {"subsets": subsets, "repeats": repeats, "weights": weights, "dedup": dedup}
+            plan = self.corpus.plan(self._tokenizer, append_eod, filters, by_table)
+        else:
+            with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
+                plan = choose_plan(self.corpus, on_error=on_error, advance=advance)
         self._selected = DocumentSelection(
             corpus=self.corpus,
             plan=plan,
@@ -218,7 +224,11 @@ class PileStream(IterableDataset[Batch]):
             self._writer = self._packed_rows(self._tokenizer, layout, objective, outputs)
         ids = {name: index for index, name in enumerate(self.subset_names)}
         names = tuple(shard.name for shard in self.corpus.shards)
-        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, self.corpus.manifest.text_field)
+        text_field, token_files = (
+            self.corpus.manifest.text_field,
+            [i for i in plan.indexes if isinstance(i, TokenIndex)],
+        )
+        self._encoding = Encoding(layout, self._tokenizer, ids, ids[OTHER], names, text_field, token_files)
         self._passes: Passes | None = None if epochs is None else Passes(epochs, drop_last)
         rows, columns = (1, 1) if epochs else self._given_lanes or self._selected.default_lanes(batch, self.world_size)
         grid = Grid(rows, columns, batch, self._selected.plan.name, finite=epochs is not None)
@@ -552,6 +562,8 @@ class PileStream(IterableDataset[Batch]):
 
     def _rows_of_step(self, step: int, reached: Reached | None) -> list[RowRange]:
         check_number("step", step, 0)
+        if isinstance(self.corpus, TokenCorpus):
+            self.corpus.needs_table("peek")
         every, record = set(range(self.grid.lanes)), self._handed_out.record
         known = [] if self._changes else [(0, self._first(), every)]
         if self._known is not None:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from pilekit.artifacts.header import read_header
-from pilekit.corpus import Corpus, load_manifest, resolve_subsets
+from pilekit.corpus import load_manifest, resolve_subsets
 from pilekit.dedup.previous_runs import KIND as DEDUP
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.folder import check_folder
@@ -14,6 +14,7 @@ from pilekit.stream import Batch, PileStream
 from pilekit.stream.order.repeats import exact_repeats
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.read.mixture import exact_weights
+from pilekit.stream.read.token_files import corpus_of
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config import TrainConfig, check_world, world_sizes
 
@@ -33,7 +34,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
     with _field("data.manifest"):
         manifest = load_manifest(data.manifest or "pile")
     with _field("data.path" if data.path is not None else ""):
-        corpus = Corpus(data.path, manifest).without_held_out()
+        corpus = corpus_of(data.path, manifest)
     with _field("data.subsets"):
         subsets = None if data.subsets is None else resolve_subsets(*data.subsets, manifest=manifest)
     with _field("data.repeats"):

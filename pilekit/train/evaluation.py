@@ -24,6 +24,7 @@ from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.batching import Forward, Share, Windows
 from pilekit.shards.read.reader import OnError
+from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import TrainConfig
 from pilekit.train.engines.protocol import TrainEngine
@@ -41,7 +42,7 @@ def open_held_out(config: TrainConfig) -> Corpus | None:
         manifest = load_manifest(data.manifest or "pile")
         if train.eval_path is not None:
             return Corpus(train.eval_path, manifest).only_held_out()
-        corpus = Corpus(data.path, manifest)
+        corpus = token_corpus(data.path, manifest) or Corpus(data.path, manifest)
     except PilekitError as error:
         raise PilekitError(f"{'data.path' if train.eval_path is None else 'train.eval_path'}: {error}") from error
     if not any(shard.split == "val" for shard in corpus.held_out):

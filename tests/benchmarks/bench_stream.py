@@ -12,6 +12,7 @@ lane's window.
                   changes; from the original shard and from the same shard reframed (random access), best_fit and
                   concat. It is endless, so it runs until it has encoded and yielded as many tokens as the shard has.
                   The lesser of both counts, so windows that were filled before do not count as work
+    from tokens   PileStream from the token file of the shard instead: the same, without decoding and tokenizing
     HF datasets   `load_dataset(streaming=True)`, `tokenizers`, concatenated and cut into rows: input_ids only
     MosaicML MDS  StreamingDataset over the same rows, *tokenized, packed and written beforehand*: input_ids only
 
@@ -104,7 +105,8 @@ def given(stream):
 PILEKIT = (
     STREAM
     + """
-stream = stream_of(REFRAMED if SETTINGS.pop("reframed") else SHARD, **SETTINGS)
+path = SETTINGS.pop("path")
+stream = stream_of({"raw": SHARD, "reframed": REFRAMED, "from tokens": FOLDER + "/tokens"}[path], **SETTINGS)
 state = stream.state_dict()["plan"]
 batches = iter(stream)
 for _ in range(4 * state["columns"]):
@@ -114,7 +116,8 @@ tokens = 0
 while tokens < int(TOKENS):
     for _ in range(64):
         next(batches)
-    tokens = min(given(stream) - first, encoded - first_encoded)
+    tokens = given(stream) - first
+    tokens = tokens if path == "from tokens" else min(tokens, encoded - first_encoded)
 seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - used
 print(json.dumps({"amount": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds, "plan": state["name"]}))
 """
@@ -302,6 +305,7 @@ def main() -> None:
 
 def compare(folder: Path, chosen: argparse.Namespace) -> None:
     """Measure and print, with all files in `folder`."""
+    from pilekit import tokenize_corpus
     from pilekit.shards.write.reframe import reframe_corpus
 
     lines = some_lines(chosen.shard or generated(f"stream-{chosen.megabytes}", chosen.megabytes << 20, 50), chosen)
@@ -314,6 +318,7 @@ def compare(folder: Path, chosen: argparse.Namespace) -> None:
         write(folder / "parts" / f"{number:02d}.jsonl.zst", lines[number::30])
     reframe_corpus(folder / "parts", folder / "thirty")
     tokenizer = chosen.tokenizer or trained_tokenizer(shard, folder / "tokenizer.json")
+    tokenize_corpus(shard, folder / "tokens", tokenizer)
     cores = sorted(os.sched_getaffinity(0))
     tokens = 0
 
@@ -327,9 +332,9 @@ def compare(folder: Path, chosen: argparse.Namespace) -> None:
         return found
 
     contestants: dict[str, Callable[[], Figures]] = {"bare loop": partial(run, BARE + TIMING)}
-    for reframed, packing in itertools.product((False, True), ("best_fit", "concat")):
-        settings = {"packing": packing, "reframed": reframed}
-        name = f"PileStream {'reframed' if reframed else 'raw'} {packing}"
+    for path, packing in itertools.product(("raw", "reframed", "from tokens"), ("best_fit", "concat")):
+        settings = {"packing": packing, "path": path}
+        name = f"PileStream {path} {packing}"
         contestants[name] = partial(run, f"SETTINGS = {settings}\n" + PILEKIT)
     if not chosen.no_peers:
         mosaic = peer_environment("mosaic", MOSAIC_REQUIREMENTS, ["--no-deps"])

@@ -21,9 +21,13 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 from pilekit.corpus import Corpus
 from pilekit.errors import PilekitError
 from pilekit.stream import PileStream
+from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config import load_config
+from pilekit.train.evaluation import open_held_out
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Finished, Trainer
+from tests.stream.corpora import made as documents
+from tests.stream.corpora import some_text
 from tests.tiny import tiny_corpus, tiny_neox_config, tiny_tokenizer
 from tests.train.runs import TIMES, interrupt_at, lines
 
@@ -79,6 +83,20 @@ def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, F
 
 def trainer(made: Path, out: Path, *changes: str) -> Trainer:
     return Trainer(load_config(made / "run.toml", changes), out)
+
+
+@pytest.mark.slow
+def test_token_files_give_the_losses_of_the_shards(made: Path, tmp_path: Path) -> None:
+    """Also resumed after a stop, with workers."""
+    corpus = documents(tmp_path / "shards", [60, 50], text_of=lambda rng: some_text(rng) or "a").folder
+    tokenize_corpus(corpus, tmp_path / "tokens" / "pile", made / "tokenizer", append_eod=True)
+    trainer(made, tmp_path / "by-text", f"data.path={corpus}").fit()
+    given = f"data.path={tmp_path}/tokens/pile"
+    assert trainer(made, tmp_path / "by-ids", given).fit(interrupt_at(4)).interrupted
+    trainer(made, tmp_path / "by-ids", given, "data.workers=1").fit()
+    assert lines(tmp_path / "by-ids") == lines(tmp_path / "by-text")
+    with pytest.raises(PilekitError, match=r"there are no val shards among those of data\.path"):
+        open_held_out(load_config(made / "run.toml", [given, "train.eval_every=2"]))
 
 
 def test_the_files_of_a_run(made: Path, whole: tuple[Path, Finished]) -> None:

@@ -74,6 +74,15 @@ class SelectedLines:
         before = int(self._before[first])
         return found[begin - before : end - before] + first * _BLOCK * 8
 
+    def ranks(self, numbers: Int64) -> Int64:
+        """The ranks of these chosen lines, int64; `numbers` increase."""
+        if self.bits is None or not len(numbers):
+            return numbers
+        first = int(numbers[0]) // (8 * _BLOCK)
+        bits = np.unpackbits(self.bits[first * _BLOCK : (int(numbers[-1]) >> 3) + 1], bitorder="little")
+        found: Int64 = np.cumsum(bits, dtype=np.int64)[numbers - first * 8 * _BLOCK] - 1 + self._before[first]
+        return found
+
 
 def lines_of_subsets(index: ShardIndex, wanted: Callable[[str], bool] | None) -> SelectedLines:
     """The lines that are documents and, where `wanted` is given, whose label is wanted.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from pilekit.errors import PilekitError, visible
@@ -13,8 +15,9 @@ from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.stream.pack.rows import Int64
 from pilekit.stream.pack.window import Layout, TokenizedDocuments, gathered
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET, LaneDocuments
+from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
-from pilekit.tokenize.tokenizer import UnencodableTextError
+from pilekit.tokenize.tokenizer import Encoded, UnencodableTextError
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Encoding:
     subset_ids    by subset name; other names get `other_subset`
     shard_names   by a document's shard number
     text_field    the field of a record that holds the text
+    token_files   by a document's shard number, if documents come from token files
     """
 
     layout: Layout
@@ -33,6 +37,7 @@ class Encoding:
     other_subset: int
     shard_names: Sequence[str]
     text_field: str = "text"
+    token_files: Sequence[TokenIndex] = ()
 
     def ids_of(self, subsets: Iterable[str]) -> Int64:
         """The ids of these subsets."""
@@ -51,22 +56,37 @@ def encoded(pieces: Iterable[LaneDocuments], encoding: Encoding) -> Iterator[Tok
 
 
 def _characters(piece: LaneDocuments) -> Int64:
-    """The characters of each document + 1, a bound on its tokens that seldom fails."""
+    """The characters or ids of each document + 1, a bound on its tokens that seldom fails."""
     return np.fromiter(map(len, piece.texts), np.int64, len(piece)) + 1
 
 
 def _tokenized(parts: list[LaneDocuments], encoding: Encoding, tokenizer: Tokenizer) -> TokenizedDocuments:
     table = np.concatenate([part.table for part in parts])
+    texts = [text for part in parts for text in part.texts]
     try:
-        ids, offsets = tokenizer.encode_batch([text for part in parts for text in part.texts])
+        ids, offsets = _joined(texts) if encoding.token_files else tokenizer.encode_batch(texts)
     except UnencodableTextError as error:
         shard, number = table[error.index, [SHARD, NUMBER]].tolist()
         raise PilekitError(
             f"{visible(encoding.shard_names[shard])}: document {number} holds a lone "
             "surrogate, which no UTF-8 can express; drop the document or repair its text in a filter"
         ) from error
+    if encoding.token_files and len(ids) and ids.max() >= tokenizer.vocab_size:
+        at = int(np.argmax(ids >= tokenizer.vocab_size))
+        shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
+        path, document = encoding.token_files[shard].place(number)
+        raise PilekitError(
+            f"{visible(str(path))}: document {document:,} has the id {ids[at]:,}, but "
+            f"{visible(str(tokenizer.path))} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
+        )
     table[:, SUBSET] = encoding.ids_of(name for part in parts for name in part.subsets)
     return TokenizedDocuments(ids, offsets, table)
+
+
+def _joined(texts: Sequence[npt.NDArray[Any]]) -> Encoded:
+    """The ids of all documents, as a tokenizer gives them."""
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return np.concatenate(texts, dtype=np.uint32, casting="unsafe"), offsets
 
 
 def _as_stored(piece: LaneDocuments, encoding: Encoding) -> TokenizedDocuments:

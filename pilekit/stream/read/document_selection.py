@@ -43,6 +43,7 @@ from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.read.mixture import repeats_of_weights
 from pilekit.stream.read.plan import Plan
 from pilekit.stream.read.random_access import RandomAccess
+from pilekit.stream.read.token_files import TokenCorpus, TokenIndex
 from pilekit.tokenize import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class DocumentSelection:
                 f"{visible(self.corpus.root)}: no document is selected{f' ({given})' if given else ''}; "
                 "`pilekit stats` tells what the shards hold"
             )
-        if self.dedup is not None:
+        if self.dedup is not None and not isinstance(self.corpus, TokenCorpus):
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
             deque(Deduplicated(self.dedup)(self._some_of_each()), maxlen=0)
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
@@ -146,13 +147,16 @@ class DocumentSelection:
             some = lines_of_subsets(index, wanted)
             if masks is not None:
                 mask = masks.mask(shard.name)
-                if mask.header.lines != some.lines:
+                bits = mask.bits
+                if isinstance(index, TokenIndex):
+                    bits = index.kept(mask, self.dedup)
+                elif mask.header.lines != some.lines:
                     raise PilekitError(
                         f"{visible(shard.path)}: has {counted(some.lines, 'line')}, but what was deduplicated in "
                         f"{visible(str(self.dedup))} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
                         "it"
                     )
-                some = some.and_bits(mask.bits)
+                some = some.and_bits(bits)
             found.append(some)
         return found
 
@@ -275,7 +279,11 @@ class DocumentSelection:
             ]
             content = xxhash.xxh3_128_hexdigest(json.dumps(of).encode())
         return {
-            "shards": {"count": len(self.corpus.shards), "content": _hash(content)},
+            "shards": {
+                "count": len(self.corpus.shards),
+                "content": _hash(content),
+                **({"stored as": "token files"} if isinstance(self.corpus, TokenCorpus) else {}),
+            },
             "record": {"text_field": manifest.text_field, "label_path": manifest.label_path},
             "subset_names": _hash([subset.name for subset in manifest.subsets]),
             "filters": [described(stage) for stage in self.filters],

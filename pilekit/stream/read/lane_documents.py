@@ -41,13 +41,13 @@ class LaneDocuments:
     """Some documents of one unit of a lane, in the unit's order. There may be none.
 
     table      [n], with increasing orders
-    texts      list of str, [n]
+    texts      list of str, [n]; of documents in token files, list of their ids
     subsets    list of str, [n]; `(none)` for a document without a label
     records    the documents' lines as JSON, [n], if the stream gives untokenized documents; otherwise empty
     """
 
     table: Table
-    texts: list[str]
+    texts: list[Any]
     subsets: list[str]
     records: Sequence[bytes | memoryview] = ()
 

@@ -5,7 +5,7 @@
 So an epoch has about as many tokens as the named subsets have, and their shares are the weights. A subset's tokens are
 its bytes, which the indexes hold, times its tokens per byte, measured on 128 of its documents, at most a million
 characters of each. They are drawn by hash, so every process finds the same factors. Factors have four digits. On the
-mini-Pile's 22 subsets the shares of an epoch are right within 2 % of each.
+mini-Pile's 22 subsets the shares of an epoch are right within 2 % of each. Of token files, the tokens are known.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines
 from pilekit.stream.order.shuffle import mix
+from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.tokenize import Tokenizer
 
 _WEIGHTS = 7
@@ -90,11 +91,11 @@ def repeats_of_weights(
                 lowest[name] = sorted([*lowest[name], *drawn])[:SAMPLED]
     if missing := [name for name in weights if not text_bytes[name]]:
         raise PilekitError(f"weights names {visible(missing[0], 80)}, of which there is no text; leave it out")
-    tokens = {
-        name: documents[name] * append_eod
-        + text_bytes[name] * _tokens_per_byte(corpus, indexes, lowest[name], tokenizer)
+    per_byte = {  # Of token files, tokens are counted in the place of bytes.
+        name: 1 if isinstance(corpus, TokenCorpus) else _tokens_per_byte(corpus, indexes, lowest[name], tokenizer)
         for name in weights
     }
+    tokens = {name: documents[name] * append_eod + text_bytes[name] * per_byte[name] for name in weights}
     total = sum(tokens.values())
     return {name: float(f"{weight * total / tokens[name]:.4g}") for name, weight in weights.items()}
 

@@ -23,6 +23,7 @@ from pilekit.stream.order.repeats import stays
 from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.unit_sequence import Sequence, Unit
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
+from pilekit.stream.read.token_files import TokenIndex
 
 if TYPE_CHECKING:
     from pilekit.stream.read.document_selection import DocumentSelection
@@ -105,12 +106,15 @@ class RandomAccess:
         return iter(self._filters([batch]) if len(batch) else ())
 
     def _batch(self, shard: int, lines: Int64, labels: Collection[str] | None) -> DocumentBatch:
+        index = self.selected.plan.indexes[shard]
+        if isinstance(index, TokenIndex):
+            return index.batch(lines)
         batch = self._readers.of(shard).batch(lines, labels)
         if not all(map(self.selected.selects, set(batch.subsets))):
-            path, index = self.selected.corpus.shards[shard].path, self.selected.plan.indexes[shard].path
+            path = self.selected.corpus.shards[shard].path
             raise PilekitError(
-                f"{visible(index)}: does not fit {visible(path)} (documents have other subsets); remove it and make a "
-                "new one with `pilekit index`"
+                f"{visible(index.path)}: does not fit {visible(path)} (documents have other subsets); remove it and "
+                "make a new one with `pilekit index`"
             )
         return batch
 

@@ -6,6 +6,7 @@ Opening reads the index once, in pieces, and the size of the `.bin`, but no id. 
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ KIND = "token file"
 
 _DTYPES = {code: name for name, code in ITEMS.items()}
 _PIECE = 1 << 20
+_ENDS = ("_text_document", "")
 
 
 class TokenFile:
@@ -59,14 +61,21 @@ class TokenFile:
         """The ids of a document: a view, or a copy where it goes from one part of the `.bin` to the next."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.path} has {len(self):,} documents, and no number {index:,}")
-        first, last = (int(self._start(int(at))) for at in self._doc_idx[index % len(self) :][:2])
-        begins = [0, *np.cumsum([len(part) for part in self._parts]).tolist()]
-        pieces = [
-            part[max(first - begin, 0) : max(last - begin, 0)]
-            for begin, part in zip(begins, self._parts, strict=False)
-            if begin < last and begin + len(part) > first
-        ]
-        return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, self.dtype), *pieces])
+        return self.take(np.array([index % len(self)]))[0]
+
+    def take(self, documents: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+        """The ids of these documents, each as `file[i]` gives it."""
+        begins, ends = (self._starts(self._doc_idx[documents + after]) for after in (0, 1))
+        first = np.minimum(np.searchsorted(self._begins, begins, side="right"), len(self._parts)) - 1
+        places = zip(*((edge - self._begins[first]).tolist() for edge in (begins, ends)), first.tolist(), strict=True)
+        found = []
+        for begin, end, part in places:
+            ids, following = self._parts[part][begin:end], part + 1
+            while len(ids) < end - begin:
+                ids = np.concatenate([ids, self._parts[following][: end - begin - len(ids)]])
+                following += 1
+            found.append(ids)
+        return found
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
         return (self[index] for index in range(len(self)))
@@ -77,21 +86,31 @@ class TokenFile:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each document, int64 [documents]."""
-        ends = np.append(0, np.cumsum(self._sizes, dtype=np.int64))
-        lengths: npt.NDArray[np.int64] = ends[self._doc_idx[1:]] - ends[self._doc_idx[:-1]]
-        return lengths
+        return np.diff(self._starts(self._doc_idx))
 
     @property
     def documents(self) -> pa.Table | None:
         """A row for each document: shard, number, subset, tokens, file. None if no such table is beside the file."""
-        import pyarrow.parquet as pq
+        import pyarrow as pa
+
+        batches = self.document_batches()
+        return None if batches is None else pa.Table.from_batches(batches)
+
+    def document_batches(self) -> Iterator[pa.RecordBatch] | None:
+        """The rows of `documents` in pieces, so that they need little memory."""
+        import pyarrow.dataset as ds
 
         path, numbered = Path(f"{self._stem}{DOCUMENTS_SUFFIX}"), self._numbered()
-        if path.exists():
-            return pq.read_table(path)
-        if numbered is not None and (path := Path(f"{numbered[0]}{DOCUMENTS_SUFFIX}")).exists():
-            return pq.read_table(path, filters=[("file", "=", numbered[1])])
-        return None
+        chosen = None
+        if numbered is not None and not path.exists():
+            chosen = ds.field("file") == numbered[1]
+            path = Path(f"{numbered[0]}{DOCUMENTS_SUFFIX}")
+        if not path.exists():
+            return None
+        checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        table = ds.dataset(path, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
+        batches: Iterator[pa.RecordBatch] = table.to_batches(filter=chosen, use_threads=False)
+        return batches
 
     @property
     def tokenizer(self) -> str | None:
@@ -126,6 +145,9 @@ class TokenFile:
     def _stem(self) -> str:
         return str(self.path).removesuffix(".idx")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenFile, (self.path,)  # Otherwise all ids would be copied.
+
     def _numbered(self) -> tuple[str, int] | None:
         """For `X-00003_text_document`, a file of several: (`X_text_document`, 3)."""
         match = re.fullmatch(r"(.*)-(\d{5})(_text_document)", self._stem, re.DOTALL)
@@ -157,7 +179,12 @@ class TokenFile:
         self._pointers = mapped[at[1] : at[2]].view("<i8")
         self._doc_idx = mapped[at[2] : at[3]].view("<i8")
         self._check()
-        self._parts = [np.memmap(path, self.dtype, "r") for path in self._bins() if path.stat().st_size]
+        # Plain arrays on the mapped files, because slicing a memmap takes ten times as long.
+        self._parts = [
+            np.memmap(path, self.dtype, "r").view(np.ndarray) for path in self._bins() if path.stat().st_size
+        ]
+        self._parts = self._parts or [np.zeros(0, self.dtype)]
+        self._begins = np.cumsum([0, *map(len, self._parts)], dtype=np.int64)
 
     def _check(self) -> None:
         """Compare sizes, pointers, doc_idx and the `.bin` with each other."""
@@ -200,22 +227,37 @@ class TokenFile:
             self._fail(f"its .bin has {last + 1} parts, but {len(found)} are there")
         return [self.path.with_name(one) for one in found]
 
-    def _start(self, sequence: int) -> int:
-        """The first token of a sequence, or the end."""
-        return self.tokens if sequence == self.sequences else int(self._pointers[sequence]) // self.dtype.itemsize
+    def _starts(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The first token of each of these sequences; for the number of all sequences, the end."""
+        starts = np.full(len(sequences), self.tokens, np.int64)
+        inside = np.flatnonzero(sequences < self.sequences)
+        starts[inside] = self._pointers[sequences[inside]] // self.dtype.itemsize
+        return starts
 
     def _fail(self, what: str) -> NoReturn:
         raise PilekitError(f"{visible(str(self.path))}: {what}; write it again")
 
 
+def index_paths(prefix: str | Path) -> list[Path]:
+    """The indexes of all files of an output, in their order; empty if there is none of this prefix."""
+    path = Path(prefix)
+    if path.suffix == ".idx":
+        return [path]
+    whole = next((one for end in _ENDS if (one := Path(f"{path}{end}.idx")).exists()), None)
+    numbered = f"{glob.escape(path.name)}-{'[0-9]' * 5}_text_document.idx"
+    return [whole] if whole is not None else sorted(path.parent.glob(numbered))
+
+
 def _index_path(prefix: Path) -> Path:
-    if prefix.suffix == ".idx":
-        return prefix
-    paths = [Path(f"{prefix}{end}.idx") for end in ("_text_document", "")]
-    for path in paths:
-        if path.exists():
-            return path
-    raise PilekitError(f"{visible(str(prefix))}: there is no token file {' or '.join(visible(str(p)) for p in paths)}")
+    found = index_paths(prefix)
+    if len(found) > 1:
+        raise PilekitError(
+            f"{visible(str(prefix))}: has {len(found)} token files; name one, such as {visible(str(found[0]))}"
+        )
+    if not found:
+        shown = " or ".join(visible(f"{prefix}{end}.idx") for end in _ENDS)
+        raise PilekitError(f"{visible(str(prefix))}: there is no token file {shown}")
+    return found[0]
 
 
 def _shown(paths: list[Path]) -> str:

@@ -50,7 +50,7 @@ class DataConfig(_Section, frozen=True, kw_only=True):
     """`[data]`: which data is read, and how it becomes rows of tokens."""
 
     path: Files | None = None
-    """Shards: a file, folder, glob or URL, or a list of them. Default: $PILEKIT_DATA, ./data or the current folder."""
+    """Shards: a file, folder, glob or URL, or a list; or token files. Default: $PILEKIT_DATA, ./data or this folder."""
     manifest: Text | None = None
     """Description of the corpus: the name of a bundled manifest or a TOML file. Default: the Pile's."""
     tokenizer: Text | None = None

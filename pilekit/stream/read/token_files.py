@@ -1,0 +1,262 @@
+"""Token files instead of shards: `TokenCorpus`, whose documents are ids already.
+
+The table beside a token file tells the shard, number and subset of each document. So a `TokenCorpus` has the shards and
+the documents' numbers of the corpus that was tokenized, and a stream selects and orders documents as under random
+access. Only reading differs: documents come as ids from the mapped file. A file without a table is a shard of its own.
+In memory a document takes two bytes and a bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from pilekit import __version__
+from pilekit.corpus import UNLABELLED, Corpus, Manifest, Shard, load_manifest
+from pilekit.corpus.shard import is_url
+from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.shards.index.document_rows import DocumentRows
+from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
+from pilekit.shards.index.metadata import FORMAT
+from pilekit.shards.keep_mask import KeepMask
+from pilekit.shards.random_access.selected_lines import MOST_LINES, SelectedLines
+from pilekit.stream.order.shuffle import Int64
+from pilekit.stream.read.plan import Plan
+from pilekit.tokenize import Tokenizer
+from pilekit.tokenize.files.token_file import TokenFile, index_paths
+
+logger = logging.getLogger(__name__)
+
+Codes = npt.NDArray[np.uint16]
+Source = str | Path | Sequence[str | Path]
+Parts = tuple[tuple[int, TokenFile, int | None], ...]
+"""The token files that hold a shard: the rank in the shard of the file's first document, the file, and the id that is
+taken from a document's end, because it is the EOD."""
+
+_NONE = np.zeros(0, np.int64)
+_SAMPLED = 16
+"""Documents of a shard whose ids stand for all in the stream's fingerprint."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenIndex(ShardIndex):
+    """Where the documents of a shard are in token files; it stands in the place of the shard's index.
+
+    present   the shard's lines that are documents
+    codes     [documents]: the place of each document's label in `header.subsets`
+    """
+
+    parts: Parts = ()
+    present: SelectedLines = field(default_factory=lambda: SelectedLines(0))
+    codes: Codes = field(default_factory=lambda: np.zeros(0, np.uint16))
+
+    def rows(self, *names: str) -> Iterator[DocumentRows]:
+        """All documents; `text_bytes`, if asked for, are their tokens without EOD."""
+        if count := len(self.codes):
+            lengths = map(len, _ids(self.parts, np.arange(count if "text_bytes" in names else 0)))
+            numbers, codes = self.present.numbers(0, count), self.codes.astype(np.int64)
+            yield DocumentRows(
+                numbers, codes, self.header.subsets, np.fromiter(lengths, np.int64), _NONE.view(np.uint64)
+            )
+
+    def batch(self, numbers: Int64) -> DocumentBatch:
+        """The documents of these increasing numbers, with ids as texts."""
+        ranks, names = self.present.ranks(numbers), self.header.subsets
+        subsets = [names[code] for code in self.codes[ranks].tolist()]
+        return DocumentBatch(cast(list[str], _ids(self.parts, ranks)), subsets, self.path, numbers)
+
+    def place(self, number: int) -> tuple[Path, int]:
+        """The token file with the document of this number, and the document's number there."""
+        rank = int(self.present.ranks(np.array([number]))[0])
+        return next((file.path, rank - begin) for begin, file, _ in self.parts if rank < begin + len(file))
+
+    def kept(self, mask: KeepMask, dedup: Path | None) -> npt.NDArray[np.uint8]:
+        """The mask's bits; PilekitError if it is of other bytes than were tokenized."""
+        if [self.header.size, self.header.sample] != [mask.header.size, mask.header.sample]:
+            raise PilekitError(
+                f"{visible(self.path)}: was not made from the bytes that were deduplicated in {visible(str(dedup))}; "
+                "run `pilekit tokenize --dedup`, which compares texts"
+            )
+        return np.packbits(mask.keeps(np.arange(self.header.lines)), bitorder="little")
+
+
+class TokenCorpus(Corpus):
+    """The corpus in token files; those of a list are one corpus, in the order of its documents.
+
+    PilekitError for a file that is none, and for a table that does not fit its file.
+    """
+
+    def __init__(self, source: Source, manifest: Manifest | str | Path | None = None) -> None:
+        sources = [source] if isinstance(source, str | Path) else source
+        self.files = [TokenFile(path) for one in sources for path in _token_files(one)]
+        self.root = os.path.commonpath([os.path.abspath(file.path.parent) for file in self.files])  # noqa: PTH100
+        self.manifest = load_manifest(manifest or "pile")
+        self.labels: dict[str, int] = {}
+        self._found: dict[str, tuple[int, SelectedLines, Codes]] = {}  # (documents before, lines, codes) of a shard
+        first = 0
+        runs = (run for file in self.files for run in _runs(file, self.root, self.labels))
+        for name, group in groupby(runs, key=itemgetter(0)):
+            numbers, codes = (np.concatenate(column) for column in list(zip(*group, strict=True))[1:])
+            if name in self._found or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:
+                raise PilekitError(
+                    f"{visible(self.root)}: in the token files, the documents of {visible(name)} are not together and "
+                    "in order; give each file once, in the order of the corpus"
+                )
+            every = len(numbers) == numbers[-1] + 1
+            lines = SelectedLines(len(numbers)) if every else SelectedLines.where(int(numbers[-1]) + 1, [numbers])
+            self._found[name] = first, lines, codes
+            first += len(numbers)
+        if len(self.labels) > MAX_SUBSETS:
+            raise too_many_subsets(MAX_SUBSETS)
+        sources_of: dict[str, Any] = {}
+        for file in self.files:
+            sources_of |= {} if file.header is None else file.header.inputs
+        # A shard without tokens counts too, because the order goes by a shard's place among all.
+        self._sources: dict[str, Any] = (
+            sources_of if self._found.keys() <= sources_of.keys() else {name: [0, ""] for name in self._found}
+        )
+        self.shards = tuple(Shard(name, str(self.files[0].path)) for name in sorted(self._sources))
+
+    def plan(self, tokenizer: Tokenizer | None, append_eod: bool, filters: object, by_table: Mapping[str, Any]) -> Plan:
+        """The plan of a stream over these files.
+
+        by_table   arguments that need the table of documents
+
+        PilekitError for arguments that token files do not allow, and for another tokenizer than that of the files.
+        """
+        if tokenizer is None or filters:
+            given = "tokenizer=None asks for texts" if tokenizer is None else "filters judge texts"
+            raise PilekitError(
+                f"{visible(str(self.files[0].path))}: {given}, and a token file has none; give the shards"
+            )
+        for name in (name for name, value in by_table.items() if value):
+            self.needs_table(name)
+        endings = [_ending(file, tokenizer, append_eod) for file in self.files]
+        indexes = tuple(self._index(shard.name, endings) for shard in self.shards)
+        return Plan("random", "token files are read at any place", indexes)
+
+    def needs_table(self, what: str) -> None:
+        """PilekitError if a file has no table of documents, by which `what` goes."""
+        for file in self.files:
+            if file.document_batches() is None:
+                raise PilekitError(
+                    f"{visible(str(file.path))}: {what} goes by the table of documents that `pilekit tokenize` writes "
+                    f"({DOCUMENTS_SUFFIX}), and there is none"
+                )
+
+    def _index(self, name: str, endings: Sequence[int | None]) -> TokenIndex:
+        first, present, codes = self._found.get(name, (0, SelectedLines(0), np.zeros(0, np.uint16)))
+        begins = np.cumsum([-first, *map(len, self.files)]).tolist()
+        files = zip(begins, self.files, endings, strict=False)
+        parts = tuple(part for part in files if part[0] < len(codes) and part[0] + len(part[1]) > 0)
+        sample = np.unique(np.linspace(0, len(codes) - 1, _SAMPLED, dtype=np.int64)) if len(codes) else _NONE
+        ids = np.concatenate([_NONE, *_ids(parts, sample)])
+        size, hash = self._sources[name]
+        header = IndexHeader(
+            format=FORMAT,
+            pilekit=__version__,
+            storage="plain",
+            text_field="",
+            label_path="",
+            content_bytes=0,
+            skipped=0,
+            examples=[],
+            size=size,
+            sample=hash,
+            lines=present.lines,
+            documents=len(codes),
+            text_bytes=4 * len(codes) * sum(file.tokens for file in self.files) // sum(map(len, self.files)),
+            content_hash=xxhash.xxh3_128_hexdigest(ids.tobytes()),
+            subsets=list(self.labels),
+        )
+        frames = Frames(_NONE, _NONE, _NONE, _NONE)
+        return TokenIndex(str(self.files[0].path), header, frames, parts=parts, present=present, codes=codes)
+
+
+def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | None = None) -> Corpus:
+    """The corpus of token files, or of shards without those held out.
+
+    A `Corpus` is not changed; if it has held-out shards, a warning says so.
+    """
+    if not isinstance(data, Corpus):
+        return token_corpus(data, manifest) or Corpus(data, manifest).without_held_out()
+    if data.held_out:
+        names = ", ".join(visible(shard.name) for shard in data.held_out)
+        logger.warning("streams held-out shards too: %s; give corpus.without_held_out() to leave them out", names)
+    return data
+
+
+def token_corpus(source: Source | None, manifest: Manifest | str | Path | None = None) -> TokenCorpus | None:
+    """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
+    sources = [source] if isinstance(source, str | Path) else source or []
+    others = [one for one in sources if not isinstance(one, str | Path) or not _token_files(one)]
+    if len(others) == len(sources):
+        return None
+    if others:
+        raise PilekitError(f"{visible(str(others[0]))}: is no token file, but others are; give one kind alone")
+    return TokenCorpus(sources, manifest)
+
+
+def _token_files(source: str | Path) -> list[Path]:
+    """The token files of a prefix; none for a path of shards."""
+    path = os.path.expanduser(source)  # noqa: PTH111
+    is_other = is_url(path) or (not path.endswith(".idx") and os.path.exists(path))  # noqa: PTH110
+    return [] if is_other or not Path(path).name else index_paths(path)
+
+
+def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | None:
+    """The EOD to be taken from the documents of a file; PilekitError if another tokenizer made the ids."""
+    if (header := file.header) is None:
+        return tokenizer.eos_id if append_eod else None
+    for name, ours in {"tokenizer": tokenizer.fingerprint, "special_tokens": tokenizer.special_tokens}.items():
+        if (theirs := header.parameters.get(name)) != ours:
+            raise PilekitError(
+                f"{visible(str(file.path))}: its {name} is {visible(str(theirs), 80)}, and that of "
+                f"{visible(str(tokenizer.path))} is {ours}; give the tokenizer that made the ids"
+            )
+    return header.parameters.get("eod")
+
+
+def _runs(file: TokenFile, root: str, labels: dict[str, int]) -> Iterator[tuple[str, Int64, Codes]]:
+    """(shard, numbers, codes of the labels) of each run of documents of one shard; new labels get the next codes."""
+    documents = tokens = 0
+    try:
+        if not len(file):
+            return
+        if (batches := file.document_batches()) is None:
+            codes = np.full(len(file), labels.setdefault(UNLABELLED, len(labels)), np.uint16)
+            yield os.path.relpath(file.path, root).removesuffix(".idx"), np.arange(len(file)), codes
+            return
+        for batch in filter(len, batches):
+            shards, subsets = batch["shard"], batch["subset"]
+            names = [labels.setdefault(name, len(labels)) for name in subsets.dictionary.to_pylist()]
+            codes, numbers = np.array(names, np.uint16)[subsets.indices], batch["number"].to_numpy()
+            documents, tokens = documents + len(batch), tokens + int(batch["tokens"].to_numpy().sum(dtype=np.int64))
+            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(shards.indices)) + 1).tolist(), len(batch)]):
+                yield shards[begin].as_py(), numbers[begin:end], codes[begin:end]
+        if (documents, tokens) != (len(file), file.tokens):
+            raise ValueError(f"it has {counted(documents)} of {tokens:,} tokens, not {len(file):,} of {file.tokens:,}")
+    except (ValueError, KeyError, OSError) as error:  # Arrow raises these too.
+        why = visible(str(error).split("\n", 1)[0], 200)
+        raise PilekitError(f"{visible(str(file.path))}: its table of documents does not fit: {why}") from error
+
+
+def _ids(parts: Parts, ranks: Int64) -> list[npt.NDArray[Any]]:
+    """The ids of the documents of these increasing ranks, without EOD."""
+    found = []
+    for begin, file, ending in parts:
+        ids = file.take(ranks[(ranks >= begin) & (ranks < begin + len(file))] - begin)
+        found += [one[:-1] if len(one) and one[-1] == ending else one for one in ids]
+    return found
