@@ -65,11 +65,14 @@ class TokenIndex(ShardIndex):
     def rows(self, *names: str) -> Iterator[DocumentRows]:
         """All documents; `text_bytes`, if asked for, are their tokens without EOD."""
         if count := len(self.codes):
-            lengths = map(len, _ids(self.parts, np.arange(count if "text_bytes" in names else 0)))
+            sizes = _NONE
+            if "text_bytes" in names:
+                inside = ((file, max(0, -begin), count - begin, ending) for begin, file, ending in self.parts)
+                sizes = np.concatenate(
+                    [file.lengths_of(*span) - (ending is not None) for file, *span, ending in inside]
+                )
             numbers, codes = self.present.numbers(0, count), self.codes.astype(np.int64)
-            yield DocumentRows(
-                numbers, codes, self.header.subsets, np.fromiter(lengths, np.int64), _NONE.view(np.uint64)
-            )
+            yield DocumentRows(numbers, codes, self.header.subsets, sizes, _NONE.view(np.uint64))
 
     def batch(self, numbers: Int64) -> DocumentBatch:
         """The documents of these increasing numbers, with ids as texts."""

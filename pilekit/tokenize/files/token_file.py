@@ -86,7 +86,11 @@ class TokenFile:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each document, int64 [documents]."""
-        return np.diff(self._starts(self._doc_idx))
+        return self.lengths_of(0, len(self))
+
+    def lengths_of(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Tokens of the documents `first` to `last` - 1, or to the end."""
+        return np.diff(self._starts(self._doc_idx[first : last + 1]))
 
     @property
     def documents(self) -> pa.Table | None:
