@@ -156,10 +156,12 @@ def _check_data(config: TrainConfig) -> None:
     """A wrong path or subset is told before torch is imported."""
     from pilekit.corpus import Corpus, load_manifest, resolve_subsets
     from pilekit.corpus.shard import is_url
+    from pilekit.stream.read.token_files import token_files
 
     data, paths = config.data, config.data.path
     manifest = load_manifest(data.manifest or "pile")
-    if paths is None or not any(map(is_url, [paths] if isinstance(paths, str) else paths)):  # listing URLs is slow
+    several = [paths] if isinstance(paths, str) else paths or []
+    if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
         Corpus(paths, manifest)
     resolve_subsets(*data.subsets or (), manifest=manifest)
 

@@ -18,6 +18,7 @@ from rich.filesize import decimal
 
 from pilekit.cli.train import command
 from pilekit.errors import PilekitError
+from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config import load_config
 from pilekit.train.estimate import estimate, table
 from tests.cli.running import PILEKIT
@@ -91,6 +92,9 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(made: Path, here: Path) -> 
     many = train(made, "--dry-run", "--nproc-per-node", "2", "--set", "train.global_batch_size=24").stdout
     assert "\nranks      2; a restart may use 1, 3, 4, 6, 12\n" in many
     assert "24 rows x 32 = 768 tokens, 6 x 2 rows at a time in each rank" in many
+    tokenize_corpus(made / "data", made / "tokens" / "pile", made / "tokenizer")
+    of_tokens = train(made, "--dry-run", "--set", f"data.path={made}/tokens/pile").stdout
+    assert f"\ndata       2 shards in {made}/tokens: all subsets\n" in of_tokens
     assert list(here.iterdir()) == []
 
 

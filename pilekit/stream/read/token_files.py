@@ -103,7 +103,7 @@ class TokenCorpus(Corpus):
 
     def __init__(self, source: Source, manifest: Manifest | str | Path | None = None) -> None:
         sources = [source] if isinstance(source, str | Path) else source
-        self.files = [TokenFile(path) for one in sources for path in _token_files(one)]
+        self.files = [TokenFile(path) for one in sources for path in token_files(one)]
         self.root = os.path.commonpath([os.path.abspath(file.path.parent) for file in self.files])  # noqa: PTH100
         self.manifest = load_manifest(manifest or "pile")
         self.labels: dict[str, int] = {}
@@ -204,7 +204,7 @@ def corpus_of(data: Source | Corpus | None, manifest: Manifest | str | Path | No
 def token_corpus(source: Source | None, manifest: Manifest | str | Path | None = None) -> TokenCorpus | None:
     """The corpus at `source` if it names token files; None for anything else. PilekitError for a mixture."""
     sources = [source] if isinstance(source, str | Path) else source or []
-    others = [one for one in sources if not isinstance(one, str | Path) or not _token_files(one)]
+    others = [one for one in sources if not isinstance(one, str | Path) or not token_files(one)]
     if len(others) == len(sources):
         return None
     if others:
@@ -212,7 +212,7 @@ def token_corpus(source: Source | None, manifest: Manifest | str | Path | None =
     return TokenCorpus(sources, manifest)
 
 
-def _token_files(source: str | Path) -> list[Path]:
+def token_files(source: str | Path) -> list[Path]:
     """The token files of a prefix; none for a path of shards."""
     path = os.path.expanduser(source)  # noqa: PTH111
     is_other = is_url(path) or (not path.endswith(".idx") and os.path.exists(path))  # noqa: PTH110
