@@ -11,6 +11,8 @@ from pilekit.errors import counted
 from pilekit.shards.read.damage import BadLine, SkippedLines
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pilekit.fitted_table import FittedTable
 
 _COUNTS = ("documents", "tokens", "bytes")
@@ -52,6 +54,12 @@ class TokenizedCorpus:
         """All counts and paths, for programs."""
         told = {name: getattr(self, name) for name in (*_COUNTS, "empty", "dtype", "subsets")}
         return {**told, "skipped": self.skipped.count, "files": [str(path) for path in self.files]}
+
+    def to_arrow(self) -> pa.Table:
+        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
+        from pilekit.fitted_table import arrow_table
+
+        return arrow_table(self.subsets)
 
     def table(self) -> FittedTable[tuple[str, dict[str, int]]]:
         """A row per subset, the largest first, and the total."""

@@ -184,6 +184,7 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
         for label, of in sizes.items()
         if of
     }
+    assert {row.pop("subset"): row for row in result.to_arrow().to_pylist()} == told["subsets"]
     assert (told["empty"], told["documents"]) == (len(ids) - len(kept), len(kept))
     names = {path.name for path in prefix.parent.iterdir()}
     assert names == {*(Path(path).name for path in told["files"]), f"{base.name}.json"}
