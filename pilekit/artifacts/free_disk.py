@@ -1,8 +1,10 @@
-"""Is there enough free disk? A long job asks before it begins."""
+"""Is there enough free disk? A long job asks before it begins, and an error of the disk names the folder."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pilekit.errors import PilekitError, visible
@@ -21,3 +23,13 @@ def check_free_disk(folder: Path, needed: int, step: str) -> None:
             f"{visible(str(folder))}: {step} needs about {rounded_bytes(needed)}, the disk has {rounded_bytes(free)} "
             "free; make room, or name a folder on another disk with --out"
         )
+
+
+@contextmanager
+def scratch_errors(folder: Path) -> Iterator[None]:
+    """Turn an error of the disk into a `PilekitError` that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise PilekitError(f"{visible(str(folder))}: scratch space cannot be used: {visible(why)}") from error

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.errors import PilekitError, visible
+from pilekit.artifacts.free_disk import scratch_errors
 
 STORED_BYTES_PER_DOCUMENT = 2000
 
@@ -45,13 +43,3 @@ def scratch_array(folder: Path, dtype: npt.DTypeLike, length: int) -> npt.NDArra
         # Allocated in full: writing to a mapped hole of a full disk would kill the process.
         os.posix_fallocate(file.fileno(), 0, max(1, length) * np.dtype(dtype).itemsize)
         return np.memmap(file, dtype=dtype)[:length]
-
-
-@contextmanager
-def scratch_errors(folder: Path) -> Iterator[None]:
-    """Turn an error of the disk into a `PilekitError` that names the folder."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise PilekitError(f"{visible(str(folder))}: scratch space cannot be used: {visible(why)}") from error

@@ -30,6 +30,7 @@ from pilekit.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.read.reader import OnError
+from pilekit.shuffle import Int64
 from pilekit.stream.arguments import (
     MOST_TOKENS_IN_ROW,
     check_number,
@@ -45,7 +46,6 @@ from pilekit.stream.finite_pass import Passes, pass_part
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import Grid, Share, batch_sizes, given_lanes
 from pilekit.stream.order.repeats import exact_repeats
-from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pack.tokenized import Encoding
 from pilekit.stream.pack.window import PACKINGS, Layout, Packing, Place, RowRange

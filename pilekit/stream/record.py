@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.order.shuffle import Int64
+from pilekit.shuffle import Int64
 
 # A batch's state begins with its number and its counts of lanes, rows and bad lines. 4 numbers for each lane and 3 for
 # each subset follow.

@@ -20,8 +20,8 @@ import orjson
 import xxhash
 
 from pilekit.errors import PilekitError, visible
+from pilekit.shuffle import Int64
 from pilekit.stream.order.lane_grid import MOST_SAMPLES, Grid, Plan, Share, batch_sizes
-from pilekit.stream.order.shuffle import Int64
 
 STATE_VERSION = 6
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.shingle_store import WORD, MappedSets, find_set
-from pilekit.dedup.match.external_sort import Table
 from pilekit.dedup.match.population import Flags
 from pilekit.dedup.sketch.shingles import UInt64, shared_if_enough
 from pilekit.kernels import compiled

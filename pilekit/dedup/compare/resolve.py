@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.compare.jaccard_kernels import (
     COMPARED,
     COUNTS,
@@ -34,7 +35,6 @@ from pilekit.dedup.compare.jaccard_kernels import (
 )
 from pilekit.dedup.compare.shingle_store import ShingleStore
 from pilekit.dedup.match.candidates import Candidates
-from pilekit.dedup.match.external_sort import Table
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.engine import Advance
 

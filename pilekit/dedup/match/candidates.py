@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.match.external_sort import RowSort, Table
+from pilekit.artifacts.external_sort import RowSort, Table
 from pilekit.dedup.match.population import Flags, Population, Ranks, ids_of
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
 from pilekit.dedup.scratch_space import scratch_array

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pilekit.dedup.match.external_sort import RowSort, Table
+from pilekit.artifacts.external_sort import RowSort, Table
 from pilekit.dedup.match.population import Population
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.dedup.match.external_sort import Table
+from pilekit.artifacts.external_sort import Table
 from pilekit.dedup.match.population import Ids, Population, ids_of
 from pilekit.dedup.scratch_space import scratch_array
 from pilekit.dedup.sketch.shingles import Int64

@@ -41,7 +41,7 @@ from pilekit.evaluate.score.batching import (
     usual_batch_tokens,
 )
 from pilekit.evaluate.score.fitting import Fitting
-from pilekit.stream.order.shuffle import mix
+from pilekit.shuffle import mix
 from pilekit.tokenize import Tokenizer
 
 LOOK_AHEAD_BATCHES = 256

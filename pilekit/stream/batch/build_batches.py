@@ -17,9 +17,9 @@ import torch
 from pilekit.errors import PilekitError
 from pilekit.progress import Reached
 from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.shuffle import Int64
 from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.order.lane_grid import Grid, Share
-from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.tokenized import Encoding, encoded
 from pilekit.stream.pack.window import Place, RowRange, Turns, padding, pieces_of

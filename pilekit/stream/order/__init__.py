@@ -1,6 +1,6 @@
 """The order of the documents.
 
 `unit_sequence.py` shuffles the selected documents in units for all lanes together, `repeats.py` says how often each
-document is used, and `lane_grid.py` says which lanes a step reads and which rank and worker reads them. `shuffle.py`
-has the two functions behind everything random, and `topology.py` finds the rank.
+document is used, and `lane_grid.py` says which lanes a step reads and which rank and worker reads them. `topology.py`
+finds the rank.
 """

@@ -23,8 +23,8 @@ from typing import Literal
 import numpy as np
 
 from pilekit.errors import PilekitError, counted, visible
+from pilekit.shuffle import Int64
 from pilekit.stream.arguments import check_number
-from pilekit.stream.order.shuffle import Int64
 
 COLUMNS = 4
 """The default M. Without accumulation, so many workers can be active per rank."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pilekit.corpus import Manifest, resolve_subsets
 from pilekit.errors import PilekitError, visible
-from pilekit.stream.order.shuffle import Int64, mix
+from pilekit.shuffle import Int64, mix
 
 _REPEATS = 3
 """Keeps these hashes apart from others of the same seed."""

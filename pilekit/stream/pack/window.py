@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pilekit.errors import PilekitError
 from pilekit.shards.random_access.document_reader import StoredDocument
-from pilekit.stream.order.shuffle import mix
+from pilekit.shuffle import mix
 from pilekit.stream.pack.best_fit import best_fit
 from pilekit.stream.pack.concat import concat, unused
 from pilekit.stream.pack.rows import Int64, Rows, UInt64, separate

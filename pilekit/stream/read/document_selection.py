@@ -34,9 +34,9 @@ from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import OnError
 from pilekit.shards.read.unchanged import version_of
+from pilekit.shuffle import Int64
 from pilekit.stream.order.lane_grid import COLUMNS, default_rows
 from pilekit.stream.order.repeats import copies, exact_repeats
-from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
 from pilekit.stream.read import sequential
 from pilekit.stream.read.lane_documents import LaneSource

@@ -21,7 +21,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines
-from pilekit.stream.order.shuffle import mix
+from pilekit.shuffle import mix
 from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.tokenize import Tokenizer
 

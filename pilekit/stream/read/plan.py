@@ -30,8 +30,8 @@ from pilekit.shards.read.parquet import located_rows, open_table
 from pilekit.shards.read.reader import CountedFile, OnError, gunzipped, located_errors
 from pilekit.shards.read.zstd_frames import MAX_WINDOW, Stored, decode, walk_frames
 from pilekit.shards.write.seek_table import read_seek_table
+from pilekit.shuffle import Int64
 from pilekit.stream.order import lane_grid as grid
-from pilekit.stream.order.shuffle import Int64
 
 logger = logging.getLogger(__name__)
 

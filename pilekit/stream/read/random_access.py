@@ -19,8 +19,8 @@ from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import Pipeline
 from pilekit.shards.random_access.open_readers import OpenReaders
+from pilekit.shuffle import Int64
 from pilekit.stream.order.repeats import stays
-from pilekit.stream.order.shuffle import Int64
 from pilekit.stream.order.unit_sequence import Sequence, Unit
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex

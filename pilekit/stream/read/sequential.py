@@ -26,8 +26,8 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.read.reader import ShardReader, read
 from pilekit.shards.read.unchanged import check_version
+from pilekit.shuffle import Int64, permutation
 from pilekit.stream.order.repeats import stays
-from pilekit.stream.order.shuffle import Int64, permutation
 from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments, document_table
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
 from pilekit.shards.index.metadata import FORMAT
 from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.random_access.selected_lines import MOST_LINES, SelectedLines
-from pilekit.stream.order.shuffle import Int64
+from pilekit.shuffle import Int64
 from pilekit.stream.read.plan import Plan
 from pilekit.tokenize import Tokenizer
 from pilekit.tokenize.files.token_file import TokenFile, index_paths

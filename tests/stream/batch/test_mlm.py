@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.errors import PilekitError
+from pilekit.shuffle import mix
 from pilekit.stream.batch.mlm import Masking, mask
-from pilekit.stream.order.shuffle import mix
 from tests.stream.pack.packing_reference import masked
 from tests.stream.reference import Row
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from pilekit.shuffle import mix
 from pilekit.stream import Batch, Pack
 from pilekit.stream.batch.batch import OUTPUTS
 from pilekit.stream.batch.mlm import Masking
-from pilekit.stream.order.shuffle import mix
 from pilekit.tokenize import TokenBatch
 from tests.stream.reference import Document, Line, Plan, Row
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.dedup.match.external_sort import RowSort, Table
+from pilekit.artifacts.external_sort import RowSort, Table
 from tests.small_disk import small_disk
 
 SMALLEST = 1
@@ -78,7 +78,7 @@ SORT_THIRTY_TWO_MEGABYTES_IN_EIGHT = """
 import re, resource, sys
 from pathlib import Path
 import numpy as np
-from pilekit.dedup.match.external_sort import RowSort
+from pilekit.artifacts.external_sort import RowSort
 from pilekit.errors import PilekitError
 
 random = np.random.default_rng(4)

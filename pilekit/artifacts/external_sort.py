@@ -21,7 +21,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.dedup.scratch_space import scratch_errors
+from pilekit.artifacts.free_disk import scratch_errors
 from pilekit.kernels import compiled
 
 Table = npt.NDArray[np.uint64]

@@ -1,4 +1,4 @@
-"""`mix` and `permutation`: everything random in a stream, as pure functions of the seed and of identities.
+"""`mix` and `permutation`: everything random, as pure functions of the seed and of identities.
 
 No generator has a state to save, and no result depends on the order of the calls. Both functions use only integers:
 splitmix64's finalizer and the raw words of Philox, which are the same in every version of numpy and on every processor.
