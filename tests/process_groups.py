@@ -13,6 +13,9 @@ serves the whole session. Each rank is a process of its own session, not a daemo
 session kills them too. A function that runs too
 long is killed in all ranks and fails its test. After a failure the group ends, because its ranks may be out of step;
 the next test that asks gets a new group.
+
+`process_group.script(program)` runs a script in a fork that belongs to no group: a new process without the seconds for
+imports.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -71,6 +74,14 @@ class RankServer:
         send_handle(self._connection, theirs.fileno(), self._process.pid)
         theirs.close()
         return self._connection.recv(), Connection(ours.detach())
+
+    def run_script(self, program: str, arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr) of a script that runs in `folder`."""
+        with tempfile.TemporaryDirectory(prefix="pilekit-script-") as written:
+            self._connection.send(("script", (program, list(arguments), str(folder), written)))
+            code = self.exit_code(self._connection.recv(), wait=True)
+            assert code is not None
+            return code, *(Path(written, name).read_text() for name in ("stdout", "stderr"))
 
     def exit_code(self, rank: int, *, wait: bool) -> int | None:
         """How that process ended; None if it has not."""
@@ -172,6 +183,14 @@ class ProcessGroups:
             group = self._groups[world_size] = ProcessGroup(world_size, self._server)
         return group
 
+    def script(self, program: str, *arguments: str, folder: Path = ROOT) -> tuple[int, str, str]:
+        """Run a Python script as `python -c` does, in `folder`; its exit code and what it printed.
+
+        No other process can import its functions. Its process has used one thread so far and belongs to no group.
+        """
+        self._server = self._server or RankServer()
+        return self._server.run_script(program, arguments, folder)
+
     def close(self) -> None:
         """End all groups."""
         for group in self._groups.values():
@@ -193,16 +212,19 @@ def _serve(requests: Connection[Any, Any]) -> None:
             what, arguments = requests.recv()
         except EOFError:  # the test process has ended
             return
-        if what == "fork":
-            descriptor = recv_handle(requests)
+        if what in ("fork", "script"):
+            descriptor = recv_handle(requests) if what == "fork" else None
             process = os.fork()
             if process == 0:
                 os.setsid()
                 requests.close()
+                if descriptor is None:
+                    _run_script(*arguments)
                 with suppress(BaseException):
                     _rank(Connection(descriptor), *arguments)
                 os._exit(0)  # Do not wait for the other ranks: they are ending too.
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
             requests.send(process)
         else:
             process, wanted = arguments
@@ -211,6 +233,21 @@ def _serve(requests: Connection[Any, Any]) -> None:
                 if done:
                     ended[process] = os.waitstatus_to_exitcode(status)
             requests.send(ended.get(process))
+
+
+def _run_script(program: str, arguments: list[str], folder: str, written: str) -> NoReturn:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(Path(written, name), os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+    os.chdir(folder)
+    sys.argv = ["-c", *arguments]
+    code = 1
+    try:
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _rank(connection: Connection[Any, Any], rank: int, world_size: int, store: str) -> None:

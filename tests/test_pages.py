@@ -24,6 +24,7 @@ from pilekit.assemble.sources import standard_library
 from pilekit.cli.demo import CONFIG, _damage
 from pilekit.cli.main import COMMANDS, pilekit
 from tests import layouts
+from tests.process_groups import ProcessGroups
 from tests.stream.corpora import made, mixed
 from tests.tiny import tiny_model
 from tests.tokenize.making import byte_level_bpe
@@ -103,10 +104,11 @@ def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-def test_the_ten_lines_of_the_readme_run_as_they_stand(small_demo: Path) -> None:
+def test_the_ten_lines_of_the_readme_run_as_they_stand(small_demo: Path, process_group: ProcessGroups) -> None:
     (code,) = blocks(ROOT / "README.md", "python")
     assert len(code.split("\n\n")[1].splitlines()) == 10
-    printed = run_python(code, small_demo)
+    failed, printed, stderr = process_group.script(code, folder=small_demo)
+    assert not failed, stderr[-4000:]
     assert re.search(r"^Total +[\d,]+ +\d", printed, re.MULTILINE)
     score = re.search(r"^Overall \(pooled\) .*? (\d\.\d{4}) ", printed, re.MULTILINE)
     assert score is not None

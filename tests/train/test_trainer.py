@@ -7,8 +7,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -26,6 +24,7 @@ from pilekit.train.config import load_config
 from pilekit.train.evaluation import open_held_out
 from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.trainer import Finished, Trainer
+from tests.process_groups import ProcessGroups
 from tests.stream.corpora import made as documents
 from tests.stream.corpora import some_text
 from tests.tiny import tiny_corpus, tiny_neox_config, tiny_tokenizer
@@ -207,26 +206,30 @@ def test_an_interrupted_run_equals_one_that_never_stopped(
     assert last[0].read_bytes() == last[1].read_bytes()
 
 
-def test_a_killed_run_resumes_from_its_last_checkpoint(
-    made: Path, whole: tuple[Path, Finished], tmp_path: Path
-) -> None:
-    script = (
-        "import sys, time\nfrom pathlib import Path\nfrom pilekit.train.config import load_config\n"
-        "from pilekit.train.trainer import Trainer\n"
-        "Trainer(load_config(Path(sys.argv[1])), sys.argv[2]).fit(\n"
-        "    lambda m: (print(m.step, flush=True), time.sleep(1000 if m.step == 5 else 0)))\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(made / "run.toml"), str(tmp_path / "killed")],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-    ) as process:
-        assert process.stdout is not None
-        assert [int(process.stdout.readline()) for _ in range(5)] == [1, 2, 3, 4, 5]
-        while not (tmp_path / "killed" / "latest").exists():  # the checkpoint is saved beside training
-            assert process.poll() is None
+KILLED = """
+import os, signal, sys, time, torch
+from pathlib import Path
+from pilekit.train.config import load_config
+from pilekit.train.trainer import Trainer
+
+def kill(metrics):
+    if metrics.step == 5:
+        while not Path(sys.argv[2], "latest").exists():  # the checkpoint is saved beside training
             time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+torch.set_num_threads(int(sys.argv[3]))
+Trainer(load_config(Path(sys.argv[1])), sys.argv[2]).fit(kill)
+"""
+
+
+def test_a_killed_run_resumes_from_its_last_checkpoint(
+    made: Path, whole: tuple[Path, Finished], tmp_path: Path, process_group: ProcessGroups
+) -> None:
+    code, _, stderr = process_group.script(
+        KILLED, str(made / "run.toml"), str(tmp_path / "killed"), str(torch.get_num_threads())
+    )
+    assert code == -signal.SIGKILL, stderr
     assert [record["step"] for record in lines(tmp_path / "killed")] == [1, 2, 3, 4, 5]
     steps: list[int] = []
     trainer(made, tmp_path / "killed").fit(lambda metrics: steps.append(metrics.step))

@@ -37,10 +37,9 @@ def main(folder: Path, kind: str, *more: str) -> None:
             if ranks.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             ranks.gather(None)
-        elif kind == "loops":
-            loop(ranks, folder)
         else:
-            assert kind == "ends"
+            assert kind == "loops"
+            loop(ranks, folder)
 
 
 def loop(ranks: Ranks, folder: Path) -> None:

@@ -81,14 +81,6 @@ def is_there(pid: int) -> bool:
         return False
 
 
-def test_ranks_start_with_their_arguments_and_share_the_cores(tmp_path: Path) -> None:
-    odd = ["--set", 'data.subsets=["a b"]', "$HOME ${local_rank} $$", "", "--debug", "ü"]
-    assert run(tmp_path, 2, "ends", *odd) == (0, "", "")
-    found = [json.loads((tmp_path / f"{rank}.0.json").read_text()) for rank in range(2)]
-    cores = len(os.sched_getaffinity(0))
-    assert [(one["threads"], one["more"]) for one in found] == [(max(1, cores // 2), odd)] * 2
-
-
 def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
     code, stdout, stderr = run(tmp_path, 2, "killed")
     assert (code, stdout) == (1, "")
@@ -104,12 +96,18 @@ def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow)]
 )
-def test_a_signal_reaches_all_ranks_and_they_save(tmp_path: Path, number: signal.Signals, expected: int) -> None:
-    with launched(tmp_path, 2, "loops", restarts=2) as process:
+def test_ranks_get_their_arguments_share_the_cores_and_save_after_a_signal(
+    tmp_path: Path, number: signal.Signals, expected: int
+) -> None:
+    odd = ["--set", 'data.subsets=["a b"]', "$HOME ${local_rank} $$", "", "--debug", "ü"]
+    with launched(tmp_path, 2, "loops", *odd, restarts=2) as process:
         wait_for(lambda: len(list(tmp_path.glob("*.loops"))) == 2)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=SECONDS)
         assert (process.returncode, stdout, stderr) == (expected, "", "")
+    found = [json.loads((tmp_path / f"{rank}.0.json").read_text()) for rank in range(2)]
+    cores = len(os.sched_getaffinity(0))
+    assert [(one["threads"], one["more"]) for one in found] == [(max(1, cores // 2), odd)] * 2
     first, second = (int((tmp_path / f"{rank}.saved").read_text()) for rank in range(2))
     assert first == second > 0
     assert not list(tmp_path.glob("*.1.json"))

@@ -15,7 +15,7 @@ import pytest
 
 import pilekit
 from pilekit import PilekitError, notebook_launch
-from tests.process_groups import ROOT
+from tests.process_groups import ROOT, ProcessGroups
 from tests.train.launch.test_launch import is_there, wait_for
 from tests.train.runs import lines, tiny_run
 
@@ -41,10 +41,11 @@ def script(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 PROGRAM = """
     import os, sys, torch
     from pathlib import Path
-    import transformers.models.gpt_neox.modeling_gpt_neox  # here, so that not every fork imports it
     from pilekit import PilekitError, notebook_launch
     from pilekit.engine.ranks import join
     from tests.train.launch.notebook_functions import about, fail, train
+    del os.environ["OMP_NUM_THREADS"]
+    torch.set_num_threads(2)
     torch.ones(3, requires_grad=True).sum().backward()
     secret = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
     def total(factor):
@@ -61,7 +62,7 @@ PROGRAM = """
     print(notebook_launch(about, 2, "\u00fc", Path("here")))
     for kind in ("told", "bug", "killed", "unpicklable"): print(line_of(kind))
     folder = Path(sys.argv[1])
-    print([notebook_launch(train, 2, folder, folder / name) for name in ("one", "two")])
+    print(notebook_launch(train, 2, folder, folder / "run"))
     os.environ["OMP_NUM_THREADS"] = "1"
     print(notebook_launch(about, 1)[0][3])
     join()
@@ -69,12 +70,11 @@ PROGRAM = """
 """
 
 
-def test_functions_run_in_forks_again_and_again(tmp_path: Path) -> None:
+def test_functions_run_in_forks_again_and_again(tmp_path: Path, process_group: ProcessGroups) -> None:
     assert pilekit.notebook_launch is notebook_launch
     tiny_run(tmp_path, steps=3, micro_batch_size=1)
-    with script(PROGRAM, str(tmp_path)) as process:
-        stdout, stderr = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, stderr
+    code, stdout, stderr = process_group.script(dedent(PROGRAM), str(tmp_path))
+    assert code == 0, stderr
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     twice, found, *failures, unpicklable, steps, own_threads, joined = stdout.splitlines()
     assert twice == str([3.0 * 2 * 2000] * 2)
@@ -85,8 +85,8 @@ def test_functions_run_in_forks_again_and_again(tmp_path: Path) -> None:
         "rank 1 died without a message; see its output and the system's log (memory?)",
     ]
     assert unpicklable.startswith("rank 0 failed with ")
-    assert (steps, own_threads) == ("[3, 3]", "1")
-    assert lines(tmp_path / "one") == lines(tmp_path / "two")
+    assert (steps, own_threads) == ("3", "1")
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2, 3]
     assert joined == (
         "this process has joined a process group (a Trainer does), so ranks cannot be forked from it; restart the "
         "kernel and call notebook_launch first, or put the function into a script and start that with torchrun"

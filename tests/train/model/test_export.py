@@ -157,7 +157,12 @@ def test_the_config_of_the_run_lies_beside_the_model_and_no_path_of_this_machine
     assert all(str(tmp_path).encode() not in raw for raw in content(tmp_path / "model").values())
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "events", [("os.rename", "shutil.rmtree"), pytest.param(("open", "os.", "shutil."), marks=pytest.mark.slow)]
+)
+def test_a_kill_at_any_moment_leaves_a_whole_model(
+    tokenizer: Tokenizer, tmp_path: Path, events: tuple[str, ...]
+) -> None:
     """Kill the export at its first file operation, its second, and so on until it finishes."""
     newer, kept, folder = model_of("llama"), tmp_path / "kept", tmp_path / "run" / "model"
     replaced = folder.with_name("model.replaced")
@@ -172,7 +177,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_model(tokenizer: Tokenizer, tmp_pat
     while code != 0:
         shutil.rmtree(folder.parent, ignore_errors=True)
         shutil.copytree(kept, folder)
-        code = in_a_child(lambda: (kill_at(len(found)), export_model(folder, newer, tokenizer)))  # type: ignore[misc]
+        code = in_a_child(lambda: (kill_at(len(found), events), export_model(folder, newer, tokenizer)))  # type: ignore[misc]
         assert code in (0, -signal.SIGKILL)
         found.append(whole.index(content(folder if folder.exists() else replaced)))
         if not folder.exists() or len(found) % 20 == 0:  # leftovers of a kill do not harm the next export
@@ -186,13 +191,13 @@ def test_a_kill_at_any_moment_leaves_a_whole_model(tokenizer: Tokenizer, tmp_pat
     assert names(folder.parent) == ["model"]
 
 
-def kill_at(calls: int) -> None:
-    """Kill this process at the file operation (opening, renaming, removing and the like) of that number, from 0."""
+def kill_at(calls: int, events: tuple[str, ...]) -> None:
+    """Kill this process at the file operation of that number, from 0, of those whose names begin so."""
     left = calls
 
     def hook(event: str, _arguments: tuple[Any, ...]) -> None:
         nonlocal left
-        if event == "open" or event.startswith(("os.", "shutil.")):
+        if event.startswith(events):
             left -= 1
             if left < 0:
                 signal.raise_signal(signal.SIGKILL)

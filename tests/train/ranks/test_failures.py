@@ -221,7 +221,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_ranks(
             assert record["lr"] == before["lr"]  # the schedule waits for the step that was skipped
         elif before is not None and before["step"] > 2:
             assert record["lr"] < before["lr"]
-    stops = [step - 1, step, step + 1]
+    stops = [step] if zero == 3 else [step - 1, step, step + 1]
     in_parts = group.run(fit_in_parts, made, tmp_path / "parts", changes, stops, timeout=TIMEOUT)
     assert lines(tmp_path / "parts") == records
     assert_same_state(in_parts[0][-1].state, whole[0].state)

@@ -54,7 +54,7 @@ def check_figures(
 
 
 def test_figures_equal_those_of_one_process(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:
-    check_figures(made, tmp_path, process_group, {2: [("fp32", 0, 1), ("fp32", 3, 2), ("bf16", 2, 4)]})
+    check_figures(made, tmp_path, process_group, {2: [("fp32", 3, 2), ("bf16", 2, 4)]})
 
 
 @pytest.mark.slow
