@@ -90,9 +90,10 @@ def rates(documents: int, simulations: int) -> Float64:
     return np.concatenate([p_values(*sample(draw, law, (simulations, documents))) for law in LAWS])
 
 
-def test_equal_models_are_told_apart_in_at_most_six_of_a_hundred_comparisons() -> None:
+@pytest.mark.parametrize("sizes", [(10, 30), pytest.param(SIZES, marks=pytest.mark.slow)])
+def test_equal_models_are_told_apart_in_at_most_six_of_a_hundred_comparisons(sizes: tuple[int, ...]) -> None:
     """And intervals are not too wide either. With 3 documents there is no verdict at all (test_compare.py)."""
-    for documents in SIZES:
+    for documents in sizes:
         simulations = 1000 if documents < 1000 else 200
         assert 0.04 <= np.mean(rates(documents, simulations) <= 0.05) <= 0.06, documents
 

@@ -191,7 +191,7 @@ def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
     for seen, _ in parts:
         assert seen.finished == (12, False)
         assert len(seen.rows) == 12 - sum(empty)  # empty steps compute nothing
-    group.run(fit_in_parts, made, tmp_path / "parts", changes, [1 + empty.index(True), 7], timeout=TIMEOUT)
+    group.run(fit_in_parts, made, tmp_path / "parts", changes, [1 + empty.index(True)], timeout=TIMEOUT)
     assert lines(tmp_path / "parts") == lines(tmp_path / "run")
     assert files_of(tmp_path / "parts/model") == files_of(tmp_path / "run/model")
 
