@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from pilekit.pipeline import Write as Write
     from pilekit.pipeline import document_filter as document_filter
     from pilekit.pipeline import document_map as document_map
+    from pilekit.pipeline.rules import C4 as C4
+    from pilekit.pipeline.rules import FineWeb as FineWeb
+    from pilekit.pipeline.rules import GopherQuality as GopherQuality
+    from pilekit.pipeline.rules import GopherRepetition as GopherRepetition
     from pilekit.pipeline.selecting import Selected as Selected
     from pilekit.pipeline.selecting import SelectedSubset as SelectedSubset
     from pilekit.pipeline.selecting import select_corpus as select_corpus
@@ -94,6 +98,7 @@ _NAMES = {
     "pilekit.evaluate.results.result": "BitsPerByte Score",
     "pilekit.evaluate.results.result_folder": "read_result",
     "pilekit.pipeline": "Match MinBytes Pipeline Sample Select Write document_filter document_map",
+    "pilekit.pipeline.rules": "C4 FineWeb GopherQuality GopherRepetition",
     "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
     "pilekit.shards.index.build": "index_corpus",
     "pilekit.shards.index.format": "ShardIndex",

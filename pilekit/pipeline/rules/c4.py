@@ -1,0 +1,180 @@
+r"""`C4`: the rules of C4 (Raffel et al. 2019, arXiv:1910.10683), with the numbers of the code that made it.
+
+That code and the journal paper say 5 words a line and 3 sentences; the first preprint says 3 and 5. Citations
+(`\[\d*\]|\[edit\]|\[citation needed\]`) are taken out of each line first. A line is kept if none of its words is too
+long, if it ends in `.`, `?`, `!` or `"` but not in `...`, has enough words, and speaks neither of JavaScript nor of
+policies. The rules judge the document by its kept lines and its text. C4's list of bad words is not part of pilekit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.documents import DocumentBatch
+from pilekit.kernels import compiled
+from pilekit.pipeline.rules.rule_set import Comparison, RuleSet, Values, above, below
+from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, UInt32
+
+CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+POLICY = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies", b"use of cookies", b"use cookies")
+
+
+@dataclass(frozen=True)
+class C4(RuleSet):
+    """Drop documents by the rules of C4.
+
+    lorem_ipsum     more "lorem ipsum" in the text, in any case
+    curly_bracket   more `{` in the text
+    sentences       fewer sentences in the kept lines
+    few_words       a line with fewer words is not kept
+    long_word       nor one that has a word of more characters
+    end_mark        nor, unless this is False, one that does not end as a sentence does; FineWeb left this rule out
+    bad_words       drop documents whose text, in lower case, holds one of these as whole words (the rule `bad_word`)
+    """
+
+    lorem_ipsum: float = 0
+    curly_bracket: float = 0
+    sentences: float = 3
+    few_words: float = 5
+    long_word: float = 1000
+    end_mark: bool = True
+    bad_words: tuple[str, ...] = field(default=())
+    bad_word: float = field(default=0, repr=False)
+
+    RULES: ClassVar[Mapping[str, Comparison]] = {
+        "lorem_ipsum": above,
+        "curly_bracket": above,
+        "sentences": below,
+        "bad_word": above,
+    }
+
+    def measure(self, texts: ScannedTexts) -> dict[str, Values]:
+        """What each rule judges; `bad_word` only with bad words."""
+        sentences = _count_sentences(texts.data, *texts.line_words, texts.words.end, self._keeps(texts))
+        cited = [i for i, text in enumerate(texts.batch.texts) if "[" in text and CITATION.search(text)]
+        if cited:
+            other = ScannedTexts(_without_citations(texts.batch.take(cited)))
+            sentences[cited] = _count_sentences(other.data, *other.line_words, other.words.end, self._keeps(other))
+        lorem = texts.places(b"lorem ipsum")
+        document = np.searchsorted(texts.offsets, lorem, "right") - 1
+        whole = lorem + len(b"lorem ipsum") <= texts.offsets[document + 1]
+        values = {
+            "lorem_ipsum": np.bincount(document[whole], minlength=len(texts.batch)).astype(np.float64),
+            "curly_bracket": texts.count("{").astype(np.float64),
+            "sentences": sentences.astype(np.float64),
+        }
+        if self.bad_words:
+            found = _WordFinder(self.bad_words)
+            values["bad_word"] = np.array([found.count(text) for text in texts.batch.texts], np.float64)
+        return values
+
+    def cut(self, batch: DocumentBatch) -> DocumentBatch:
+        """The documents with only the lines that C4 keeps, without citations."""
+        texts = ScannedTexts(_without_citations(batch))
+        keeps, data = self._keeps(texts), texts.data.tobytes()
+        begin, end, of = (column.tolist() for column in texts.lines)
+        cut = [
+            b"\n".join(data[begin[line] : end[line]] for line in range(first, last) if keeps[line]).decode()
+            for first, last in pairwise(of)
+        ]
+        return batch.with_texts(cut)
+
+    def _keeps(self, texts: ScannedTexts) -> npt.NDArray[np.bool_]:
+        """Whether each line of texts without citations is kept, bool [lines]."""
+        lines, line_words = texts.lines, texts.line_words
+        keeps = _keep_lines(
+            texts.data, lines.begin, lines.end, line_words.first, texts.words.chars, self.few_words, self.long_word
+        )
+        if self.end_mark:
+            keeps &= _ends_as_sentence(texts.data, lines.begin, lines.end)
+        for part in (b"javascript", *POLICY):
+            places = texts.places(part)
+            line = np.searchsorted(lines.begin, places, "right") - 1
+            keeps[line[places + len(part) <= lines.end[line]]] = False
+        return keeps
+
+
+def _without_citations(batch: DocumentBatch) -> DocumentBatch:
+    return replace(batch, texts=[CITATION.sub("", text) if "[" in text else text for text in batch.texts])
+
+
+class _WordFinder:
+    """Counts which of some words or phrases are in a text, in lower case and not inside longer words."""
+
+    def __init__(self, wanted: Iterable[str]):
+        self._patterns: dict[str, list[re.Pattern[str]]] = {}
+        for one in dict.fromkeys(map(str.lower, wanted)):
+            # Looking for an expression costs much more than looking up its first word in the words of the text.
+            first = re.search(r"\w+", one)
+            pattern = re.compile(rf"(?<!\w){re.escape(one)}(?!\w)")
+            self._patterns.setdefault(first[0] if first else "", []).append(pattern)
+
+    def count(self, text: str) -> int:
+        lower = text.lower()
+        near = {"", *re.findall(r"\w+", lower)} & self._patterns.keys()
+        return sum(pattern.search(lower) is not None for first in near for pattern in self._patterns[first])
+
+
+@compiled()
+def _keep_lines(
+    data: Bytes, begin: Int64, end: Int64, first: Int64, chars: UInt32, few_words: float, long_word: float
+) -> npt.NDArray[np.bool_]:
+    """Whether each line has enough words, and none too long."""
+    keeps = np.ones(len(begin), np.bool_)
+    for line in range(len(begin)):
+        if first[line + 1] - first[line] < few_words:
+            keeps[line] = False
+        elif end[line] - begin[line] > long_word:
+            for word in range(first[line], first[line + 1]):
+                if chars[word] > long_word:
+                    keeps[line] = False
+    return keeps
+
+
+@compiled()
+def _is_end(byte: np.uint8) -> bool:
+    """Whether the byte is `.`, `?` or `!`."""
+    return bool(byte == 0x2E or byte == 0x3F or byte == 0x21)
+
+
+@compiled()
+def _ends_as_sentence(data: Bytes, begin: Int64, end: Int64) -> npt.NDArray[np.bool_]:
+    """Whether each line ends in `.`, `?`, `!` or `"`, and not in `...`."""
+    ends = np.zeros(len(begin), np.bool_)
+    for line in range(len(begin)):
+        last = end[line] - 1
+        if _is_end(data[last]) or data[last] == 0x22:
+            dots = last - begin[line] >= 2 and data[last] == data[last - 1] == data[last - 2] == 0x2E
+            ends[line] = not dots
+    return ends
+
+
+@compiled()
+def _count_sentences(data: Bytes, first: Int64, of: Int64, word_end: Int64, keeps: npt.NDArray[np.bool_]) -> Int64:
+    """Sentences in the kept lines of each document: words that end in `.?!` and perhaps quotes; 1 or more a line."""
+    found = np.zeros(len(of) - 1, np.int64)
+    for document in range(len(of) - 1):
+        for line in range(of[document], of[document + 1]):
+            if not keeps[line]:
+                continue
+            sentences = 0
+            for word in range(first[line], first[line + 1]):
+                begin, at = (word_end[word - 1] if word else 0), word_end[word] - 1
+                while at > begin:
+                    byte = data[at]
+                    if byte == 0x22 or byte == 0x27 or byte == 0x29 or byte == 0x5D:  # " ' ) ]
+                        at -= 1
+                    elif (byte == 0x9D or byte == 0x99) and data[at - 1] == 0x80 and data[at - 2] == 0xE2:  # ” ’
+                        at -= 3
+                    else:
+                        break
+                sentences += _is_end(data[at])
+            found[document] += max(1, sentences)
+    return found

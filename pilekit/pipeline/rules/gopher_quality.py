@@ -1,0 +1,140 @@
+"""`GopherQuality`: the quality rules of Gopher (Rae et al. 2021, arXiv:2112.11446, A.1), made for text from the web.
+
+A word is what `text.split()` gives. A document without words fails `words` alone.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pilekit.kernels import compiled
+from pilekit.pipeline.rules.rule_set import Comparison, RuleSet, Values, above, below, outside
+from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, ScannedTexts, UInt32, share
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+
+_AS_NUMBERS = np.array([int.from_bytes(word.encode(), "big") for word in STOP_WORDS], np.uint64)
+_PUNCTUATION = np.isin(np.arange(256), list(string.punctuation.encode()))
+_QUOTES = np.array([int.from_bytes(quote.encode(), "big") for quote in "“”‘’"], np.int64)
+
+
+@dataclass(frozen=True)
+class GopherQuality(RuleSet):
+    """Drop documents by the quality rules of Gopher.
+
+    words          fewer or more words that hold a letter or digit
+    word_length    a shorter or longer mean of their characters
+    hashes         more `#` for each word
+    ellipses       more `...` and `…` for each word
+    bullets        a greater share of lines that begin with `•`, `-` or `*`
+    end_ellipses   a greater share of lines that end with `...` or `…`
+    letters        a smaller share of words that hold a letter
+    stop_words     fewer different ones of: the, be, to, of, and, that, have, with
+    """
+
+    words: tuple[float, float] = (50, 100_000)
+    word_length: tuple[float, float] = (3, 10)
+    hashes: float = 0.1
+    ellipses: float = 0.1
+    bullets: float = 0.9
+    end_ellipses: float = 0.3
+    letters: float = 0.8
+    stop_words: float = 2
+
+    RULES: ClassVar[Mapping[str, Comparison]] = {
+        "words": outside,
+        "word_length": outside,
+        "hashes": above,
+        "ellipses": above,
+        "bullets": above,
+        "end_ellipses": above,
+        "letters": below,
+        "stop_words": below,
+    }
+
+    def measure(self, texts: ScannedTexts) -> dict[str, Values]:
+        """What each rule judges."""
+        words, lines = texts.word_counts, texts.line_counts
+        alnum, length, letters, stop_words = _count_words(texts.data, *texts.words)
+        bullets, ellipses = texts.per_line(_count_marks)
+        return {
+            "words": alnum.astype(np.float64),
+            "word_length": share(length, alnum),
+            "hashes": share(texts.count("#"), words),
+            "ellipses": share(texts.count("...", "…"), words),
+            "bullets": share(bullets, lines),
+            "end_ellipses": share(ellipses, lines),
+            "letters": share(letters, words),
+            "stop_words": np.where(words == 0, np.nan, stop_words),
+        }
+
+
+@compiled()
+def _three(data: Bytes, at: np.int64) -> np.int64:
+    """The three bytes from `at` on as a number."""
+    return (np.int64(data[at]) << 16) | (np.int64(data[at + 1]) << 8) | np.int64(data[at + 2])
+
+
+@compiled()
+def _is_quote(data: Bytes, at: np.int64) -> bool:
+    """Whether the three bytes from `at` on are one of “ ” ‘ ’."""
+    return data[at] == 0xE2 and _three(data, at) in _QUOTES
+
+
+@compiled()
+def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: Bytes, of: Int64) -> Int64:
+    """Words with a letter or digit, their characters, words with a letter, different stop words: [4, documents]."""
+    found = np.zeros((4, len(of) - 1), np.int64)
+    for document in range(len(of) - 1):
+        seen = 0
+        for word in range(of[document], of[document + 1]):
+            if not kinds[word] & ALNUM:
+                continue
+            found[0, document] += 1
+            found[1, document] += chars[word]
+            if not kinds[word] & ALPHA:
+                continue
+            found[2, document] += 1
+            first, last = begin[word], end[word]
+            while last - first > 1:
+                if _PUNCTUATION[data[first]]:
+                    first += 1
+                elif _PUNCTUATION[data[last - 1]]:
+                    last -= 1
+                elif last - first > 3 and _is_quote(data, first):
+                    first += 3
+                elif last - first > 3 and _is_quote(data, last - 3):
+                    last -= 3
+                else:
+                    break
+            if 2 <= last - first <= 4:
+                number = np.uint64(0)
+                for at in range(first, last):
+                    byte = data[at]
+                    number = (number << np.uint64(8)) | np.uint64(byte + 32 if 65 <= byte <= 90 else byte)
+                for i in range(len(_AS_NUMBERS)):
+                    if _AS_NUMBERS[i] == number:
+                        seen |= 1 << i
+        for i in range(len(_AS_NUMBERS)):
+            found[3, document] += seen >> i & 1
+    return found
+
+
+@compiled()
+def _count_marks(data: Bytes, begin: Int64, end: Int64, of: Int64) -> Int64:
+    """Lines that begin with a bullet, lines that end with an ellipsis: int64 [2, documents]."""
+    found = np.zeros((2, len(of) - 1), np.int64)
+    for document in range(len(of) - 1):
+        for line in range(of[document], of[document + 1]):
+            first, last = begin[line], end[line]
+            size = last - first
+            bullet = size >= 3 and _three(data, first) == 0xE280A2  # •
+            found[0, document] += bullet or data[first] == 0x2D or data[first] == 0x2A  # - *
+            if size >= 3 and (_three(data, last - 3) == 0x2E2E2E or _three(data, last - 3) == 0xE280A6):  # ... …
+                found[1, document] += 1
+    return found

@@ -1,0 +1,65 @@
+"""`GopherRepetition`: the repetition rules of Gopher (Rae et al. 2021, arXiv:2112.11446, Table A1).
+
+All are shares of the text's characters, but for `dup_lines` and `dup_paragraphs`. Blank lines do not count. A line that
+was met once before, in the same text, is a repeated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pilekit.pipeline.rules.repeats import repeated_ngrams, repeated_spans
+from pilekit.pipeline.rules.rule_set import Comparison, RuleSet, Values, above
+from pilekit.pipeline.rules.scanned_texts import ScannedTexts, share
+
+
+@dataclass(frozen=True)
+class GopherRepetition(RuleSet):
+    """Drop documents that repeat themselves more than a share of their text.
+
+    dup_lines, dup_line_chars             of the lines, repeated ones; of the characters, those in repeated lines
+    dup_paragraphs, dup_paragraph_chars   the same for the pieces between blank lines
+    top_2gram ... top_4gram               characters in the most frequent sequence of 2 to 4 words
+    dup_5grams ... dup_10grams            characters in repeated sequences of 5 to 10 words
+    """
+
+    dup_lines: float = 0.30
+    dup_line_chars: float = 0.20
+    dup_paragraphs: float = 0.30
+    dup_paragraph_chars: float = 0.20
+    top_2gram: float = 0.20
+    top_3gram: float = 0.18
+    top_4gram: float = 0.16
+    dup_5grams: float = 0.15
+    dup_6grams: float = 0.14
+    dup_7grams: float = 0.13
+    dup_8grams: float = 0.12
+    dup_9grams: float = 0.11
+    dup_10grams: float = 0.10
+
+    RULES: ClassVar[Mapping[str, Comparison]] = {
+        "dup_lines": above,
+        "dup_line_chars": above,
+        "dup_paragraphs": above,
+        "dup_paragraph_chars": above,
+        **{f"top_{n}gram": above for n in (2, 3, 4)},
+        **{f"dup_{n}grams": above for n in (5, 6, 7, 8, 9, 10)},
+    }
+
+    def measure(self, texts: ScannedTexts) -> dict[str, Values]:
+        """What each rule judges."""
+        lines, line_chars = texts.repeated_lines
+        paragraphs, paragraph_chars = repeated_spans(texts.data, *texts.paragraphs)
+        ngrams = repeated_ngrams(texts.data, *texts.words)
+        return {
+            "dup_lines": share(lines, texts.line_counts),
+            "dup_line_chars": share(line_chars, texts.chars),
+            "dup_paragraphs": share(paragraphs, np.diff(texts.paragraphs.of)),
+            "dup_paragraph_chars": share(paragraph_chars, texts.chars),
+            **{f"top_{n}gram": share(ngrams[n], texts.chars) for n in (2, 3, 4)},
+            **{f"dup_{n}grams": share(ngrams[n], texts.chars) for n in (5, 6, 7, 8, 9, 10)},
+        }

@@ -1,0 +1,57 @@
+"""`RuleSet`: what all sets of quality rules share. Each rule is a value of a document and a limit for it.
+
+A set is a frozen dataclass. Its field of a rule's name is the limit, and `RULES` says how the value fails it. `measure`
+gives the values. All rules judge the same text, and all are evaluated on every document, so that neither depends on the
+order of rules. A set is a stage, which keeps the documents that fail no rule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.documents import DocumentBatch
+from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.pipeline.rules.scanned_texts import ScannedTexts
+from pilekit.pipeline.stages import filtered
+
+Values = npt.NDArray[np.float64]
+Fails = npt.NDArray[np.bool_]
+Comparison = Callable[[Values, Any], Fails]
+
+above: Comparison = np.greater
+below: Comparison = np.less
+at_least: Comparison = np.greater_equal
+at_most: Comparison = np.less_equal
+
+
+def outside(values: Values, limits: tuple[float, float]) -> Fails:
+    """Whether each value is below the first or above the second limit."""
+    return (values < limits[0]) | (values > limits[1])
+
+
+class RuleSet(DocumentStage, ABC):
+    """A set of rules that judge a document by its text alone."""
+
+    RULES: ClassVar[Mapping[str, Comparison]]
+    """How the value of each rule fails the limit in the field of the same name."""
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents that fail no rule."""
+        return filtered(batches, lambda batch: ~np.any(list(self.judge(batch).values()), axis=0))
+
+    def judge(self, batch: DocumentBatch) -> dict[str, Fails]:
+        """Whether each document fails each rule: a bool column, [documents], by the rule's name."""
+        return self.fails(self.measure(ScannedTexts(batch)))
+
+    def fails(self, values: Mapping[str, Values]) -> dict[str, Fails]:
+        """Whether values that `measure` gave fail."""
+        return {rule: self.RULES[rule](of_rule, getattr(self, rule)) for rule, of_rule in values.items()}
+
+    @abstractmethod
+    def measure(self, texts: ScannedTexts) -> dict[str, Values]:
+        """What each rule judges, float64 [documents], by its name; NaN where it has nothing to judge."""

@@ -1,0 +1,262 @@
+"""`ScannedTexts`: where the words, lines and paragraphs of a batch lie. All rule sets share one scan of the text.
+
+A word is a maximal run of characters that are not white space, as `text.split()` gives them. A line is a piece of
+`text.split("\\n")`, stripped, that is not empty. So a line begins where its first word begins and ends where its last
+word ends: the table of words gives the lines too. Characters are classified by Python's own tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.documents import DocumentBatch
+from pilekit.kernels import compiled
+from pilekit.pipeline.rules.repeats import repeated_spans
+
+Bytes = npt.NDArray[np.uint8]
+UInt32 = npt.NDArray[np.uint32]
+Int64 = npt.NDArray[np.int64]
+
+SPACE, ALPHA, ALNUM = np.uint8(1), np.uint8(2), np.uint8(4)
+FIRST_OF_LINE = np.uint8(8)
+_ASCII, _TWO, _THREE, _FOUR = np.uint8(0x80), np.uint8(0xC0), np.uint8(0xE0), np.uint8(0xF0)
+_LOW_6 = np.uint32(0x3F)
+
+
+class Spans(NamedTuple):
+    """Pieces of texts, in order.
+
+    begin, end   places in the bytes of the batch, int64 [pieces]
+    of           the first piece of each document, int64 [documents + 1]
+    """
+
+    begin: Int64
+    end: Int64
+    of: Int64
+
+
+class Words(NamedTuple):
+    """The words of a batch.
+
+    begin, end   places in the bytes of the batch, int64 [words]
+    chars        characters of each word, uint32 [words]
+    kinds        the kinds of its characters, and `FIRST_OF_LINE`, uint8 [words]
+    of           the first word of each document, int64 [documents + 1]
+    """
+
+    begin: Int64
+    end: Int64
+    chars: UInt32
+    kinds: Bytes
+    of: Int64
+
+
+class LineWords(NamedTuple):
+    """Which words each line of a batch has.
+
+    first   the first word of each line, and the number of words, int64 [lines + 1]
+    of      the first line of each document, int64 [documents + 1]
+    """
+
+    first: Int64
+    of: Int64
+
+
+class ScannedTexts:
+    """The texts of a batch with their words, lines and paragraphs, each found when first asked for."""
+
+    def __init__(self, batch: DocumentBatch):
+        self.batch = batch
+        self.data, self.offsets = batch.utf8()
+
+    @cached_property
+    def chars(self) -> Int64:
+        """Characters of each text, int64 [documents]."""
+        return np.fromiter(map(len, self.batch.texts), np.int64, len(self.batch))
+
+    def count(self, *parts: str) -> Int64:
+        """How often any of `parts` is in each text, as `str.count` counts it, int64 [documents]."""
+        counts = (sum(map(text.count, parts)) for text in self.batch.texts)
+        return np.fromiter(counts, np.int64, len(self.batch))
+
+    @cached_property
+    def lower(self) -> bytes:
+        """All texts with ASCII letters in lower case."""
+        return self.data.tobytes().lower()
+
+    def places(self, part: bytes) -> Int64:
+        """Where `part`, in lower case, begins in `lower`, int64 [places]; it may reach into the next text."""
+        found, at = [], self.lower.find(part)
+        while at >= 0:
+            found.append(at)
+            at = self.lower.find(part, at + 1)
+        return np.array(found, np.int64)
+
+    @cached_property
+    def words(self) -> Words:
+        """All words."""
+        most = (len(self.data) + len(self.batch)) // 2 + 1
+        begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
+        chars, kinds = np.empty(most, np.uint32), np.empty(most, np.uint8)
+        of = _find_words(self.data, self.offsets, character_kinds(), begin, end, chars, kinds)
+        count = of[-1]
+        return Words(begin[:count], end[:count], chars[:count], kinds[:count], of)
+
+    @cached_property
+    def word_counts(self) -> Int64:
+        """Words of each text, int64 [documents]."""
+        return np.diff(self.words.of)
+
+    @cached_property
+    def line_words(self) -> LineWords:
+        """The words of each line."""
+        first = np.append(np.flatnonzero(self.words.kinds & FIRST_OF_LINE), len(self.words.begin))
+        return LineWords(first, np.searchsorted(first, self.words.of))
+
+    @cached_property
+    def lines(self) -> Spans:
+        """All lines that are not blank."""
+        first, of = self.line_words
+        return Spans(self.words.begin[first[:-1]], self.words.end[first[1:] - 1], of)
+
+    @cached_property
+    def line_counts(self) -> Int64:
+        """Lines of each text, int64 [documents]."""
+        return np.diff(self.lines.of)
+
+    @cached_property
+    def repeated_lines(self) -> tuple[Int64, Int64]:
+        """(lines that repeat an earlier line of the text, their characters), int64 [documents]."""
+        return repeated_spans(self.data, *self.lines)
+
+    @cached_property
+    def paragraphs(self) -> Spans:
+        """The pieces of `re.split(r"\\n{2,}", text.strip())`; none of a text without words."""
+        most = len(self.data) // 3 + len(self.batch) + 1
+        begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
+        of = _find_paragraphs(self.data, *self.words, begin, end)
+        return Spans(begin[: of[-1]], end[: of[-1]], of)
+
+    def per_line(self, kernel: Callable[..., Int64], *arguments: object) -> Int64:
+        """A kernel's number for each document, from its lines."""
+        return kernel(self.data, *self.lines, *arguments)
+
+
+def share(part: Int64, whole: Int64) -> npt.NDArray[np.float64]:
+    """`part / whole`; NaN, which fails no rule, where the whole is 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(whole == 0, np.nan, part / whole)
+
+
+@cache
+def character_kinds() -> Bytes:
+    """The kinds of every character, by its number, uint8 [0x110000]. NumPy asks Python's tables."""
+    every = np.arange(0x110000, dtype=np.uint32).view("U1")
+    kinds = np.strings.isspace(every) * SPACE
+    kinds |= np.strings.isalpha(every) * ALPHA
+    kinds |= np.strings.isalnum(every) * ALNUM
+    return kinds
+
+
+@compiled()
+def _find_words(
+    data: Bytes,
+    offsets: Int64,
+    kind_of: Bytes,
+    begin: Int64,
+    end: Int64,
+    chars: UInt32,
+    kinds: Bytes,
+) -> Int64:
+    """Fill the columns of `Words`; returns `of`."""
+    of = np.empty(len(offsets), np.int64)
+    word, one = np.uint64(0), np.uint64(1)
+    for document in range(len(offsets) - 1):
+        of[document] = word
+        at, stop = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
+        found = FIRST_OF_LINE
+        count = np.uint32(0)
+        start = at
+        while at < stop:
+            byte = data[at]
+            if byte < _ASCII:
+                code, size = np.uint32(byte), one
+            else:
+                code, size = _decoded(data, at)
+            kind = kind_of[np.uint64(code)]
+            if kind & SPACE:
+                if count:
+                    begin[word], end[word], chars[word], kinds[word] = start, at, count, found
+                    word += one
+                    count, found = np.uint32(0), np.uint8(0)
+                if byte == 10:
+                    found = FIRST_OF_LINE
+            else:
+                if not count:
+                    start = at
+                count += np.uint32(1)
+                found |= kind
+            at += size
+        if count:
+            begin[word], end[word], chars[word], kinds[word] = start, at, count, found
+            word += one
+    of[-1] = word
+    return of
+
+
+@compiled()
+def _decoded(data: Bytes, at: np.uint64) -> tuple[np.uint32, np.uint64]:
+    """(number of the character, its bytes) at a byte that is not ASCII."""
+    first, second = data[at], np.uint32(data[at + np.uint64(1)]) & _LOW_6
+    if first < _THREE:
+        return ((np.uint32(first) & np.uint32(0x1F)) << np.uint32(6)) | second, np.uint64(2)
+    third = np.uint32(data[at + np.uint64(2)]) & _LOW_6
+    if first < _FOUR:
+        high = (np.uint32(first) & np.uint32(0x0F)) << np.uint32(12)
+        return high | (second << np.uint32(6)) | third, np.uint64(3)
+    high = ((np.uint32(first) & np.uint32(7)) << np.uint32(18)) | (second << np.uint32(12))
+    return high | (third << np.uint32(6)) | (np.uint32(data[at + np.uint64(3)]) & _LOW_6), np.uint64(4)
+
+
+@compiled()
+def _find_paragraphs(
+    data: Bytes,
+    word_begin: Int64,
+    word_end: Int64,
+    chars: UInt32,
+    kinds: Bytes,
+    words_of: Int64,
+    begin: Int64,
+    end: Int64,
+) -> Int64:
+    """Write the paragraphs' places; returns the first one of each document. They are cut only between two words."""
+    of = np.zeros(len(words_of), np.int64)
+    piece = 0
+    for document in range(len(words_of) - 1):
+        of[document] = piece
+        first, last = words_of[document], words_of[document + 1]
+        if first == last:
+            continue
+        begin[piece] = word_begin[first]
+        for word in range(first + 1, last):
+            if not kinds[word] & FIRST_OF_LINE:
+                continue
+            newlines = 0
+            for at in range(word_end[word - 1], word_begin[word] + 1):
+                if data[at] == 10:
+                    newlines += 1
+                    continue
+                if newlines >= 2:
+                    end[piece] = at - newlines
+                    piece += 1
+                    begin[piece] = at
+                newlines = 0
+        end[piece] = word_end[last - 1]
+        piece += 1
+    of[-1] = piece
+    return of
