@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from pilekit.tokenize import TrainedTokenizer as TrainedTokenizer
     from pilekit.tokenize import load_tokenizer as load_tokenizer
     from pilekit.tokenize import train_tokenizer as train_tokenizer
+    from pilekit.tokenize.files.merge import MergedTokens as MergedTokens
+    from pilekit.tokenize.files.merge import merge_token_files as merge_token_files
     from pilekit.tokenize.files.token_file import TokenFile as TokenFile
     from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus as tokenize_corpus
     from pilekit.tokenize.files.tokenized import TokenizedCorpus as TokenizedCorpus
@@ -112,6 +114,7 @@ _NAMES = {
     "pilekit.shards.write.shard_writer": "ShardWriter",
     "pilekit.stats.summary": "CorpusStats SubsetStats corpus_stats",
     "pilekit.stream": "Batch Pack PileStream document_mask",
+    "pilekit.tokenize.files.merge": "MergedTokens merge_token_files",
     "pilekit.tokenize.files.token_file": "TokenFile",
     "pilekit.tokenize.files.tokenize_corpus": "tokenize_corpus",
     "pilekit.tokenize.files.tokenized": "TokenizedCorpus",

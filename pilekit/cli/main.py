@@ -36,6 +36,7 @@ COMMANDS = {
     "dedup": "Remove copies and near-duplicates, with a proof for each.",
     "duplicates": "Show removed documents beside the kept ones, word by word.",
     "tokenize": "Write token files for Megatron, GPT-NeoX and other trainers.",
+    "merge": "Join token files, or write them in another format.",
     "stream": "Pack raw shards into training batches and show a few.",
     "train": "Train a language model straight from raw shards.",
     "bpb": "Score a model in bits per byte, per subset.",
@@ -46,7 +47,7 @@ COMMANDS = {
 ROOMS = {"head": "look.head", "sample": "look.sample", "grep": "look.grep"}
 """The modules of commands that are not `pilekit.cli.<name>`."""
 
-RESUMED = ("index", "reframe", "select", "dedup", "tokenize", "train", "demo")
+RESUMED = ("index", "reframe", "select", "dedup", "tokenize", "merge", "train", "demo")
 """Commands that keep finished work, beside `bpb --out`."""
 
 REPORT_SECONDS = 30.0

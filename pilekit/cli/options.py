@@ -182,6 +182,15 @@ jobs_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""
 
+token_format_option = click.option(
+    "--format",
+    type=click.Choice(["megatron", "npy", "ds", "llmc", "parquet"]),
+    default="megatron",
+    show_default=True,
+    help="Megatron and GPT-NeoX; OLMo-core and nanoGPT; nanotron; llm.c; datasets and polars.",
+)
+"""Adds `format`, that of token files."""
+
 
 def on_error_option(skip: str = "skip and count it") -> Callable[[F], F]:
     """Adds `on_error` ("raise" or "skip"). `skip` says in the help how the command skips a line."""

@@ -18,6 +18,7 @@ from pilekit.cli.options import (
     json_option,
     on_error_option,
     open_corpus,
+    token_format_option,
 )
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -34,13 +35,7 @@ from pilekit.progress import byte_progress
     help="The EOD token behind each document (llmc: in front).  [default: for npy, ds and llmc]",
 )
 @click.option("--eod", metavar="TOKEN", help="Another token than the tokenizer's EOD: '</s>'.")
-@click.option(
-    "--format",
-    type=click.Choice(["megatron", "npy", "ds", "llmc", "parquet"]),
-    default="megatron",
-    show_default=True,
-    help="Megatron and GPT-NeoX; OLMo-core and nanoGPT; nanotron; llm.c; datasets and polars.",
-)
+@token_format_option
 @click.option(
     "--tokens-per-file",
     type=click.IntRange(min=1),

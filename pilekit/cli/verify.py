@@ -87,12 +87,15 @@ def command(
 
 
 def _verify_token_files(paths: tuple[str, ...], as_json: bool) -> None:
-    """Check each `.idx`, its `.bin`, and the ids against the vocabulary that the header tells."""
+    """Check each `.idx`, its `.bin`, its table, and the ids against the vocabulary that the header tells."""
+    from pilekit.tokenize.files.documents import document_runs
     from pilekit.tokenize.files.token_file import TokenFile
 
     for path in paths:
         file = TokenFile(path)
         header = file.header
+        for _ in document_runs(file, "", {}):
+            pass  # Each row is compared with the index.
         try:
             vocabulary = None if header is None else int(header.results["tokenizer"]["vocabulary"])
         except (KeyError, TypeError, ValueError):  # a damaged header

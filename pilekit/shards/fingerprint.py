@@ -20,7 +20,7 @@ import xxhash
 from pilekit.corpus.shard import STANDARD_INPUT, Shard, is_url
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import ShardDamage
-from pilekit.shards.read.open import open_stored
+from pilekit.shards.read.open import open_file
 from pilekit.shards.read.unchanged import check_version, version_of
 
 PIECES = 16
@@ -39,7 +39,7 @@ def fingerprint(path: str) -> Fingerprint:
     """The fingerprint of a shard at a local path or URL; `PilekitError` if it cannot be read."""
     if path == STANDARD_INPUT:
         raise PilekitError("standard input (-) cannot be read again, so it has no fingerprint; save it to a file first")
-    file, _ = open_stored(path, scattered=True)
+    file = open_file(path, scattered=True)
     hash = xxhash.xxh3_128()
     try:
         with file:

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -22,11 +22,11 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit import __version__
-from pilekit.corpus import UNLABELLED, Corpus, Manifest, Shard, load_manifest
+from pilekit.corpus import Corpus, Manifest, Shard, load_manifest
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
-from pilekit.errors import PilekitError, counted, visible
+from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
 from pilekit.shards.index.metadata import FORMAT
@@ -35,6 +35,7 @@ from pilekit.shards.random_access.selected_lines import MOST_LINES, SelectedLine
 from pilekit.shuffle import Int64
 from pilekit.stream.read.plan import Plan
 from pilekit.tokenize import Tokenizer
+from pilekit.tokenize.files.documents import document_runs
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class TokenCorpus(Corpus):
         self.labels: dict[str, int] = {}
         self._found: dict[str, tuple[int, SelectedLines, Codes]] = {}  # (documents before, lines, codes) of a shard
         first = 0
-        runs = (run for file in self.files for run in _runs(file, self.root, self.labels))
+        runs = (run[:3] for file in self.files for run in document_runs(file, self._name(file), self.labels))
         for name, group in groupby(runs, key=itemgetter(0)):
             numbers, codes = (np.concatenate(column) for column in list(zip(*group, strict=True))[1:])
             if name in self._found or not (np.diff(numbers, prepend=-1) > 0).all() or numbers[-1] >= MOST_LINES:
@@ -125,7 +126,7 @@ class TokenCorpus(Corpus):
             raise too_many_subsets(MAX_SUBSETS)
         sources_of: dict[str, Any] = {}
         for file in self.files:
-            sources_of |= {} if file.header is None else file.header.inputs
+            sources_of |= file.shards
         # A shard without tokens counts too, because the order goes by a shard's place among all.
         self._sources: dict[str, Any] = (
             sources_of if self._found.keys() <= sources_of.keys() else {name: [0, ""] for name in self._found}
@@ -158,6 +159,9 @@ class TokenCorpus(Corpus):
                     f"{visible(str(file.path))}: {what} goes by the table of documents that `pilekit tokenize` writes "
                     f"({DOCUMENTS_SUFFIX}), and there is none"
                 )
+
+    def _name(self, file: TokenFile) -> str:
+        return os.path.relpath(file.path, self.root).removesuffix(".idx")
 
     def _index(self, name: str, endings: Sequence[int | None]) -> TokenIndex:
         first, present, codes = self._found.get(name, (0, SelectedLines(0), np.zeros(0, np.uint16)))
@@ -221,7 +225,7 @@ def token_files(source: str | Path) -> list[Path]:
 
 def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | None:
     """The EOD to be taken from the documents of a file; PilekitError if another tokenizer made the ids."""
-    if (header := file.header) is None:
+    if (header := file.header) is None or file.tokenizer is None:
         return tokenizer.eos_id if append_eod else None
     for name, ours in {"tokenizer": tokenizer.fingerprint, "special_tokens": tokenizer.special_tokens}.items():
         if (theirs := header.parameters.get(name)) != ours:
@@ -230,30 +234,6 @@ def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | No
                 f"{visible(str(tokenizer.path))} is {ours}; give the tokenizer that made the ids"
             )
     return header.parameters.get("eod")
-
-
-def _runs(file: TokenFile, root: str, labels: dict[str, int]) -> Iterator[tuple[str, Int64, Codes]]:
-    """(shard, numbers, codes of the labels) of each run of documents of one shard; new labels get the next codes."""
-    documents = tokens = 0
-    try:
-        if not len(file):
-            return
-        if (batches := file.document_batches()) is None:
-            codes = np.full(len(file), labels.setdefault(UNLABELLED, len(labels)), np.uint16)
-            yield os.path.relpath(file.path, root).removesuffix(".idx"), np.arange(len(file)), codes
-            return
-        for batch in filter(len, batches):
-            shards, subsets = batch["shard"], batch["subset"]
-            names = [labels.setdefault(name, len(labels)) for name in subsets.dictionary.to_pylist()]
-            codes, numbers = np.array(names, np.uint16)[subsets.indices], batch["number"].to_numpy()
-            documents, tokens = documents + len(batch), tokens + int(batch["tokens"].to_numpy().sum(dtype=np.int64))
-            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(shards.indices)) + 1).tolist(), len(batch)]):
-                yield shards[begin].as_py(), numbers[begin:end], codes[begin:end]
-        if (documents, tokens) != (len(file), file.tokens):
-            raise ValueError(f"it has {counted(documents)} of {tokens:,} tokens, not {len(file):,} of {file.tokens:,}")
-    except (ValueError, KeyError, OSError) as error:  # Arrow raises these too.
-        why = visible(str(error).split("\n", 1)[0], 200)
-        raise PilekitError(f"{visible(str(file.path))}: its table of documents does not fit: {why}") from error
 
 
 def _ids(parts: Parts, ranks: Int64) -> list[npt.NDArray[Any]]:

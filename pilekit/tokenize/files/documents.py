@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.corpus import UNLABELLED
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.tokenize.files.token_file import TokenFile
 
 RECORD = np.dtype([("number", "<i8"), ("tokens", "<i4"), ("subset", "<i4")])
 """A document in a file of records; `subset` counts the shard's subsets in their order."""
+
+Records = npt.NDArray[np.void]
+
+Run = tuple[str, Sequence[str], int]
+"""The documents of one shard that follow one another: the shard, the names of the subsets, their number."""
+
+RECORDS = ".records"
+"""The name of the file of records while an output grows."""
 
 ROWS = 1 << 18
 
@@ -58,10 +70,8 @@ class Cut:
             first = last
 
 
-def write_documents(
-    path: Path, records: Path, shards: Iterable[tuple[str, Sequence[str], int]], limit: int | None
-) -> list[list[int]]:
-    """Write the table from the records of (shard, its subsets, documents); [documents, tokens] of each file."""
+def write_documents(path: Path, records: Path, runs: Iterable[Run], limit: int | None) -> list[list[int]]:
+    """Write the table from the records, which come in these runs; [documents, tokens] of each file."""
     cut, counts = Cut(), [[0, 0]]
     with (
         records.open("rb") as source,
@@ -70,7 +80,7 @@ def write_documents(
             out, SCHEMA, compression="zstd", write_page_checksum=True, use_dictionary=["shard", "subset"]
         ) as writer,
     ):
-        for shard, subsets, documents in shards:
+        for shard, subsets, documents in runs:
             for done in range(0, documents, ROWS):
                 rows = np.fromfile(source, RECORD, min(ROWS, documents - done))
                 file = np.empty(len(rows), np.int32)
@@ -101,3 +111,40 @@ def read_documents(path: Path, columns: list[str], first: int, last: int) -> Ite
                 low, high = max(first, begin) - begin, min(last, end) - begin
                 yield rows.slice(low, high - low).to_batches()[0]
             begin = end
+
+
+def document_runs(
+    file: TokenFile, name: str, labels: dict[str, int], *, by_table: bool = True
+) -> Iterator[tuple[str, npt.NDArray[np.int64], npt.NDArray[np.uint16], npt.NDArray[np.int64]]]:
+    """(shard, numbers, codes of the labels, tokens) of each run of documents of one shard, at most 2^18 at once.
+
+    name       the shard of a file without a table
+    labels     the code of each label; new labels get the next codes
+    by_table   False: as if the file had no table
+
+    PilekitError for a table that does not fit its file.
+    """
+    done = 0
+    try:
+        batches = file.document_batches() if by_table else None
+        while batches is None and done < len(file):
+            lengths = file.lengths_of(done, done + ROWS)
+            codes = np.full(len(lengths), labels.setdefault(UNLABELLED, len(labels)), np.uint16)
+            yield name, np.arange(done, done + len(lengths)), codes, lengths
+            done += len(lengths)
+        for batch in filter(len, batches or ()):
+            shards, subsets, lengths = batch["shard"], batch["subset"], batch["tokens"].to_numpy()
+            if not np.array_equal(lengths, file.lengths_of(done, done + len(batch))):
+                raise ValueError(
+                    f"its tokens are not those of the index, in the {counted(len(batch), 'row')} from {done:,}"
+                )
+            done += len(batch)
+            known = [labels.setdefault(label, len(labels)) for label in subsets.dictionary.to_pylist()]
+            codes, numbers = np.array(known, np.uint16)[subsets.indices], batch["number"].to_numpy()
+            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(shards.indices)) + 1).tolist(), len(batch)]):
+                yield shards[begin].as_py(), numbers[begin:end], codes[begin:end], lengths[begin:end]
+        if done != len(file):
+            raise ValueError(f"it has {counted(done)}, not {len(file):,}")
+    except (ValueError, KeyError, OSError) as error:  # Arrow raises these too.
+        why = visible(str(error).split("\n", 1)[0], 200)
+        raise PilekitError(f"{visible(str(file.path))}: its table of documents does not fit: {why}") from error

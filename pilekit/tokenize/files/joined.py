@@ -1,16 +1,17 @@
-"""The output while it grows, in the folder `joined` of the job: shards are appended to it in their order.
+"""The ids and records of an output while it grows, in the folder `joined` of the job.
 
-A shard is appended once, and its own files are removed. The note of the shard then says where the output ended. After a
-kill the output is cut to that place, and the next shard is appended. So there is never more on disk than the output and
-the shards under way.
+Each part of the work (a shard, a token file) is appended once, in order. The note of the part then says where the
+output ended. After a kill the output is cut to that place, and the next part is appended. So the disk never holds more
+than the output and the shards under way.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,23 +20,47 @@ import numpy as np
 from pilekit.artifacts.job_folder import Output
 from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
-from pilekit.tokenize.files.documents import RECORD, ROWS, Cut
+from pilekit.tokenize.files.documents import RECORD, RECORDS, Cut, Records
 from pilekit.tokenize.files.formats import TokenFiles
-
-IDS, RECORDS = ".ids", ".records"
-"""The ends of the names of a shard's own files."""
 
 _COPIED_BYTES = 1 << 20
 
 
 class Joined:
-    """The files of ids and the file of records in `folder`; `cut` is where the output ends."""
+    """The files of ids and the file of records; `cut` is where the output ends.
 
-    def __init__(self, folder: Path, files: TokenFiles, cut: Cut):
-        self.folder, self.files, self.cut = folder, files, cut
-        self.records = folder / RECORDS
+    parts     the names of all parts, in order; the first `done` of them are in the output
+    results   the notes; emptied if the output is not what they tell, so that all is done again
+    """
 
-    def resume(self) -> bool:
+    def __init__(self, files: TokenFiles, output: Output, parts: Sequence[str], results: dict[str, Any]) -> None:
+        self.folder, self.files, self.output = output.folder / "joined", files, output
+        self.records = self.folder / RECORDS
+        ends = [results[part]["end"] for part in takewhile(lambda part: is_joined(results, part), parts)]
+        self.done, self.cut = len(ends), Cut(*ends[-1]) if ends else Cut()
+        if not self._resume():
+            output.forget()
+            results.clear()
+            self.done, self.cut = 0, Cut()
+            self._resume()
+
+    def append(self, part: str, result: dict[str, Any], ids: BinaryIO, records: Iterable[Records]) -> None:
+        """Append the ids and records of a part, and note where the output ends now."""
+        self.folder.mkdir(exist_ok=True)
+        with _appending(self.records) as records_file:
+            for rows in records:
+                for file, first, last in self.cut.place(rows["tokens"], self.files.limit):
+                    size = int(rows["tokens"][first:last].sum(dtype=np.int64)) * self.files.item
+                    with _appending(self.folder / self.files.raw(file), self.files.head) as out:
+                        while size:
+                            piece = ids.read(min(size, _COPIED_BYTES))
+                            if not piece:
+                                raise PilekitError(f"{visible(part)}: was changed while it was read; run again")
+                            size -= out.write(piece)
+                records_file.write(rows.tobytes())
+        self.output.note(part, {**result, "end": astuple(self.cut)})
+
+    def _resume(self) -> bool:
         """Cut the output to its end and remove what is behind; False if it holds less than that."""
         raws = [self.folder / self.files.raw(file) for file in range(self.cut.file + 1)]
         size = self.files.head + self.cut.tokens * self.files.item
@@ -52,21 +77,10 @@ class Joined:
                 file.truncate(end)
         return True
 
-    def append(self, output: Output, name: str, result: dict[str, Any]) -> None:
-        """Append the shard `name`, note where the output ends now, and remove the shard's own files."""
-        parts = output.path(f"shards/{name}", IDS), output.path(f"shards/{name}", RECORDS)
-        self.folder.mkdir(exist_ok=True)
-        with parts[0].open("rb") as ids, parts[1].open("rb") as lengths, _appending(self.records) as records:
-            while len(rows := np.fromfile(lengths, RECORD, ROWS)):
-                for file, first, last in self.cut.place(rows["tokens"], self.files.limit):
-                    size = int(rows["tokens"][first:last].sum(dtype=np.int64)) * self.files.item
-                    with _appending(self.folder / self.files.raw(file), self.files.head) as out:
-                        while size:
-                            size -= out.write(ids.read(min(size, _COPIED_BYTES)))
-                records.write(rows.tobytes())
-        output.note(name, {**result, "end": astuple(self.cut)})
-        for part in parts:
-            part.unlink()
+
+def is_joined(results: dict[str, Any], part: str) -> bool:
+    """Whether the part with this note is in the output."""
+    return "end" in results.get(part, {})
 
 
 @contextmanager

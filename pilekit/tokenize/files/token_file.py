@@ -1,11 +1,13 @@
 """`TokenFile`: a checked view of a `.bin` and its `.idx`, whoever wrote them.
 
-Opening reads the index once, in pieces, and the size of the `.bin`, but no id. Ids are views of the mapped file. A
-`.bin` in parts (`X-00000-of-00082.bin` beside `X.idx`, as Pythia publishes) is read as one file.
+Opening reads the index once, in pieces, and the size of the `.bin`, but no id. Files are mapped when a document is
+asked for; ids are views of the mapped `.bin`. A `.bin` in parts (`X-00000-of-00082.bin` beside `X.idx`, as Pythia
+publishes) is read as one file.
 """
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -28,6 +30,7 @@ KIND = "token file"
 """The kind in the header of what `tokenize_corpus` writes."""
 
 _DTYPES = {code: name for name, code in ITEMS.items()}
+_FIELDS = {"sizes": "<i4", "pointers": "<i8", "doc_idx": "<i8"}
 _PIECE = 1 << 20
 _ENDS = ("_text_document", "")
 
@@ -35,7 +38,8 @@ _ENDS = ("_text_document", "")
 class TokenFile:
     """The documents of a Megatron token file: `len(file)`, and the ids of document i as `file[i]`.
 
-    prefix   `tokens/pile`, `tokens/pile_text_document`, or the path of an `.idx`
+    prefix                    `tokens/pile`, `tokens/pile_text_document`, or the path of an `.idx`
+    sequences_are_documents   ignore doc_idx, and take each sequence for a document
 
     `tokens` is the number of all ids, `dtype` their numpy dtype, `sequences` the number of sequences (a document may
     have several). PilekitError for a file that is not there, and for an index that contradicts itself or the `.bin`,
@@ -46,8 +50,9 @@ class TokenFile:
     tokens: int
     sequences: int
 
-    def __init__(self, prefix: str | Path) -> None:
+    def __init__(self, prefix: str | Path, *, sequences_are_documents: bool = False) -> None:
         self.path = _index_path(Path(prefix))
+        self._flat = sequences_are_documents
         try:
             self._open()
         except (OSError, ValueError) as error:
@@ -55,7 +60,7 @@ class TokenFile:
             raise PilekitError(f"{visible(str(self.path))}: cannot be read: {why}") from error
 
     def __len__(self) -> int:
-        return len(self._doc_idx) - 1
+        return self.sequences if self._flat else self._counts["doc_idx"] - 1
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
         """The ids of a document: a view, or a copy where it goes from one part of the `.bin` to the next."""
@@ -65,14 +70,15 @@ class TokenFile:
 
     def take(self, documents: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
         """The ids of these documents, each as `file[i]` gives it."""
-        begins, ends = (self._starts(self._doc_idx[documents + after]) for after in (0, 1))
-        first = np.minimum(np.searchsorted(self._begins, begins, side="right"), len(self._parts)) - 1
-        places = zip(*((edge - self._begins[first]).tolist() for edge in (begins, ends)), first.tolist(), strict=True)
+        begins, ends = (self._starts(documents + after) for after in (0, 1))
+        parts, firsts = self._parts
+        part_of = np.minimum(np.searchsorted(firsts, begins, side="right"), len(parts)) - 1
+        places = zip(*((edge - firsts[part_of]).tolist() for edge in (begins, ends)), part_of.tolist(), strict=True)
         found = []
         for begin, end, part in places:
-            ids, following = self._parts[part][begin:end], part + 1
+            ids, following = parts[part][begin:end], part + 1
             while len(ids) < end - begin:
-                ids = np.concatenate([ids, self._parts[following][: end - begin - len(ids)]])
+                ids = np.concatenate([ids, parts[following][: end - begin - len(ids)]])
                 following += 1
             found.append(ids)
         return found
@@ -90,7 +96,21 @@ class TokenFile:
 
     def lengths_of(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Tokens of the documents `first` to `last` - 1, or to the end."""
-        return np.diff(self._starts(self._doc_idx[first : last + 1]))
+        sequences = self.first_sequences(first, min(last, len(self)) + 1)
+        if len(sequences) < 2:
+            return np.zeros(0, np.int64)
+        ends = np.cumsum(self.sizes(sequences[0], sequences[-1]), dtype=np.int64)
+        lengths: npt.NDArray[np.int64] = np.diff(np.append(0, ends)[sequences - sequences[0]])
+        return lengths
+
+    def first_sequences(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """doc_idx: the first sequence of the documents `first` to `last` - 1; of `len(file)`, the end."""
+        return np.arange(first, last) if self._flat else self._read("doc_idx", first, last)
+
+    def sizes(self, first: int, last: int) -> npt.NDArray[np.int32]:
+        """Tokens of the sequences `first` to `last` - 1."""
+        sizes: npt.NDArray[np.int32] = self._read("sizes", first, last)
+        return sizes
 
     @property
     def documents(self) -> pa.Table | None:
@@ -120,7 +140,13 @@ class TokenFile:
     def tokenizer(self) -> str | None:
         """The SHA-256 of the tokenizer.json that made the ids; None without pilekit's header."""
         header = self.header
-        return None if header is None else str(header.parameters.get("tokenizer"))
+        return None if header is None else header.parameters.get("tokenizer")
+
+    @property
+    def shards(self) -> dict[str, Any]:
+        """The shards that were tokenized, with their fingerprints; empty without pilekit's header."""
+        header = self.header
+        return {} if header is None else header.results.get("shards", header.inputs)
 
     @property
     def header(self) -> Header | None:
@@ -135,7 +161,7 @@ class TokenFile:
     def check_ids(self, vocabulary: int, advance: Callable[[int], None] = lambda size: None) -> None:
         """Raise PilekitError for an id that a vocabulary of this size has not; `advance` gets the bytes done."""
         done = 0
-        for part in self._parts:
+        for part in self._parts[0]:
             for begin in range(0, len(part), _PIECE):
                 ids = part[begin : begin + _PIECE]
                 wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
@@ -150,7 +176,8 @@ class TokenFile:
         return str(self.path).removesuffix(".idx")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenFile, (self.path,)  # Otherwise all ids would be copied.
+        # Otherwise all ids would be copied.
+        return functools.partial(TokenFile, self.path, sequences_are_documents=self._flat), ()
 
     def _numbered(self) -> tuple[str, int] | None:
         """For `X-00003_text_document`, a file of several: (`X_text_document`, 3)."""
@@ -177,48 +204,48 @@ class TokenFile:
         if size != wanted:
             why = f"{self.sequences:,} sequences and {length:,} entries of doc_idx take {wanted:,} bytes"
             self._fail(f"has {size:,} bytes, but {why}")
-        mapped = np.memmap(self.path, np.uint8, "r")
-        at = IDX_HEAD.size + np.cumsum([0, 4 * self.sequences, 8 * self.sequences, 8 * length])
-        self._sizes = mapped[at[0] : at[1]].view("<i4")
-        self._pointers = mapped[at[1] : at[2]].view("<i8")
-        self._doc_idx = mapped[at[2] : at[3]].view("<i8")
+        counts = {"sizes": self.sequences, "pointers": self.sequences, "doc_idx": length}
+        begins = IDX_HEAD.size + np.cumsum([0, 4 * self.sequences, 8 * self.sequences]).astype(int)
+        self._counts, self._begins = counts, dict(zip(counts, begins.tolist(), strict=True))
         self._check()
-        # Plain arrays on the mapped files, because slicing a memmap takes ten times as long.
-        self._parts = [
-            np.memmap(path, self.dtype, "r").view(np.ndarray) for path in self._bins() if path.stat().st_size
-        ]
-        self._parts = self._parts or [np.zeros(0, self.dtype)]
-        self._begins = np.cumsum([0, *map(len, self._parts)], dtype=np.int64)
 
     def _check(self) -> None:
         """Compare sizes, pointers, doc_idx and the `.bin` with each other."""
         self.tokens = 0
         for begin in range(0, self.sequences, _PIECE):
-            sizes = self._sizes[begin : begin + _PIECE]
+            sizes, pointers = (self._read(name, begin, begin + _PIECE) for name in ("sizes", "pointers"))
             if sizes.min() < 0:
                 self._fail(f"sizes has {sizes.min()} at {begin + int(sizes.argmin()):,}")
             ends = self.tokens + np.cumsum(sizes, dtype=np.int64)
-            wrong = np.flatnonzero(self._pointers[begin : begin + _PIECE] != (ends - sizes) * self.dtype.itemsize)
+            wrong = np.flatnonzero(pointers != (ends - sizes) * self.dtype.itemsize)
             if len(wrong):
-                there, here = self._pointers[begin + wrong[0]], int((ends - sizes)[wrong[0]]) * self.dtype.itemsize
+                there, here = pointers[wrong[0]], int((ends - sizes)[wrong[0]]) * self.dtype.itemsize
                 self._fail(
                     f"pointers has {there:,} at {begin + int(wrong[0]):,}, but the sizes before come to {here:,}"
                 )
             self.tokens = int(ends[-1])
-        doc_idx = self._doc_idx
-        if not len(doc_idx) or doc_idx[0] != 0 or doc_idx[-1] != self.sequences:
-            told = f"{doc_idx[0]:,} to {doc_idx[-1]:,}" if len(doc_idx) else "nothing"
-            self._fail(f"doc_idx goes from {told}, not from 0 to the number of sequences, {self.sequences:,}")
-        for begin in range(0, len(doc_idx) - 1, _PIECE):
-            falls = np.flatnonzero(np.diff(doc_idx[begin : begin + _PIECE + 1]) < 0)
-            if len(falls):
-                self._fail(f"doc_idx falls behind {begin + int(falls[0]):,}")
-        bins = self._bins()
+        if not self._flat:
+            self._check_doc_idx()
+        bins = self.bins()
         size = sum(path.stat().st_size for path in bins)
         if size != self.tokens * self.dtype.itemsize:
             self._fail(f"sizes come to {self.tokens * self.dtype.itemsize:,} bytes, but {_shown(bins)} has {size:,}")
 
-    def _bins(self) -> list[Path]:
+    def _check_doc_idx(self) -> None:
+        length, last = self._counts["doc_idx"], -1
+        edges = [int(self._read("doc_idx", at, at + 1)[0]) for at in (0, length - 1) if length]
+        if edges != [0, self.sequences]:
+            told = f"{edges[0]:,} to {edges[1]:,}" if edges else "nothing"
+            why = f"doc_idx goes from {told}, not from 0 to the number of sequences, {self.sequences:,}"
+            self._fail(why, "if each sequence is a document, `pilekit merge --sequences-are-documents` mends it")
+        for begin in range(0, length, _PIECE):
+            piece = np.append(last, self._read("doc_idx", begin, begin + _PIECE))
+            if len(falls := np.flatnonzero(np.diff(piece) < 0)):
+                self._fail(f"doc_idx falls behind {begin + int(falls[0]) - 1:,}")
+            last = int(piece[-1])
+
+    def bins(self) -> list[Path]:
+        """The `.bin`, or its parts."""
         whole = Path(f"{self._stem}.bin")
         if whole.exists():
             return [whole]
@@ -231,15 +258,38 @@ class TokenFile:
             self._fail(f"its .bin has {last + 1} parts, but {len(found)} are there")
         return [self.path.with_name(one) for one in found]
 
-    def _starts(self, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The first token of each of these sequences; for the number of all sequences, the end."""
+    def _bytes(self, name: str) -> int:
+        return int(self._counts[name] * np.dtype(_FIELDS[name]).itemsize)
+
+    def _read(self, name: str, first: int, last: int) -> npt.NDArray[Any]:
+        """Entries of a field of the index."""
+        dtype = np.dtype(_FIELDS[name])
+        count = max(0, min(last, self._counts[name]) - first)
+        return np.fromfile(self.path, dtype, count, offset=self._begins[name] + first * dtype.itemsize)
+
+    @functools.cached_property
+    def _mapped(self) -> dict[str, npt.NDArray[Any]]:
+        # Plain arrays on the mapped files, because slicing a memmap takes ten times as long.
+        mapped = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
+        return {name: mapped[at : at + self._bytes(name)].view(_FIELDS[name]) for name, at in self._begins.items()}
+
+    @functools.cached_property
+    def _parts(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
+        """The ids in each part of the `.bin`, and the number of tokens before each."""
+        parts = [np.memmap(path, self.dtype, "r").view(np.ndarray) for path in self.bins() if path.stat().st_size]
+        parts = parts or [np.zeros(0, self.dtype)]
+        return parts, np.cumsum([0, *map(len, parts)], dtype=np.int64)
+
+    def _starts(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The first token of each of these documents; for the number of all documents, the end."""
+        sequences = documents if self._flat else self._mapped["doc_idx"][documents]
         starts = np.full(len(sequences), self.tokens, np.int64)
         inside = np.flatnonzero(sequences < self.sequences)
-        starts[inside] = self._pointers[sequences[inside]] // self.dtype.itemsize
+        starts[inside] = self._mapped["pointers"][sequences[inside]] // self.dtype.itemsize
         return starts
 
-    def _fail(self, what: str) -> NoReturn:
-        raise PilekitError(f"{visible(str(self.path))}: {what}; write it again")
+    def _fail(self, what: str, remedy: str = "write it again") -> NoReturn:
+        raise PilekitError(f"{visible(str(self.path))}: {what}; {remedy}")
 
 
 def index_paths(prefix: str | Path) -> list[Path]:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import random
-import re
 import shutil
-import signal
 import struct
-import subprocess
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +33,16 @@ from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
 from pilekit.engine import in_threads
 from pilekit.pipeline import MinBytes
 from pilekit.shards import processes
-from tests.cli.running import PILEKIT
 from tests.shards import making
-from tests.small_disk import small_disk
-from tests.stopping import kill, stop_when, tree
+from tests.stopping import tree
 from tests.tokenize.files import readers
+from tests.tokenize.files.conftest import shards_of
 from tests.tokenize.making import byte_level_bpe, hard_texts, saved
 
 Document = tuple[str, int, str, str]
 """Shard, number, text, subset."""
 
 FORMATS = ("megatron", "npy", "ds", "llmc", "parquet")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(byte_level_bpe(700), tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +54,6 @@ def large_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocabulary |= {f"<{number}>": number for number in range(len(vocabulary), 70_277)}
     vocabulary["~"], vocabulary["<70276>"] = 70_276, vocabulary["~"]
     return saved(made, tmp_path_factory.mktemp("large") / "tokenizer.json", model=content["model"])
-
-
-def shards_of(folder: Path, *contents: list[tuple[str, str]]) -> Path:
-    """Shards `00.jsonl`, `01.jsonl`, ... of (text, subset)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, documents in enumerate(contents):
-        lines = [making.record(*document) for document in documents]
-        (folder / f"{number:02}.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-    return folder
 
 
 def expected_ids(path: Path, documents: list[Document], eod: int | None = None, front: bool = False) -> Any:
@@ -157,7 +137,7 @@ def test_ids_rows_and_cuts_are_those_of_tokenizers_and_a_plain_loop(
         assert not list((folder / "out").iterdir())
         return
     with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
-        for constant in ("documents.ROWS", "joined.ROWS", "formats._PIECE", "formats._ROW_GROUP_BYTES"):
+        for constant in ("documents.ROWS", "tokenize_corpus.ROWS", "formats._PIECE", "formats._ROW_GROUP_BYTES"):
             patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
         result = tokenize_corpus(folder / "data", prefix, loaded, **options)
     files = cut([len(ids[index]) for index in kept], limit)
@@ -239,20 +219,6 @@ def test_a_tokenizer_without_eod_and_files_without_it(
     with caplog.at_level(logging.WARNING):
         tokenize_corpus(tmp_path / "data", tmp_path / "x", tmp_path / "plain.json", format="npy", append_eod=False)
     assert "without EOD, readers of npy files cannot tell documents apart" in caplog.text
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four shards of 200 documents, and a held-out one."""
-    rng = random.Random(0)
-    words = ["the", " quick", " fox\n", "läuft", "   ", "12345", "<|endoftext|>", "日本"]
-    shards = [
-        [("".join(rng.choices(words, k=rng.choice([0, 1, 5, 200]))), rng.choice(making.LABELS)) for _ in range(200)]
-        for _ in range(4)
-    ]
-    folder = shards_of(tmp_path_factory.mktemp("corpus"), *shards)
-    (folder / "val.jsonl").write_bytes(making.record("held out") + b"\n")
-    return folder
 
 
 def test_neither_processes_nor_threads_change_a_byte_and_held_out_shards_stay_out(
@@ -371,181 +337,3 @@ def test_a_search_for_shards_passes_over_the_table_of_documents(tmp_path: Path, 
         assert [shard.name for shard in Corpus(tmp_path)] == ["00.jsonl"]
     with pytest.raises(PilekitError, match="lists the documents of a token file, and is not a shard"):
         Corpus(tmp_path / "pile.documents.parquet")
-
-
-# Below: killed runs.
-
-KILLED = """
-import itertools, json, os, signal, sys
-from pathlib import Path
-EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
-corpus, tokenizer, out, format, step = sys.argv[1:]
-from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus  # loads no tokenizer, so no threads
-def run(place):
-    options = {"format": format, "tokens_per_file": 20_000, "append_eod": True, "jobs": 1}
-    return tokenize_corpus(corpus, place / "pile", tokenizer, **options)
-def tree(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-def child(work):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1]
-whole = Path(out) / "whole"
-assert child(lambda: run(whole)) == 0
-expected = tree(whole)
-for moment in itertools.count(0, int(step)):
-    place = Path(out) / str(moment)
-    def killed():
-        counted = itertools.count()
-        def hook(event, arguments):
-            ours = any(isinstance(one, (str, Path)) and str(place) in str(one) for one in arguments)
-            if event in EVENTS and (ours or event != "open") and next(counted) == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-        sys.addaudithook(hook)
-        run(place)
-    status = child(killed)
-    found = tree(place) if place.exists() else {}
-    for name, content in found.items():
-        if "pile.unfinished" not in name and not name.endswith(".partial"):
-            assert content == expected[name], (moment, name)
-    if f"pile_text_document.json" in found:
-        assert set(expected) <= set(found), moment
-    assert child(lambda: run(place)) == 0, moment
-    assert tree(place) == expected, (moment, set(tree(place)) ^ set(expected))
-    if not os.WIFSIGNALED(status):
-        assert status == 0
-        break
-print(moment)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("format", ["megatron", "parquet", "llmc"])
-def test_killed_at_any_file_operation_and_run_again_the_bytes_are_the_same(
-    tmp_path: Path, corpus: Path, tokenizer: Path, format: str
-) -> None:
-    arguments = [str(corpus / "0[01].jsonl"), str(tokenizer), str(tmp_path), format, "2"]
-    done = subprocess.run([*PILEKIT[:1], "-c", KILLED, *arguments], check=True, capture_output=True, text=True)
-    assert int(done.stdout) > 60
-
-
-def test_a_killed_command_resumes_and_does_no_finished_shard_again(
-    tmp_path: Path, corpus: Path, tokenizer: Path
-) -> None:
-    tokenize_corpus(corpus, tmp_path / "whole" / "pile", tokenizer)
-    command = [*PILEKIT, "tokenize", str(corpus), "--tokenizer", str(tokenizer), "--jobs", "1"]
-    for number in count():
-        out = tmp_path / str(number)
-        joined = out / "pile.unfinished" / "joined"
-        code, _ = stop_when([*command, "--out", str(out / "pile")], joined.exists, kill)
-        notes = list((out / "pile.unfinished" / ".unfinished").glob("*.json"))
-        if code == -signal.SIGKILL and 0 < len(notes) < 4:
-            break
-        assert number < 20, "was never stopped in the middle"
-    before = {path.name: path.read_bytes() for path in notes}
-    read: list[int] = []
-    tokenize_corpus(corpus, out / "pile", tokenizer, advance=read.append)
-    assert tree(out) == tree(tmp_path / "whole")
-    assert before
-    assert sum(read) == Corpus(corpus).without_held_out().size
-
-
-def test_what_is_joined_is_not_done_again_unless_its_shard_was_touched(
-    tmp_path: Path, corpus: Path, tokenizer: Path
-) -> None:
-    """A touched shard may have been written to; all from there on is done again."""
-    data, loaded = Path(shutil.copytree(corpus, tmp_path / "data")), load_tokenizer(tokenizer)
-    sizes = [(data / f"0{number}.jsonl").stat().st_size for number in range(4)]
-    for format, touched, done in (("npy", None, 3), ("npy", 1, 1), ("parquet", 0, 0), ("llmc", 2, 2)):
-        options: dict[str, Any] = {"format": format, "tokens_per_file": 20_000, "jobs": 1}
-        out = tmp_path / f"{format}{touched}"
-        options["stages"] = [fails_in_the_last_shard]
-        tokenize_corpus(data, out / "whole" / "pile", loaded, **options)
-        FAILING[0] = True
-        with pytest.raises(PilekitError, match=r"03\.jsonl: document 0: the function fails_in_the_last"):
-            tokenize_corpus(data, out / "again" / "pile", loaded, **options)
-        FAILING[0] = False
-        assert [path.name for path in (out / "again").iterdir()] == ["pile.unfinished"]
-        if touched is not None:
-            os.utime(data / f"0{touched}.jsonl")
-        (out / "again" / "pile.unfinished" / "joined" / "half.idx").write_bytes(b"left over")
-        read: list[int] = []
-        tokenize_corpus(data, out / "again" / "pile", loaded, advance=read.append, **options)
-        assert read[0] == sum(sizes[:done])
-        assert tree(out / "again") == tree(out / "whole")
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_clear_line_and_the_run_resumes(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
-    tokenize_corpus(corpus, tmp_path / "whole" / "pile", tokenizer)
-    size = sum(map(len, tree(tmp_path / "whole").values()))
-    with small_disk(tmp_path / "disk", size // 8192 * 4096) as disk:
-        command = [*PILEKIT, "tokenize", str(corpus), "--tokenizer", str(tokenizer), "--out", str(disk.path / "pile")]
-
-        def run() -> subprocess.CompletedProcess[str]:
-            return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=disk.limit)
-
-        failed = run()
-        assert (failed.returncode, failed.stdout) == (1, "")
-        lines = [line for line in failed.stderr.splitlines() if not line.startswith("left out")]
-        assert len(lines) == 1
-        assert re.match(r"error: .*/pile\.unfinished/.*: cannot be written: ", lines[0])
-        disk.grow()
-        assert run().returncode == 0
-        assert tree(disk.path) == tree(tmp_path / "whole")
-
-
-# The writer and the index of fifty million documents of two tokens, with 1 GB of address space beyond the start.
-MANY = """
-import re, resource, sys
-from pathlib import Path
-import numpy as np
-from pilekit import TokenFile, load_tokenizer
-from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Shard
-from pilekit.tokenize.files.documents import RECORD, Cut
-from pilekit.tokenize.files.formats import token_files
-from pilekit.tokenize.files.joined import Joined
-from pilekit.tokenize.files.tokenize_corpus import _finish
-
-folder, tokenizer, documents = Path(sys.argv[1]), load_tokenizer(sys.argv[2]), int(sys.argv[3])
-start = int(re.search(r"VmSize:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
-resource.setrlimit(resource.RLIMIT_AS, (start + (1 << 30), -1))
-try:
-    np.empty((3, documents), np.int64)  # three numbers for each document do not fit
-except MemoryError:
-    files = token_files(folder / "pile", "megatron", None, 700)
-    output = Output(folder / "unfinished", False)
-    part = output.path("shards/00.jsonl", "")
-    part.parent.mkdir(parents=True)
-    with Path(f"{part}.ids").open("wb") as ids, Path(f"{part}.records").open("wb") as records:
-        for begin in range(0, documents, 1_000_000):
-            piece = np.zeros(1_000_000, RECORD)
-            piece["number"], piece["tokens"] = np.arange(begin, begin + 1_000_000), 2
-            records.write(piece.data)
-            ids.write((np.arange(2 * begin, 2 * begin + 2_000_000) % 60_000).astype("<u2").data)
-    result = {"subsets": {"ArXiv": [documents, 2 * documents, 0]}, "empty": 0, "skipped": 0, "bad_lines": []}
-    Joined(output.folder / "joined", files, Cut()).append(output, "00.jsonl", result)
-    _finish(files, output, [Shard("00.jsonl", "00.jsonl")], tokenizer, None)
-    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))  # the reader maps the files: 1 GB of index
-    opened = TokenFile(output.folder / "joined" / "pile")
-    assert (len(opened), opened.tokens) == (documents, 2 * documents)
-    for number in (0, 1, documents // 2, documents - 1):
-        assert opened[number].tolist() == [2 * number % 60_000, (2 * number + 1) % 60_000]
-    print("whole")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_fifty_million_documents_in_a_gigabyte(tmp_path: Path, tokenizer: Path) -> None:
-    command = [*PILEKIT[:1], "-c", MANY, str(tmp_path), str(tokenizer), "50000000"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.stdout == "whole\n", done.stderr[-2000:]

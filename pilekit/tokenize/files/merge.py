@@ -1,0 +1,306 @@
+"""`merge_token_files`: several token files as one, or in another format, without losing a document.
+
+Ids are copied as they are, in the order of the files; only what stands beside them is new. doc_idx is 0, then the
+entries of each file but its first, plus the sequences before it: leaving that out is how merges elsewhere lose all
+documents but those of the first file. A killed run resumes behind the last whole file. Memory does not grow with the
+files, which are read in pieces.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.free_disk import check_free_disk
+from pilekit.artifacts.job_folder import Output
+from pilekit.corpus import Shard
+from pilekit.engine import Advance
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.shards.fingerprint import Inputs
+from pilekit.tokenize.files.documents import RECORD, ROWS, Records, document_runs
+from pilekit.tokenize.files.formats import Format, TokenFiles, token_files, write_idx
+from pilekit.tokenize.files.joined import Joined
+from pilekit.tokenize.files.output import DOCUMENTS, finish_files, finished_output
+from pilekit.tokenize.files.token_file import TokenFile, index_paths
+
+if TYPE_CHECKING:
+    from pilekit.fitted_table import FittedTable
+
+logger = logging.getLogger(__name__)
+
+Source = str | Path | TokenFile
+
+_MADE_BY = ("tokenizer", "special_tokens", "eod")
+"""Settings that all files must share; a stream over the merged file goes by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTokens:
+    """The result of `merge_token_files`.
+
+    documents, sequences, tokens   of the merged file
+    dtype                          of the ids: "uint16", "int32" or "uint32"
+    files                          all files written but the header
+    inputs                         documents and tokens of each file read, by its path
+    """
+
+    documents: int
+    sequences: int
+    tokens: int
+    dtype: str
+    files: tuple[Path, ...]
+    inputs: dict[str, dict[str, int]]
+
+    def __repr__(self) -> str:
+        counts = f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')}"
+        return f"MergedTokens({counts} of {counted(len(self.inputs), 'file')})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All counts and paths, for programs."""
+        told = {name: getattr(self, name) for name in ("documents", "sequences", "tokens", "dtype")}
+        return {**told, "files": [str(path) for path in self.files], "inputs": self.inputs}
+
+    def table(self) -> FittedTable[tuple[str, dict[str, int]]]:
+        """A row per file read, and the total."""
+        from pilekit.fitted_table import Column, FittedTable
+
+        columns: list[Column[tuple[str, dict[str, int]]]] = [
+            Column("File", lambda row: row[0]),
+            Column("Documents", lambda row: f"{row[1]['documents']:,}"),
+            Column("Tokens", lambda row: f"{row[1]['tokens']:,}"),
+        ]
+        return FittedTable([*self.inputs.items()], columns, [("Total", self.to_dict())])
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def merge_token_files(
+    sources: Source | Sequence[Source],
+    out: str | Path,
+    *,
+    format: Format = "megatron",
+    sequences_are_documents: bool = False,
+    advance: Advance | None = None,
+) -> MergedTokens:
+    """Join token files, in the order given, into files whose names begin with `out`.
+
+    sources                   `TokenFile`s, prefixes or paths of `.idx` files; a prefix of several files names them all
+    out                       a prefix such as `tokens/pile`; a killed run of the same job is resumed
+    format                    "megatron", "npy", "ds", "llmc" or "parquet", with files as large as is usual for it
+    sequences_are_documents   take each sequence for a document, for files whose doc_idx is broken
+    advance                   called with each further number of bytes of ids
+
+    The tables of documents are joined if every file has one. Raises `PilekitError` for files of different items or
+    tokenizers, for a file that contradicts itself, and for an output that is an input.
+    """
+    inputs = open_token_files(sources, sequences_are_documents)
+    files = token_files(out, format, None, 0 if inputs[0].dtype.itemsize == 2 else 1 << 16)
+    made_by = _made_by(inputs)
+    _refuse_inputs(inputs, files)
+    if format not in ("megatron", "parquet") and "eod" in made_by and made_by["eod"] is None:
+        logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
+    keep_table = _all_have_tables(inputs)
+    parameters = {
+        **made_by,
+        "format": format,
+        "tokens_per_file": files.limit,
+        "sequences_are_documents": sequences_are_documents,
+    }
+    sources_of = [
+        Shard(f"{number:05} {path.name}", str(path))
+        for number, file in enumerate(inputs)
+        for path in (file.path, *file.bins())
+    ]
+
+    def make(output: Output, versions: Inputs) -> dict[str, Any]:
+        runs = _join(inputs, files, output, keep_table, advance)
+        for shard in sources_of:
+            versions.check(shard)
+        tokenizer = cast(Any, inputs[0].header).results.get("tokenizer") if made_by else None
+        return _finish(inputs, files, output, runs, tokenizer, keep_table)
+
+    results, _ = finished_output(files, parameters, sources_of, make)
+    told = {name: results[name] for name in ("documents", "sequences", "tokens", "dtype")}
+    paths = tuple(files.prefix.parent / name for name in results["files"])
+    counts = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
+    return MergedTokens(**told, files=paths, inputs=counts)
+
+
+def open_token_files(sources: Source | Sequence[Source], sequences_are_documents: bool) -> list[TokenFile]:
+    """The files that `sources` names; PilekitError if there is none, and for a file that contradicts itself."""
+    inputs: list[TokenFile] = []
+    for source in [sources] if isinstance(sources, Source) else sources:
+        if isinstance(source, TokenFile):
+            inputs.append(source)
+            continue
+        paths = index_paths(source) or [Path(source)]
+        inputs += [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in paths]
+    if not inputs:
+        raise PilekitError("no token file is given; name one or more prefixes")
+    return inputs
+
+
+def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
+    """The settings that all files share, nothing if a file does not tell them; PilekitError for differences."""
+    first = inputs[0]
+    told: list[tuple[TokenFile, dict[str, Any]]] = []
+    for file in inputs:
+        if file.dtype != first.dtype:
+            raise _differs("dtype", file, file.dtype, first, first.dtype)
+        header = file.header
+        if header is None or file.tokenizer is None:
+            logger.warning("%s: has no header, so its tokenizer is not known", visible(str(file.path)))
+            continue
+        told.append((file, {name: header.parameters.get(name) for name in _MADE_BY}))
+        for name, theirs in told[-1][1].items():
+            if theirs != told[0][1][name]:
+                raise _differs(name, file, theirs, told[0][0], told[0][1][name])
+    return told[0][1] if len(told) == len(inputs) else {}
+
+
+def _differs(field: str, file: TokenFile, theirs: object, first: TokenFile, ours: object) -> PilekitError:
+    return PilekitError(
+        f"{visible(str(file.path))}: {field} is {visible(str(theirs), 80)}, but {visible(str(ours), 80)} in "
+        f"{visible(str(first.path))}; merge only files of one kind"
+    )
+
+
+def _refuse_inputs(inputs: Sequence[TokenFile], files: TokenFiles) -> None:
+    """PilekitError if an input has a name of the output."""
+    written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
+    for path in (path for file in inputs for path in (file.path, *file.bins())):
+        if path.resolve() in written:
+            raise PilekitError(f"{visible(str(path))}: is an input and the output; name another prefix with --out")
+
+
+def _all_have_tables(inputs: Sequence[TokenFile]) -> bool:
+    without = [file for file in inputs if file.document_batches() is None]
+    if without:
+        others = f" and {len(without) - 1} more" * (len(without) > 1)
+        logger.warning("no table of documents is written: %s%s has none", visible(str(without[0].path)), others)
+    return not without
+
+
+def _join(
+    inputs: Sequence[TokenFile], files: TokenFiles, output: Output, keep_table: bool, advance: Advance | None
+) -> list[tuple[str, list[str], int]]:
+    """Append the ids and records of all files; the runs of the records."""
+    parts = [f"/{number}" for number in range(len(inputs))]
+    results = output.results()
+    if DOCUMENTS not in results:
+        joined = Joined(files, output, parts, results)
+        labels = dict.fromkeys(results[parts[joined.done - 1]]["labels"] if joined.done else ())
+        codes = {label: code for code, label in enumerate(labels)}
+        left = sum(file.tokens for file in inputs[joined.done :])
+        if advance is not None:
+            advance((sum(file.tokens for file in inputs) - left) * files.item)
+        check_free_disk(output.folder, left * files.item, "merging")
+        for part, file in list(zip(parts, inputs, strict=True))[joined.done :]:
+            result: dict[str, Any] = {"runs": [], "labels": []}
+            with _ids(file, advance) as ids:
+                joined.append(part, result, ids, _records(file, keep_table, result, codes))
+        results = output.results()
+        if not joined.cut.documents:
+            output.forget()
+            raise PilekitError("nothing to write: the files have no document")
+    names = results[parts[-1]]["labels"]
+    return [(shard, names, documents) for part in parts for shard, documents in results[part]["runs"]]
+
+
+def _records(file: TokenFile, by_table: bool, result: dict[str, Any], codes: dict[str, int]) -> Iterator[Records]:
+    """The records of a file; its runs and the labels so far go into `result`."""
+    name, runs = file.path.name.removesuffix(".idx"), result["runs"]
+    for shard, numbers, labels, lengths in document_runs(file, name, codes, by_table=by_table):
+        if lengths.max() >= 1 << 31:
+            raise PilekitError(f"{visible(str(file.path))}: a document has {lengths.max():,} tokens, 2^31 are too many")
+        if not runs or runs[-1][0] != shard:
+            runs.append([shard, 0])
+        runs[-1][1] += len(numbers)
+        records = np.zeros(len(numbers), RECORD)
+        records["number"], records["tokens"], records["subset"] = numbers, lengths, labels
+        yield records
+    result["labels"] = list(codes)
+
+
+def _finish(
+    inputs: Sequence[TokenFile],
+    files: TokenFiles,
+    output: Output,
+    runs: Sequence[tuple[str, list[str], int]],
+    tokenizer: dict[str, Any] | None,
+    keep_table: bool,
+) -> dict[str, Any]:
+    """Write the indexes; the results for the header."""
+    sequences = sum(file.sequences for file in inputs)
+    documents = sum(map(len, inputs))
+    if files.format == "megatron":
+        with write_atomically(output.folder / "joined" / files.names(0)[1]) as index:
+            write_idx(index, files.dtype, lambda: _sizes(inputs), sequences, _doc_idx(inputs), documents)
+    name = "unknown" if tokenizer is None else tokenizer["sha256"]
+    done = finish_files(files, output, runs, name, keep_table=keep_table)
+    shards: dict[str, Any] = {}
+    for file in inputs:
+        shards |= file.shards
+    counts = {"documents": documents, "sequences": sequences, "tokens": sum(file.tokens for file in inputs)}
+    return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
+
+
+def _sizes(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int32]]:
+    for file in inputs:
+        for begin in range(0, file.sequences, ROWS):
+            yield file.sizes(begin, begin + ROWS)
+
+
+def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
+    yield np.zeros(1, np.int64)
+    before = 0
+    for file in inputs:
+        for begin in range(1, len(file) + 1, ROWS):
+            yield before + file.first_sequences(begin, min(begin + ROWS, len(file) + 1))
+        before += file.sequences
+
+
+def _ids(file: TokenFile, advance: Advance | None) -> BinaryIO:
+    """The bytes of the `.bin`, or of its parts one after another."""
+    return cast(BinaryIO, _Chained(file.bins(), advance))
+
+
+class _Chained(io.RawIOBase):
+    """Files read as one."""
+
+    def __init__(self, paths: Sequence[Path], advance: Advance | None) -> None:
+        self._left = [path.open("rb", buffering=0) for path in paths]
+        self._advance = advance
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while self._left:
+            try:
+                count = self._left[0].readinto(buffer)
+            except OSError as error:
+                raise PilekitError(f"{visible(str(self._left[0].name))}: cannot be read: {error.strerror}") from error
+            if count:
+                if self._advance is not None:
+                    self._advance(count)
+                return count
+            self._left.pop(0).close()
+        return 0
+
+    def close(self) -> None:
+        for file in self._left:
+            file.close()
+        super().close()

@@ -1,0 +1,133 @@
+"""The life of an output of token files, whatever it is made from.
+
+Everything is made in `PREFIX.unfinished/`, the folder of a job, and renamed to its names at the end: indexes last, then
+the header. So a name that is there is complete. A killed run resumes in that folder; a finished output of the same job
+answers at once; an output of another job, and a file that is not ours, is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.header import read_header, write_header
+from pilekit.artifacts.job_folder import LOCK_FILE, Output, check_same_job, output_folder
+from pilekit.corpus import Shard
+from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.tokenize.files.documents import RECORDS, Run, read_documents, write_documents
+from pilekit.tokenize.files.formats import TokenFiles, finish_file
+from pilekit.tokenize.files.token_file import KIND
+
+logger = logging.getLogger(__name__)
+
+DOCUMENTS, DONE = "/documents", "/done"
+"""Names of the notes about the whole job; no shard's name begins with a slash."""
+
+REMEDY = "name another prefix with --out, or remove these files"
+
+
+def finished_output(
+    files: TokenFiles,
+    parameters: Mapping[str, Any],
+    sources: Iterable[Shard],
+    make: Callable[[Output, Inputs], dict[str, Any]],
+) -> tuple[dict[str, Any], str]:
+    """The results in the header of the output, and how messages call the header.
+
+    sources   the files that the job reads
+    make      makes the files in the folder `joined` of the job; its results have their sizes by name, as `files`
+    """
+    folder, name = files.prefix.parent, f"{files.stem}.json"
+    shown = visible(str(folder / name))
+    unfinished = files.prefix.with_name(f"{files.prefix.name}.unfinished")
+    _remove(unfinished, finished=True)  # A kill may have left it.
+    inputs = inputs_for(unfinished, sources)
+    job: dict[str, Any] = {"kind": KIND, "parameters": parameters, "inputs": inputs.fingerprints}
+    done_before = (folder / name).exists()
+    if not done_before:
+        with output_folder(unfinished, versions=inputs.versions, **job) as output:
+            done = output.result(DONE)
+            if done is None:
+                _refuse_others(files)
+                done = make(output, inputs)
+                output.note(DONE, done)
+            _publish(files, output, done)
+            write_header(folder, finished=True, results=done, name=name, **job)
+    header = read_header(folder, KIND, name)
+    check_same_job(shown, header, parameters, inputs.fingerprints, REMEDY)
+    for file, size in header.results.get("files", {}).items():
+        if not (folder / file).is_file() or (folder / file).stat().st_size != size:
+            raise PilekitError(f"{shown}: {visible(file)} is not there any more with {size:,} bytes; {REMEDY}")
+    _remove(unfinished)
+    if done_before:
+        logger.warning("already done: %s tells this; to make it again, remove these files first", shown)
+    return header.results, shown
+
+
+def finish_files(
+    files: TokenFiles, output: Output, runs: Sequence[Run], tokenizer: str, *, keep_table: bool = True
+) -> dict[str, Any]:
+    """Write the table of documents, and the indexes that are missing; the item and the files, for the header.
+
+    runs         the runs of the records
+    tokenizer    the name that a `.ds.metadata` tells
+    keep_table   the table becomes a file of the output; else only the indexes are made from it
+    """
+    folder, results = output.folder / "joined", output.results()
+    table = folder / f"{files.stem}{DOCUMENTS_SUFFIX}"
+    if DOCUMENTS not in results:
+        counts = write_documents(table, folder / RECORDS, runs, files.limit)
+        output.note(DOCUMENTS, {"files": counts}, table)
+    counts = output.results()[DOCUMENTS]["files"]
+    (folder / RECORDS).unlink(missing_ok=True)
+    first = 0
+    for file, (documents, tokens) in enumerate(counts):
+        rows = functools.partial(read_documents, table, first=first, last=first + documents)
+        if files.format == "llmc" or not all((folder / name).exists() for name in files.names(file)):
+            finish_file(files, folder, file, rows, documents, tokens, tokenizer)
+        if files.raw(file) not in files.names(file):
+            (folder / files.raw(file)).unlink(missing_ok=True)
+        first += documents
+    names = [*(name for file in range(len(counts)) for name in files.names(file)), *([table.name] * keep_table)]
+    names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it nothing reads the ids.
+    return {
+        "dtype": files.dtype if files.dtype == "uint16" or files.format in ("megatron", "parquet") else "uint32",
+        "files": {name: (folder / name).stat().st_size for name in names},
+    }
+
+
+def _remove(folder: Path, *, finished: bool = False) -> None:
+    """Remove the folder of a job whose output is published; with `finished`, only if its header says so."""
+    with suppress(PilekitError, OSError):  # None there, or not ours, or another process is about to remove it.
+        if read_header(folder, KIND).finished or not finished:
+            with locked(folder / LOCK_FILE, wait=False):
+                shutil.rmtree(folder)
+
+
+def _refuse_others(files: TokenFiles) -> None:
+    """Raise PilekitError if something has the name of the first file; `_publish` looks for the others."""
+    for name in (*files.names(0), f"{files.stem}{DOCUMENTS_SUFFIX}", f"{files.stem}.json"):
+        path = files.prefix.parent / name
+        if path.exists() or path.is_symlink():
+            raise PilekitError(
+                f"{visible(str(path))}: is there, and this job has not made it; name another prefix with --out, or "
+                "remove it"
+            )
+
+
+def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
+    """Rename all files to their names. A killed run may have renamed some."""
+    for name, size in done["files"].items():
+        made, path = output.folder / "joined" / name, files.prefix.parent / name
+        if made.exists() and not path.exists():
+            made.rename(path)
+        elif made.exists() or path.stat().st_size != size:
+            raise PilekitError(f"{visible(str(path))}: is there, and this job has not made it; remove it")

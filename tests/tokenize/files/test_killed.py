@@ -1,0 +1,211 @@
+"""Token files of runs that were killed, of a full disk, and of fifty million documents."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilekit import Corpus, PilekitError, load_tokenizer, tokenize_corpus
+from tests.cli.running import PILEKIT
+from tests.small_disk import small_disk
+from tests.stopping import kill, stop_when, tree
+from tests.tokenize.files.test_tokenize_corpus import FAILING, fails_in_the_last_shard
+
+KILLED = """
+import itertools, json, os, signal, sys
+from pathlib import Path
+EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
+corpus, tokenizer, out, format, step = sys.argv[1:]
+from pilekit.tokenize.files.merge import merge_token_files
+from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus  # loads no tokenizer, so no threads
+def run(place):
+    if format == "merge":
+        return merge_token_files(sorted((Path(out) / "halves").glob("*.idx")), place / "pile")
+    options = {"format": format, "tokens_per_file": 20_000, "append_eod": True, "jobs": 1}
+    return tokenize_corpus(corpus, place / "pile", tokenizer, **options)
+def halves():
+    for shard in Path(corpus).parent.glob(Path(corpus).name):
+        tokenize_corpus(shard, Path(out) / "halves" / shard.stem, tokenizer, jobs=1)
+def tree(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1]
+assert child(halves) == 0
+whole = Path(out) / "whole"
+assert child(lambda: run(whole)) == 0
+expected = tree(whole)
+for moment in itertools.count(0, int(step)):
+    place = Path(out) / str(moment)
+    def killed():
+        counted = itertools.count()
+        def hook(event, arguments):
+            ours = any(isinstance(one, (str, Path)) and str(place) in str(one) for one in arguments)
+            if event in EVENTS and (ours or event != "open") and next(counted) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(hook)
+        run(place)
+    status = child(killed)
+    found = tree(place) if place.exists() else {}
+    for name, content in found.items():
+        if "pile.unfinished" not in name and not name.endswith(".partial"):
+            assert content == expected[name], (moment, name)
+    if f"pile_text_document.json" in found:
+        assert set(expected) <= set(found), moment
+    assert child(lambda: run(place)) == 0, moment
+    assert tree(place) == expected, (moment, set(tree(place)) ^ set(expected))
+    if not os.WIFSIGNALED(status):
+        assert status == 0
+        break
+print(moment)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("format", ["megatron", "parquet", "llmc", "merge"])
+def test_killed_at_any_file_operation_and_run_again_the_bytes_are_the_same(
+    tmp_path: Path, corpus: Path, tokenizer: Path, format: str
+) -> None:
+    arguments = [str(corpus / "0[01].jsonl"), str(tokenizer), str(tmp_path), format, "2"]
+    done = subprocess.run([*PILEKIT[:1], "-c", KILLED, *arguments], check=True, capture_output=True, text=True)
+    assert int(done.stdout) > 40
+
+
+def test_a_killed_command_resumes_and_does_no_finished_shard_again(
+    tmp_path: Path, corpus: Path, tokenizer: Path
+) -> None:
+    tokenize_corpus(corpus, tmp_path / "whole" / "pile", tokenizer)
+    command = [*PILEKIT, "tokenize", str(corpus), "--tokenizer", str(tokenizer), "--jobs", "1"]
+    for number in count():
+        out = tmp_path / str(number)
+        joined = out / "pile.unfinished" / "joined"
+        code, _ = stop_when([*command, "--out", str(out / "pile")], joined.exists, kill)
+        notes = list((out / "pile.unfinished" / ".unfinished").glob("*.json"))
+        if code == -signal.SIGKILL and 0 < len(notes) < 4:
+            break
+        assert number < 20, "was never stopped in the middle"
+    before = {path.name: path.read_bytes() for path in notes}
+    read: list[int] = []
+    tokenize_corpus(corpus, out / "pile", tokenizer, advance=read.append)
+    assert tree(out) == tree(tmp_path / "whole")
+    assert before
+    assert sum(read) == Corpus(corpus).without_held_out().size
+
+
+def test_what_is_joined_is_not_done_again_unless_its_shard_was_touched(
+    tmp_path: Path, corpus: Path, tokenizer: Path
+) -> None:
+    """A touched shard may have been written to; all from there on is done again."""
+    data, loaded = Path(shutil.copytree(corpus, tmp_path / "data")), load_tokenizer(tokenizer)
+    sizes = [(data / f"0{number}.jsonl").stat().st_size for number in range(4)]
+    for format, touched, done in (("npy", None, 3), ("npy", 1, 1), ("parquet", 0, 0), ("llmc", 2, 2)):
+        options: dict[str, Any] = {"format": format, "tokens_per_file": 20_000, "jobs": 1}
+        out = tmp_path / f"{format}{touched}"
+        options["stages"] = [fails_in_the_last_shard]
+        tokenize_corpus(data, out / "whole" / "pile", loaded, **options)
+        FAILING[0] = True
+        with pytest.raises(PilekitError, match=r"03\.jsonl: document 0: the function fails_in_the_last"):
+            tokenize_corpus(data, out / "again" / "pile", loaded, **options)
+        FAILING[0] = False
+        assert [path.name for path in (out / "again").iterdir()] == ["pile.unfinished"]
+        if touched is not None:
+            os.utime(data / f"0{touched}.jsonl")
+        (out / "again" / "pile.unfinished" / "joined" / "half.idx").write_bytes(b"left over")
+        read: list[int] = []
+        tokenize_corpus(data, out / "again" / "pile", loaded, advance=read.append, **options)
+        assert read[0] == sum(sizes[:done])
+        assert tree(out / "again") == tree(out / "whole")
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_clear_line_and_the_run_resumes(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
+    tokenize_corpus(corpus, tmp_path / "whole" / "pile", tokenizer)
+    size = sum(map(len, tree(tmp_path / "whole").values()))
+    with small_disk(tmp_path / "disk", size // 8192 * 4096) as disk:
+        command = [*PILEKIT, "tokenize", str(corpus), "--tokenizer", str(tokenizer), "--out", str(disk.path / "pile")]
+
+        def run() -> subprocess.CompletedProcess[str]:
+            return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=disk.limit)
+
+        failed = run()
+        assert (failed.returncode, failed.stdout) == (1, "")
+        lines = [line for line in failed.stderr.splitlines() if not line.startswith("left out")]
+        assert len(lines) == 1
+        assert re.match(r"error: .*/pile\.unfinished/.*: cannot be written: ", lines[0])
+        disk.grow()
+        assert run().returncode == 0
+        assert tree(disk.path) == tree(tmp_path / "whole")
+
+
+# The writer and `merge`, with 1 GB of address space beyond the start: two files, and both in one.
+MANY = """
+import re, resource, sys
+from pathlib import Path
+import numpy as np
+from pilekit import TokenFile, merge_token_files
+from pilekit.corpus import Shard
+from pilekit.tokenize.files.documents import RECORD
+from pilekit.tokenize.files.formats import token_files
+from pilekit.tokenize.files.joined import Joined
+from pilekit.tokenize.files.output import finish_files, finished_output
+
+folder, documents = Path(sys.argv[1]), int(sys.argv[2])
+PIECE = 1_000_000
+
+def write(name, first, documents):
+    files = token_files(folder / name, "megatron", None, 700)
+    ids, records = folder / f"{name}.ids", folder / f"{name}.records"
+    with ids.open("wb") as ids_file, records.open("wb") as records_file:
+        for begin in range(0, documents, PIECE):
+            piece = np.zeros(PIECE, RECORD)
+            piece["number"], piece["tokens"] = np.arange(begin, begin + PIECE), 2
+            records_file.write(piece.data)
+            ids_file.write((np.arange(2 * (first + begin), 2 * (first + begin + PIECE)) % 60_000).astype("<u2").data)
+    def make(output, inputs):
+        with ids.open("rb") as ids_file:
+            rows = (np.fromfile(records, RECORD, PIECE, offset=16 * at) for at in range(0, documents, PIECE))
+            Joined(files, output, ["00"], {}).append("00", {}, ids_file, rows)
+        return finish_files(files, output, [(name, ["ArXiv"], documents)], "tokenizer")
+    finished_output(files, {"tokenizer": "x"}, [Shard(name, str(ids))], make)
+    ids.unlink(), records.unlink()
+
+start = int(re.search(r"VmSize:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (start + (1 << 30), -1))
+try:
+    np.empty((3, documents), np.int64)  # three numbers for each document do not fit
+except MemoryError:
+    write("a", 0, documents)
+    write("b", documents, PIECE)
+    merged = merge_token_files([folder / "a", folder / "b"], folder / "ab")
+    assert merged.documents == documents + PIECE
+    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))  # taking a document maps the whole index: 1 GB
+    opened = TokenFile(folder / "ab")
+    assert (len(opened), opened.tokens) == (merged.documents, 2 * merged.documents)
+    for number in (0, 1, documents // 2, documents - 1, documents, documents + PIECE - 1):
+        assert opened[number].tolist() == [2 * number % 60_000, (2 * number + 1) % 60_000]
+    print("whole")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_fifty_million_documents_in_a_gigabyte(tmp_path: Path) -> None:
+    command = [*PILEKIT[:1], "-c", MANY, str(tmp_path), "50000000"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stdout == "whole\n", done.stderr[-2000:]

@@ -1,0 +1,168 @@
+"""`merge_token_files` against lists that are joined one after another."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import struct
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
+from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
+from tests.cli.running import run, run_json
+from tests.stopping import tree
+from tests.tokenize.files import readers
+from tests.tokenize.files.test_token_file import index
+from tests.tokenize.making import byte_level_bpe, saved
+
+Document = list[list[int]]
+"""Its sequences."""
+
+
+def write(stem: Path, documents: list[Document], item: int = 2, parts: int = 0) -> Path:
+    """A token file without header and table; its `.bin` whole or in parts."""
+    sequences = [sequence for document in documents for sequence in document]
+    firsts = [0, *accumulate(map(len, documents))]
+    stem.parent.mkdir(exist_ok=True)
+    Path(f"{stem}.idx").write_bytes(index([len(sequence) for sequence in sequences], firsts, item))
+    ids = [*chain(*sequences)]
+    data = struct.pack(f"<{len(ids)}{'H' if item == 2 else 'i'}", *ids)
+    if not parts:
+        Path(f"{stem}.bin").write_bytes(data)
+    for part in range(parts):
+        name = f"{stem}-{part:05}-of-{parts - 1:05}.bin"
+        Path(name).write_bytes(data[len(data) * part // parts : len(data) * (part + 1) // parts])
+    return stem
+
+
+ids = st.lists(st.integers(0, 60_000), max_size=4)
+documents = st.lists(st.lists(ids, max_size=3), max_size=6)
+
+
+@given(st.lists(st.tuples(documents, st.sampled_from([0, 2])), min_size=1, max_size=4), st.sampled_from([2, 4]))
+def test_no_document_and_no_sequence_is_lost_in_any_format(
+    tmp_path_factory: pytest.TempPathFactory, files: list[tuple[list[Document], int]], item: int
+) -> None:
+    folder = tmp_path_factory.mktemp("merge")
+    inputs = [write(folder / f"{number}", *file[:1], item, file[1]) for number, file in enumerate(files)]
+    whole = [document for file, _ in files for document in file]
+    joined = [[*chain(*document)] for document in whole]
+    if not whole:
+        with pytest.raises(PilekitError, match="nothing to write: the files have no document"):
+            merge_token_files(inputs, folder / "out" / "all")
+        return
+    with pytest.MonkeyPatch.context() as patch:  # pieces of a few, as of millions of documents
+        for constant in ("documents.ROWS", "merge.ROWS", "formats._PIECE", "token_file._PIECE", "joined._COPIED_BYTES"):
+            patch.setattr(f"pilekit.tokenize.files.{constant}", 3)
+        merged = merge_token_files(inputs, folder / "out" / "all")
+        assert (merged.documents, merged.sequences) == (len(whole), sum(map(len, whole)))
+        stem = folder / "out" / "all_text_document"
+        write(folder / "wanted", whole, item)
+        for end in (".idx", ".bin"):
+            assert Path(f"{stem}{end}").read_bytes() == Path(f"{folder}/wanted{end}").read_bytes()
+        assert readers.megatron(stem) == joined == [document.tolist() for document in TokenFile(stem)]
+        assert not Path(f"{stem}{DOCUMENTS_SUFFIX}").exists()
+        merge_token_files(inputs, folder / "npy" / "all", format="npy")
+        found, rows = readers.npy(folder / "npy" / "all-00000", item)
+        places = [(str(number), line) for number, (file, _) in enumerate(files) for line in range(1, len(file) + 1)]
+        assert (found, [(row[1], int(row[2])) for row in rows]) == (joined, places)
+        merge_token_files(inputs, folder / "ds" / "all", format="ds")
+        assert readers.ds(folder / "ds" / "all-00000", item) == joined
+        merge_token_files(inputs, folder / "parquet" / "all", format="parquet")
+        assert readers.parquet(folder / "parquet" / "all-00000.parquet", item)[0] == joined
+        if any(joined):
+            merge_token_files(inputs, folder / "llmc" / "all", format="llmc")
+            assert readers.llmc(folder / "llmc" / "all_000000.bin", item) == [*chain(*joined)]
+
+
+def test_token_files_of_shards_are_those_of_the_corpus(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
+    """One per shard, merged, are byte for byte the token file of all shards; of merged files too."""
+    shards = sorted(corpus.glob("0?.jsonl"))
+    for format, names in (("megatron", ("bin", "idx")), ("npy", ("npy", "csv.gz")), ("parquet", ())):
+        options: dict[str, Any] = {"append_eod": True}
+        tokenize_corpus(shards, tmp_path / format / "all", tokenizer, format=format, **options)  # type: ignore[arg-type]
+        parts = [tmp_path / "parts" / shard.stem for shard in shards]
+        for part, shard in zip(parts, shards, strict=True):
+            tokenize_corpus(shard, part, tokenizer, tokens_per_file=5_000, **options)
+        half = tmp_path / "half" / "half"
+        merge_token_files(parts[:2], half)
+        merge_token_files([half, *map(str, parts[2:])], tmp_path / "merged" / "all", format=format)  # type: ignore[arg-type]
+        wanted, found = tree(tmp_path / format), tree(tmp_path / "merged")
+        assert wanted.keys() == found.keys()
+        for name in wanted:
+            if name.endswith(names):
+                assert found[name] == wanted[name], name
+            elif name.endswith(".parquet"):
+                tables = [pq.read_table(tmp_path / folder / name) for folder in ("merged", format)]
+                assert tables[0].to_pylist() == tables[1].to_pylist()
+        for folder in ("parts", "half", "merged"):
+            shutil.rmtree(tmp_path / folder)
+
+
+def test_files_that_do_not_fit_are_errors_that_name_both_values(
+    tmp_path: Path, corpus: Path, tokenizer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    other = saved(byte_level_bpe(300), tmp_path / "other.json")
+    for name, used, eod in (("a", tokenizer, False), ("b", tokenizer, True), ("c", other, False)):
+        tokenize_corpus(corpus / "00.jsonl", tmp_path / name, used, append_eod=eod)
+    write(tmp_path / "foreign", [[[1, 2], [3]], [[4]]])
+    write(tmp_path / "wide", [[[1]]], item=4)
+    before = tree(tmp_path)
+    for sources, message in (
+        (["a", "b"], r"b_text_document\.idx: eod is 0, but None in .*a_text_document\.idx"),
+        (["a", "c"], r"c_text_document\.idx: tokenizer is [0-9a-f]{64}, but [0-9a-f]{64} in "),
+        (["foreign", "wide"], r"wide\.idx: dtype is int32, but uint16 in .*foreign\.idx"),
+        (["foreign", "none"], r"none: there is no token file "),
+        ([], "no token file is given"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            merge_token_files([tmp_path / source for source in sources], tmp_path / "out")
+    with pytest.raises(PilekitError, match=r"a_text_document\.(idx|bin): is an input and the output; name another"):
+        merge_token_files([tmp_path / "a"], tmp_path / "a")
+    assert tree(tmp_path) == before
+
+    caplog.clear()
+    merged = merge_token_files([tmp_path / "a", tmp_path / "foreign"], tmp_path / "mixed")
+    assert merged.documents == len(TokenFile(tmp_path / "a")) + 2
+    assert (TokenFile(tmp_path / "mixed").tokenizer, TokenFile(tmp_path / "mixed").documents) == (None, None)
+    assert [record.getMessage().replace(str(tmp_path), "") for record in caplog.records] == [
+        "/foreign.idx: has no header, so its tokenizer is not known",
+        "no table of documents is written: /foreign.idx has none",
+    ]
+    with pytest.raises(PilekitError, match=r"mixed_text_document\.json: was made from other shards"):
+        merge_token_files([tmp_path / "foreign"], tmp_path / "mixed")
+    caplog.clear()
+    merge_token_files([tmp_path / "a"], tmp_path / "without", format="npy")
+    assert "without EOD, readers of npy files cannot tell documents apart" in caplog.text
+
+
+def test_a_doc_idx_that_another_merge_left_behind(tmp_path: Path) -> None:
+    """GPT-NeoX's merge appends the sizes and leaves doc_idx as it was."""
+    write(tmp_path / "x", [[[1, 2]], [[3]], [[4, 5, 6]]])
+    good = (tmp_path / "x.idx").read_bytes()
+    (tmp_path / "x.idx").write_bytes(index([2, 1, 3], [0, 1]))
+    message = r"from 0 to 1, not from 0 to the number of sequences, 3; .* --sequences-are-documents` mends it"
+    with pytest.raises(PilekitError, match=message):
+        run("merge", tmp_path / "x", "--out", tmp_path / "y")
+    merged = run_json("merge", tmp_path / "x", "--out", tmp_path / "y", "--sequences-are-documents")
+    assert (merged["documents"], merged["tokens"], len(merged["files"])) == (3, 6, 2)
+    assert (tmp_path / "y_text_document.idx").read_bytes() == good
+    opened = TokenFile(tmp_path / "x", sequences_are_documents=True)
+    assert [document.tolist() for document in opened] == [[1, 2], [3], [4, 5, 6]]
+
+
+def test_a_table_that_is_not_that_of_the_file(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
+    for name in ("00", "01"):
+        tokenize_corpus(corpus / f"{name}.jsonl", tmp_path / name, tokenizer)
+    shutil.copy(tmp_path / "01_text_document.documents.parquet", tmp_path / "00_text_document.documents.parquet")
+    with pytest.raises(PilekitError, match=r"00_text_document\.idx: its table of documents does not fit: its tokens"):
+        merge_token_files([tmp_path / "00", tmp_path / "01"], tmp_path / "out" / "all")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and "unfinished" not in str(path)]
