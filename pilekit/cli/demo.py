@@ -93,9 +93,9 @@ def command(out: Path) -> None:
     The corpus has four training shards, a validation and a test shard: standard-library source, docstrings, the
     language reference and generated arithmetic. The demo reframes and verifies the shards, verifies a copy with one
     wrong bit, and removes near-duplicates. It trains a tokenizer, counts the corpus and streams it as packed batches.
-    One rank and two ranks make the same steps. Two ranks train a small model for some seconds. Its bits per byte on
-    documents of the validation shard, before and after, are compared and drawn. All of it takes a minute or two and no
-    network. A second run keeps the corpus, the models and the scores.
+    One rank and two ranks make the same steps. Token files of two halves are merged and streamed. Two ranks train a
+    small model for some seconds. Its bits per byte on documents of the validation shard, before and after, are compared
+    and drawn. All of it takes a minute or two and no network. A second run keeps the corpus, the models and the scores.
 
     \b
     Example:
@@ -123,6 +123,11 @@ def command(out: Path) -> None:
         places = {"corpus": json.dumps(f"{reframed / 'train'}"), "tokenizer": json.dumps(f"{tokenizer}")}
         file.write(STEPS.format(**places).encode())
     _compare_steps(out / "steps.py")
+    halves = [f"{out / 'tokens' / name}" for name in ("first", "second")]
+    for half, numbers in zip(halves, ("[01]", "[23]"), strict=True):
+        run("tokenize", f"{train}/0{numbers}.jsonl.zst", "--tokenizer", f"{tokenizer}", "--out", half)
+    run("merge", *halves, "--out", f"{out / 'tokens' / 'demo'}")
+    run("stream", f"{out / 'tokens' / 'demo'}", "--tokenizer", f"{tokenizer}")
     with write_atomically(out / "train.toml") as file:
         file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
     held_out = (f"{corpus / 'val.jsonl.zst'}", "--manifest", "demo", "--limit", "10")
