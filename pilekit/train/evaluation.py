@@ -27,7 +27,7 @@ from pilekit.shards.read.reader import OnError
 from pilekit.stream.read.token_files import token_corpus
 from pilekit.tokenize import Tokenizer
 from pilekit.train.config import TrainConfig
-from pilekit.train.engines.protocol import TrainEngine
+from pilekit.train.step.engine import Engine
 
 
 def open_held_out(config: TrainConfig) -> Corpus | None:
@@ -54,35 +54,25 @@ def open_held_out(config: TrainConfig) -> Corpus | None:
 
 
 def evaluate(
-    engine: TrainEngine,
+    engine: Engine,
     tokenizer: Tokenizer,
     corpus: Corpus,
     ranks: Ranks,
     *,
-    max_length: int | None = None,
     limit: int | None = None,
     on_error: OnError = "raise",
 ) -> BitsPerByte:
     """`score_corpus` of the engine's model; all ranks take part and get the same figures.
 
-    max_length   tokens in a window; None: as many as the model has positions
-    limit        only this many documents of each subset, from the first; None: all
-    on_error     how to treat a bad line: see `bits_per_byte`
+    limit      only this many documents of each subset, from the first; None: all
+    on_error   how to treat a bad line: see `bits_per_byte`
 
     Training continues afterwards unchanged: no weight, gradient or random number is touched. Raises PilekitError on all
     ranks for a bad corpus, or if a loss is not finite.
     """
     assert isinstance(engine.lm, CausalLM), 'which "train.eval_every" needs'
     with engine.evaluating():
-        return score_corpus(
-            engine.lm,
-            tokenizer,
-            corpus,
-            max_length=max_length,
-            limit=limit,
-            on_error=on_error,
-            share=shared_out(ranks),
-        )
+        return score_corpus(engine.lm, tokenizer, corpus, limit=limit, on_error=on_error, share=shared_out(ranks))
 
 
 def shared_out(ranks: Ranks) -> Share:

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 KIND = "run"
 LOCK_FILE = ".lock"
-_STEP = r"step-\d{1,18}"
+_STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 
 FIXED = (
     "data.seq_len",
@@ -101,7 +101,7 @@ class RunFolder:
 
     def newest_step(self) -> int | None:
         """The step of the newest checkpoint by name, complete or not."""
-        return _newest_step(self.checkpoints)
+        return max(steps_in(self.checkpoints), default=None)
 
 
 def run_of(path: str | Path, config: TrainConfig) -> RunFolder:
@@ -109,12 +109,16 @@ def run_of(path: str | Path, config: TrainConfig) -> RunFolder:
     return RunFolder(Path(path), None if config.checkpoint.dir is None else Path(config.checkpoint.dir))
 
 
-def _newest_step(checkpoints: Path) -> int | None:
+def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
+    """The steps of all folders `step-N<ending>`, increasing. `checkpoints` need not exist; other names are ignored."""
     try:
         names = os.listdir(checkpoints)  # noqa: PTH208 (names are all that is needed)
-    except (OSError, ValueError):
-        return None
-    return max((int(name[5:]) for name in names if re.fullmatch(_STEP, name)), default=None)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+        return []
+    except OSError as error:
+        raise PilekitError(f"{visible(str(checkpoints))}: cannot be read: {error.strerror}") from error
+    matches = (_STEP.fullmatch(name.removesuffix(ending)) for name in names if name.endswith(ending))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 @contextmanager
@@ -181,11 +185,7 @@ def check_start(run: RunFolder, config: TrainConfig) -> None:
 def _check_dir(run: RunFolder, old: TrainConfig, config: TrainConfig) -> None:
     """Raise PilekitError if the run has checkpoints in the folder of its old config, and `config` names another."""
     before = run.path / "checkpoints" if old.checkpoint.dir is None else Path(old.checkpoint.dir)
-    if (
-        run.newest_step() is None
-        and before.absolute() != run.checkpoints.absolute()
-        and _newest_step(before) is not None
-    ):
+    if run.newest_step() is None and before.absolute() != run.checkpoints.absolute() and steps_in(before):
         raise PilekitError(
             f"checkpoint.dir = {shown(config.checkpoint.dir)}: the run's checkpoints are in {visible(str(before))}; "
             "move them, or set that"
@@ -195,9 +195,9 @@ def _check_dir(run: RunFolder, old: TrainConfig, config: TrainConfig) -> None:
 def _check_origin(folder: Path, config: TrainConfig) -> None:
     """Raise PilekitError if `folder` is not a checkpoint from which a run with `config` can start."""
     name = f"checkpoint.resume = {shown(str(folder))}"
-    if not (folder / "state.json").is_file() or not re.fullmatch(_STEP, folder.resolve().name):
-        newest = next(filter(None, map(_newest_step, (folder, folder / "checkpoints"))), None)
-        near = "" if newest is None else f" there, such as step-{newest}"
+    if not (folder / "state.json").is_file() or not _STEP.fullmatch(folder.resolve().name):
+        steps = steps_in(folder) or steps_in(folder / "checkpoints")
+        near = f" there, such as step-{steps[-1]}" if steps else ""
         raise PilekitError(f'{name}: is not a checkpoint; give the path of a step-N folder{near}, "auto" or "never"')
     from pilekit.train.checkpoint.manifest import Damaged, read_state  # imports torch, which takes seconds
 

@@ -132,8 +132,9 @@ class Trainer:
         with self._opened() as (run, checkpoints, batches), first_interrupt() as interrupted:
             done = self._begin(run, checkpoints)
             saved, metrics, failed = done.step, None, None
-            profile = Profile(run.path / "profile", config, ranks, against_waiting(self.stream))
-            with open_logs(run, config, ranks, self.stream, checkpoints, done.step) as log, profile:
+            remedy, peek = against_waiting(self.stream), partial(self._peek, checkpoints)
+            profile = Profile(run.path / "profile", config, ranks, remedy)
+            with open_logs(run, config, ranks, remedy, peek, done.step) as log, profile:
                 try:
                     while not self._is_asked_to_stop(interrupted(), failed) and done.step < steps:
                         with profile.step(done.step + 1):
@@ -156,7 +157,7 @@ class Trainer:
                                 self._save_before_raising(checkpoints, done, saved)
                                 saved = done.step
                                 bad = done.step + 1, sums.loss, update.grad_norm, lr, batch, nll
-                                raise failed_step(run, ranks, *bad, peek=self._peek(checkpoints, done.step + 1))
+                                raise failed_step(run, ranks, *bad, peek=peek(done.step + 1))
 
                             done = replace(
                                 done,

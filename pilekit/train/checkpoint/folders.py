@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -25,22 +24,9 @@ from pathlib import Path
 from pilekit.artifacts.atomic_write import PARTIAL, write_atomically
 from pilekit.errors import PilekitError, visible
 from pilekit.train.checkpoint.manifest import Damaged, State, verify
+from pilekit.train.run_folder import steps_in
 
 logger = logging.getLogger(__name__)
-
-_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
-
-
-def steps_in(checkpoints: Path, ending: str = "") -> list[int]:
-    """The steps of all folders `step-N<ending>`, increasing. `checkpoints` need not exist; other names are ignored."""
-    try:
-        names = os.listdir(checkpoints)  # noqa: PTH208 (names are all that is needed)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise PilekitError(f"{visible(str(checkpoints))}: cannot be read: {error.strerror}") from error
-    matches = (_NAME.fullmatch(name.removesuffix(ending)) for name in names if name.endswith(ending))
-    return sorted(int(match[1]) for match in matches if match)
 
 
 def find_checkpoint(

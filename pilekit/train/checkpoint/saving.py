@@ -39,10 +39,10 @@ from pilekit.train.checkpoint.folders import (
     prune,
     put_in_place,
     remove,
-    steps_in,
 )
 from pilekit.train.checkpoint.manifest import Damaged, Progress, own_sums, verify, write_state
 from pilekit.train.checkpoint.tensors import TensorSave, load_tensors, state_tensors, write_tensors
+from pilekit.train.run_folder import steps_in
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
 """The engines that can make a run's steps: the native one, and adapters around DeepSpeed and accelerate.
 
-`protocol.py` defines the calls. `adapter.py` has what both adapters share, for users who already work with one of the
-packages: the same config, stream, metrics and checkpoints. Neither package is imported before a run asks for it.
+`Engine` (step/engine.py) defines the calls. `adapter.py` has what both adapters share, for users who already work with
+one of the packages: the same config, stream, metrics and checkpoints. Neither package is imported before a run asks for
+it.
 `config.check` refuses settings that an adapter does not support, and `check_engine` a missing package or an unfit
 device.
 """
@@ -17,7 +18,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
-from pilekit.train.engines.protocol import TrainEngine
+from pilekit.train.step.engine import Engine
 
 
 def check_engine(config: TrainConfig, device: torch.device | None = None) -> None:
@@ -41,7 +42,7 @@ def check_engine(config: TrainConfig, device: torch.device | None = None) -> Non
         )
 
 
-def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> TrainEngine:
+def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> Engine:
     """The engine of `parallel.engine`, which takes `lm` over; call `check_engine` first."""
     engine = config.parallel.engine
     if engine != "native" and not all(parameter.requires_grad for parameter in lm.model.parameters()):
@@ -54,6 +55,4 @@ def build_engine(lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> 
         from pilekit.train.engines.accelerate import AccelerateEngine
 
         return AccelerateEngine(lm, config, ranks)
-    from pilekit.train.step.engine import Engine
-
     return Engine(lm, config, ranks)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import atexit
 import math
 import weakref
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +32,7 @@ from pilekit.train.step.engine import Update
 
 
 class AccelerateEngine(Adapter):
-    """A `TrainEngine` around an `accelerate.Accelerator`."""
+    """An `Engine` around an `accelerate.Accelerator`."""
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
@@ -71,7 +71,7 @@ class AccelerateEngine(Adapter):
                 f'parallel.engine = "accelerate": it would train with {accelerator.distributed_type} on '
                 f"{accelerator.num_processes} of {ranks.world_size} ranks; start them with --nproc-per-node or torchrun"
             )
-        self._wrapped, self._optimizer = accelerator.prepare(self._step_loss, self._adamw)
+        self._wrapped, self._optimizer = accelerator.prepare(self._step_loss, self.optimizer)
         if plugin is not None:
             self._step_loss = self._wrapped
             register_fsdp_forward_method(self._step_loss, "gather")
@@ -79,7 +79,7 @@ class AccelerateEngine(Adapter):
             atexit.register(_release_group, weakref.ref(self._wrapped))
 
     def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
-        """See `TrainEngine`."""
+        """See `Engine`."""
         with self._accelerator.accumulate(self._wrapped):
             assert self._accelerator.sync_gradients == last, "accelerate and the trainer count alike"
             loss, nll = self._forward(rows, scale)
@@ -87,7 +87,7 @@ class AccelerateEngine(Adapter):
         return nll
 
     def update(self, lr: float) -> Update:
-        """See `TrainEngine`."""
+        """See `Engine`."""
         self._has_gradient = False
         total: Any = self._accelerator.clip_grad_norm_(self._wrapped.parameters(), self._clip_norm)
         norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
@@ -97,8 +97,11 @@ class AccelerateEngine(Adapter):
         self._optimizer.zero_grad()
         return Update(norm, skipped=not finite)
 
-    def _autocast(self) -> AbstractContextManager[None]:
-        return self._accelerator.autocast()  # type: ignore[no-any-return]
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """See `Engine`."""
+        with super().evaluating(), self._accelerator.autocast():
+            yield
 
 
 def _release_group(wrapper: weakref.ref[DistributedDataParallel]) -> None:

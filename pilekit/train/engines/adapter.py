@@ -1,13 +1,11 @@
-"""What both adapters share: a `TrainEngine` around a package that wraps the model with its loss and torch's AdamW."""
+"""What both adapters share: an `Engine` around a package that wraps the model with its loss and torch's AdamW."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -15,15 +13,16 @@ from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
+from pilekit.train.step.engine import Engine
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.optimizer import build_optimizer
-from pilekit.train.step.sharding import gather_rest, release, send_from_rank0, whole_parameters
+from pilekit.train.step.sharding import send_from_rank0
 
 T = TypeVar("T")
 
 
-class Adapter:
-    """The methods of `TrainEngine` for a package that keeps parameters and optimizer where torch has them.
+class Adapter(Engine):
+    """The methods of `Engine` for a package that keeps parameters and optimizer where torch has them.
 
     A subclass sets `_wrapped`, the package's model, and defines `forward_backward` and `update`.
     """
@@ -36,9 +35,9 @@ class Adapter:
         self._ranks = ranks
         self._micro_batches = train.global_batch_size // ranks.world_size // train.micro_batch_size
         share_weights(lm.model, ranks)
-        self._step_loss: nn.Module = StepLoss(lm, attention=config.data.attention)
+        self._step_loss = StepLoss(lm, attention=config.data.attention)
         self._step_loss.train()
-        self._adamw = build_optimizer(lm.model, config.optimizer)
+        self.optimizer = build_optimizer(lm.model, config.optimizer)
         self._wrapped: Any = None
         self._has_gradient = False
 
@@ -50,15 +49,11 @@ class Adapter:
         return loss * self._micro_batches, nll
 
     def _set_rate(self, lr: float) -> None:
-        for group in self._adamw.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
 
-    def state(self) -> tuple[nn.Module, Optimizer]:
-        """See `TrainEngine`."""
-        return self.lm.model, self._adamw
-
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
-        """See `TrainEngine`; refused amid a step, because the package cannot drop a gradient."""
+        """See `Engine`; refused amid a step, because the package cannot drop a gradient."""
         self._check_between_steps()
         return read(*self.state())
 
@@ -67,25 +62,6 @@ class Adapter:
             raise self._ranks.error(
                 "an earlier fit of this Trainer ended amid a step, whose gradient is still there; make a new Trainer"
             )
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """See `TrainEngine`."""
-        self._step_loss.eval()
-        try:
-            with torch.no_grad(), self._autocast():
-                gather_rest(self._step_loss)
-                yield
-        finally:
-            release(self._step_loss)
-            self._step_loss.train()
-
-    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """See `TrainEngine`."""
-        yield from whole_parameters(self.lm.model, self._ranks)
 
 
 def share_weights(model: nn.Module, ranks: Ranks) -> None:

@@ -63,7 +63,7 @@ def deepspeed_config(config: TrainConfig, world_size: int) -> dict[str, Any]:
 
 
 class DeepSpeedEngine(Adapter):
-    """A `TrainEngine` around a `deepspeed.DeepSpeedEngine`."""
+    """An `Engine` around a `deepspeed.DeepSpeedEngine`."""
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         if ranks.device.type == "cpu":
@@ -83,7 +83,7 @@ class DeepSpeedEngine(Adapter):
         with patch.dict(os.environ, LOCAL_RANK=str(ranks.local_rank)), redirect_stdout(sys.stderr):
             self._wrapped, *_ = deepspeed.initialize(
                 model=self._step_loss,
-                optimizer=self._adamw,
+                optimizer=self.optimizer,
                 config=deepspeed_config(config, ranks.world_size),
                 dist_init_required=False,
             )
@@ -98,12 +98,12 @@ class DeepSpeedEngine(Adapter):
             deepspeed.utils.safe_set_full_fp32_param(self._parameters[name], masters.pop(name))
         self._stepped = False
         if self._stage in (1, 2):  # DeepSpeed does not find moments that appear after the first group has stepped
-            for part in [part for group in self._adamw.param_groups for part in group["params"]]:
+            for part in [part for group in self.optimizer.param_groups for part in group["params"]]:
                 moments = {kind: torch.zeros_like(part, requires_grad=False) for kind in MOMENTS}
-                self._adamw.state[part] = {"step": torch.zeros((), device=part.device), **moments}
+                self.optimizer.state[part] = {"step": torch.zeros((), device=part.device), **moments}
 
     def forward_backward(self, rows: Mapping[str, Tensor], *, scale: float, last: bool) -> Tensor:
-        """See `TrainEngine`."""
+        """See `Engine`."""
         self._wrapped.set_gradient_accumulation_boundary(last)
         loss, nll = self._forward(rows, scale)
         self._wrapped.backward(loss)
@@ -112,7 +112,7 @@ class DeepSpeedEngine(Adapter):
         return nll
 
     def update(self, lr: float) -> Update:
-        """See `TrainEngine`."""
+        """See `Engine`."""
         self._has_gradient = False
         self._set_rate(lr)
         if self._stage == 0:  # DeepSpeed neither reports the norm nor looks for overflows
@@ -128,7 +128,7 @@ class DeepSpeedEngine(Adapter):
         return Update(norm, skipped=not self._wrapped.was_step_applied())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """See `TrainEngine`; from stage 1 on gathered at every call."""
+        """See `Engine`; from stage 1 on gathered at every call."""
         if self._stage == 0:
             return super().state()
         shares = {name: own_share(self._whole(name), self._ranks) for name in self._parameters}
@@ -136,14 +136,14 @@ class DeepSpeedEngine(Adapter):
         named = dict(model.named_parameters())
         optimizer = AdamW(list(named.items()), fused=True)
         if self._stepped:
-            steps = next(iter(self._adamw.state.values()))["step"]  # the same for all parameters
+            steps = next(iter(self.optimizer.state.values()))["step"]  # the same for all parameters
             for name, parameter in named.items():
                 moments = {kind: own_share(self._whole(name, kind), self._ranks) for kind in MOMENTS}
                 optimizer.state[parameter] = {"step": steps.clone(), **moments}
         return model, optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:
-        """See `TrainEngine`."""
+        """See `Engine`."""
         if self._stage == 0:
             return super().load(read)
         self._check_between_steps()
@@ -170,7 +170,7 @@ class DeepSpeedEngine(Adapter):
                 state = optimizer.state.get(share)
                 moment = torch.zeros_like(whole) if state is None else _whole_of(state[kind])
                 write.safe_set_full_optimizer_state(parameter, moment, kind)
-        for state in self._adamw.state.values():
+        for state in self.optimizer.state.values():
             state["step"].fill_(max(steps, default=0.0))
         return result
 
@@ -182,7 +182,7 @@ class DeepSpeedEngine(Adapter):
         return read.safe_get_full_optimizer_state(self._parameters[name], kind)  # type: ignore[no-any-return]
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """See `TrainEngine`."""
+        """See `Engine`."""
         if self._stage == 0:
             yield from super().full_parameters()
             return

@@ -8,25 +8,23 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from pilekit.engine.ranks import Ranks
-from pilekit.stream import PileStream
-from pilekit.train.checkpoint.saving import Checkpoints
 from pilekit.train.config import TrainConfig
-from pilekit.train.log.alerts import Watch, against_waiting
+from pilekit.train.log.alerts import Watch
 from pilekit.train.log.metrics import MetricsLog, StepMetrics, read_metrics
-from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.viewers import Viewer, open_tensorboard, open_wandb
 from pilekit.train.run_folder import RunFolder
 
 
 @contextmanager
 def open_logs(
-    run: RunFolder, config: TrainConfig, ranks: Ranks, stream: PileStream, checkpoints: Checkpoints, step: int
+    run: RunFolder, config: TrainConfig, ranks: Ranks, remedy: str, peek: Callable[[int], str], step: int
 ) -> Iterator[Callable[[StepMetrics], None]]:
     """Yield a function that every rank calls with every step's figures. Figures of steps after `step` are dropped.
 
     metrics.jsonl, TensorBoard and Weights & Biases get every `log.every`-th step, the last step, and steps with
     bits per byte. Every step is checked for warnings (alerts.py). A PilekitError of a call is raised on rank 0
-    alone. If lines cannot be written at the end of the block, all ranks raise.
+    alone. If lines cannot be written at the end of the block, all ranks raise. `remedy` and `peek` are
+    those of `Watch`.
     """
     logs: list[MetricsLog | Viewer] = []
     watches: list[Watch] = []
@@ -37,11 +35,7 @@ def open_logs(
             logs.append(opened.enter_context(open_tensorboard(run.path / "tensorboard", resume_step=step)))
         if config.log.wandb:
             logs.append(opened.enter_context(open_wandb(run.path, config)))
-
-        def peek(number: int) -> str:
-            return inspect_step_command(config, stream, number, checkpoints.before(number))
-
-        watches.append(Watch(peek, against_waiting(stream), read_metrics(run.metrics_file)))
+        watches.append(Watch(peek, remedy, read_metrics(run.metrics_file)))
 
     def write(metrics: StepMetrics) -> None:
         measured = metrics.bpb is not msgspec.UNSET

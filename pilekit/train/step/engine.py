@@ -2,7 +2,15 @@
 
     for number, rows in enumerate(micro_batches):
         nll = engine.forward_backward(rows, scale=ranks.world_size / targets_of_step, last=number == count - 1)
-    update = engine.update(lr)
+    update = engine.update(lr)                                          # clips, steps, resets the gradient
+    model, optimizer = engine.state()                                   # for a checkpoint
+    progress = engine.load(lambda model, optimizer: ...)                # from a checkpoint
+    weights = dict(engine.full_parameters())                            # for export
+
+The trainer does everything else (data, schedule, checkpoints, metrics), and makes the same calls of another package's
+engine (engines/adapter.py). All ranks make the same calls in the same order, and start with rank 0's weights. State
+passes through a model and an optimizer of torch, whose tensors have the model's names and shapes, whole or as DTensors.
+So there is one checkpoint format for all engines.
 
 Sharding averages gradients over ranks. So each rank's loss is its sum over targets, times the number of ranks, divided
 by the targets of the whole step on all ranks. The result is the gradient of the mean over all targets, however unevenly
@@ -58,10 +66,12 @@ class Update:
 
 
 class Engine:
-    """The native `TrainEngine` (engines/protocol.py): the model `lm`, sharded over `ranks` in place, and its optimizer.
+    """The model `lm`, sharded over `ranks` in place, and its optimizer.
 
     `loss_scale` is None unless precision.dtype is "fp16".
     """
+
+    loss_scale: LossScale | None
 
     def __init__(self, lm: CausalLM | MaskedLM, config: TrainConfig, ranks: Ranks) -> None:
         parallel, precision = config.parallel, config.precision
@@ -85,7 +95,7 @@ class Engine:
         """Add the gradient of one micro-batch of this rank; returns the loss of each target.
 
         rows   a batch's columns, on any device
-        scale  ranks / targets of the whole step on all ranks
+        scale  ranks / targets of the whole step on all ranks, because gradients are averaged over ranks
         last   this is the last micro-batch before `update`
 
         The losses are float32, from `clm_loss` or `mlm_loss`, and stay on the device: nothing waits for them.
@@ -137,7 +147,7 @@ class Engine:
         return math.sqrt(self._ranks.sum(squares).item())
 
     def state(self) -> tuple[nn.Module, Optimizer]:
-        """The model and the optimizer, whose tensors are the whole state."""
+        """The model, and an AdamW with `param_names` in its groups, whose float32 tensors are the whole state."""
         return self.lm.model, self.optimizer
 
     def load(self, read: Callable[[nn.Module, Optimizer], T]) -> T:

@@ -19,11 +19,10 @@ from pilekit.train.engines import check_engine
 from pilekit.train.engines.accelerate import AccelerateEngine
 from pilekit.train.engines.adapter import share_weights
 from pilekit.train.engines.deepspeed import DeepSpeedEngine, deepspeed_config, own_share
-from pilekit.train.engines.protocol import TrainEngine
 from pilekit.train.step.engine import Engine
 from tests.process_groups import ProcessGroups
 
-ENGINES: list[Callable[..., TrainEngine]] = [Engine, DeepSpeedEngine, AccelerateEngine]
+ENGINES: list[Callable[..., Engine]] = [Engine, DeepSpeedEngine, AccelerateEngine]
 """mypy checks these against the protocol."""
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
