@@ -16,7 +16,7 @@ from pilekit.corpus.manifest import (
     Totals,
     load_manifest,
 )
-from pilekit.corpus.names import UNLABELLED, normalised, resolve_subsets, split_names
+from pilekit.corpus.names import UNLABELLED, normalised, resolve_subsets, split_names, subsets_or_all
 from pilekit.corpus.shard import SHARD_SUFFIXES, Shard, Split, shard_of
 
 __all__ = [
@@ -38,4 +38,5 @@ __all__ = [
     "resolve_subsets",
     "shard_of",
     "split_names",
+    "subsets_or_all",
 ]

@@ -47,6 +47,17 @@ def resolve_subsets(*names: str | Iterable[str], manifest: Manifest | None = Non
     return tuple(dict.fromkeys(_resolve(name, manifest, spellings) for name in typed))
 
 
+def subsets_or_all(subsets: str | Iterable[str] | None, manifest: Manifest | None) -> tuple[str, ...] | None:
+    """The exact names, as `resolve_subsets`; None, which stands for all subsets, stays None.
+
+    PilekitError if there are no names.
+    """
+    names = None if subsets is None else resolve_subsets(subsets, manifest=manifest)
+    if names == ():
+        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
+    return names
+
+
 def split_names(text: str) -> list[str]:
     """The names in a comma-separated list, as typed; raises PilekitError if there are none."""
     names = [name.strip() for name in text.split(",") if name.strip()]

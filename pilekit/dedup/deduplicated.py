@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import xxhash
 
-from pilekit.dedup.previous_runs import MASKS, SKETCHES, finished_header
+from pilekit.dedup.previous_runs import MASKS, SKETCHES, finished_header, identity_of
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import load_sketch
 from pilekit.documents import DocumentBatch
@@ -47,8 +46,7 @@ class Deduplicated(DocumentStage):
     @property
     def identity(self) -> str:
         """A hash of the run's parameters and shards."""
-        header = finished_header(self.folder)
-        return xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
+        return identity_of(finished_header(self.folder))
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The kept documents; empty batches are dropped."""

@@ -116,8 +116,12 @@ def finished_run(folder: str | Path) -> EarlierRun:
                 f"{visible(path)}: is not the shard any more that {shown} was made from; bring that one back"
             )
         shards.append(Shard(name, path, before.size))
-    identity = xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
-    return EarlierRun(folder, shards, header.parameters, identity, against)
+    return EarlierRun(folder, shards, header.parameters, identity_of(header), against)
+
+
+def identity_of(header: Header) -> str:
+    """A hash of a run's parameters and shards."""
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode([header.parameters, header.inputs], order="sorted"))
 
 
 def finished_header(folder: str | Path) -> Header:

@@ -131,7 +131,7 @@ def deduplicate(
     if write:
         check_names(corpus.shards)
     if subsets is not None:
-        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
+        subsets = resolve_subsets(subsets, manifest=corpus.manifest)
     bands = choose_bands(threshold, num_perm)
     parameters = {
         "threshold": float(threshold),

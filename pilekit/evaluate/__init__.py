@@ -1,8 +1,8 @@
 """Bits per byte: how well a model predicts text, per subset.
 
 `bits_per_byte.py` scores a corpus. Before weights are read, `plan.py` checks the options, and describes everything that
-a figure depends on. `select_documents.py` picks the documents of each rank, `ranks.py` lets ranks work apart and meet,
-and `progress.py` reports their progress. `training_copies.py` counts scored documents that are in training shards too.
+a figure depends on. `select_documents.py` picks the documents of each rank, and `ranks.py` lets ranks work apart and
+meet. `training_copies.py` counts scored documents that are in training shards too.
 
 model/     a model folder read whole or refused; the parts of a causal model that scoring and training need
 masked/    the same for a masked model, and its pseudo-log-likelihoods

@@ -33,7 +33,6 @@ from pilekit.evaluate.masked.pseudo_nll import pseudo_score_documents
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.evaluate.model.device import device_of
 from pilekit.evaluate.plan import MLM_SEED, Data, Options, Plan, corpus_of, make_plan, prepare
-from pilekit.evaluate.progress import ScoringProgress
 from pilekit.evaluate.ranks import alone, apart, ranks_of_job
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.result import BitsPerByte, write_result
@@ -51,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 MOST_OTHERS = 30
 """How many labels that the manifest does not know the protocol lists; there may be thousands."""
+BYTES_PER_TOKEN = 1.3
+READ_AHEAD = 4 << 20
 
 
 def bits_per_byte(
@@ -192,6 +193,37 @@ def score_corpus(
     finally:
         model.train(was_training)
     return tabulate(records, {**protocol, "records": None}, corpus.manifest)
+
+
+class ScoringProgress:
+    """Reports stored bytes as done once they are scored; reading is far ahead of scoring.
+
+    A small shard is read whole before its first token is scored. So each rank counts a scored token as the stored bytes
+    that a token usually takes, and counts bytes that were read long ago as scored.
+    """
+
+    def __init__(self, advance: Callable[[int], None], world_size: int = 1) -> None:
+        self._advance, self._world_size = advance, world_size
+        self._read = self._reported = self._tokens = 0
+
+    def read(self, amount: int) -> None:
+        """Count `amount` more stored bytes as read; the decoding thread calls this, so it reports nothing."""
+        self._read += amount
+
+    def scored(self, tokens: int) -> None:
+        """Count `tokens` more as scored, and report."""
+        self._tokens += tokens
+        scored = int(self._tokens * BYTES_PER_TOKEN * self._world_size)
+        self._report(min(self._read, max(scored, self._read - READ_AHEAD)))
+
+    def all(self) -> None:
+        """Report everything that was read."""
+        self._report(self._read)
+
+    def _report(self, done: int) -> None:
+        if done > self._reported:
+            self._advance(done - self._reported)
+            self._reported = done
 
 
 def _score(

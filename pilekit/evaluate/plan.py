@@ -21,7 +21,7 @@ import xxhash
 from transformers import PreTrainedModel
 
 from pilekit import __version__
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.evaluate.masked.model import tokens_of
 from pilekit.evaluate.masked.pseudo_nll import Template, template_of
@@ -30,7 +30,7 @@ from pilekit.evaluate.model.device import dtype_of
 from pilekit.evaluate.model.load import MASKED, kind_in_memory, kind_of, outline, stored_dtype, weight_files
 from pilekit.evaluate.results.result_folder import record_key
 from pilekit.shards.read.reader import OnError
-from pilekit.stream.arguments import check_number, subsets_of
+from pilekit.stream.arguments import check_number
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
 Data = str | Path | Sequence[str | Path] | Corpus | None
@@ -117,7 +117,7 @@ def prepare(
     corpus = corpus_of(data).only_held_out()
     if world_size > 1 and any(shard.path == "-" for shard in corpus.shards):
         raise PilekitError("standard input (-) can be read by one process only; save it to a file first")
-    subsets_of(options.subsets, corpus)  # before the files of the model, which take longer
+    subsets_or_all(options.subsets, corpus.manifest)  # before the files of the model, which take longer
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
             raise PilekitError("a model in memory needs its tokenizer; give it as tokenizer=")
@@ -171,7 +171,7 @@ def make_plan(
         )
     if template is not None:
         template.room(max_length)
-    subsets = subsets_of(options.subsets, corpus)
+    subsets = subsets_or_all(options.subsets, corpus.manifest)
     prefix = None if template is not None else prefix_token(options.prefix, tokenizer, model)
     plan = Plan(corpus, tokenizer, options, subsets, max_length, prefix, template, dtype, {})
     plan.protocol.update(_described(plan, model, device.type, model_dir))

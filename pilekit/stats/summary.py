@@ -150,7 +150,7 @@ def corpus_stats(
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
     if subsets is not None:
-        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
+        subsets = resolve_subsets(subsets, manifest=corpus.manifest)
     if tokenizer is not None:
         from pilekit.tokenize import load_tokenizer  # Importing it takes as long as counting a small shard.
 

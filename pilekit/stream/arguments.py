@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pilekit.corpus import Corpus, resolve_subsets
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize import Tokenizer, load_tokenizer
 
@@ -39,13 +38,3 @@ def tokenizer_of(tokenizer: object) -> Tokenizer | None:
             'document; name it as "eos_token" in a tokenizer_config.json beside it'
         )
     return found
-
-
-def subsets_of(subsets: str | Sequence[str] | None, corpus: Corpus) -> tuple[str, ...] | None:
-    """The exact names; None: all."""
-    if subsets is None:
-        return None
-    names = resolve_subsets(subsets, manifest=corpus.manifest)
-    if not names:
-        raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
-    return names

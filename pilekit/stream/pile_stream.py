@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError, counted
 from pilekit.pipeline import Stage
 from pilekit.progress import Reached, byte_progress
@@ -35,7 +35,6 @@ from pilekit.stream.arguments import (
     MOST_TOKENS_IN_ROW,
     check_number,
     check_one_of,
-    subsets_of,
     tokenizer_of,
 )
 from pilekit.stream.batch.batch import DEFAULT_OUTPUTS, Batch, BatchWriter, checked_outputs
@@ -192,7 +191,7 @@ class PileStream(IterableDataset[Batch]):
         self._tokenizer = tokenizer_of(tokenizer)
         self.is_raw = self._tokenizer is None
         shares = None if weights is None else self._shares(weights, subsets, repeats)
-        self.subsets = subsets_of(subsets if shares is None else list(shares), self.corpus)
+        self.subsets = subsets_or_all(subsets if shares is None else list(shares), self.corpus.manifest)
         self.repeats = exact_repeats(repeats, self.subsets, self.corpus.manifest)
         self.seq_len, self.packing, self.window, self.seed = seq_len, packing, window, seed
         if isinstance(self.corpus, TokenCorpus):

@@ -47,14 +47,13 @@ from pilekit.train.log.logs import open_logs
 from pilekit.train.log.metrics import StepBitsPerByte, StepMetrics, step_memory
 from pilekit.train.log.peek import inspect_step_command
 from pilekit.train.log.profile import Profile, part
-from pilekit.train.log.step_sums import StepSums
 from pilekit.train.log.viewers import check_viewers
 from pilekit.train.model.build import build_on, fingerprint
 from pilekit.train.model.export import export_model
 from pilekit.train.run_folder import RunFolder, check_start, open_run, take_config
 from pilekit.train.step.engine import Update
 from pilekit.train.step.failed_step import failed_compilation, failed_step
-from pilekit.train.step.losses import count_targets
+from pilekit.train.step.losses import StepSums, count_targets
 from pilekit.train.step.schedule import learning_rate
 from pilekit.train.step.sharding import own_part
 

@@ -20,7 +20,6 @@ to 1 % there, because the harness rounds each token's loss and each window's sum
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -33,16 +32,14 @@ import zstandard
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
-from tests.benchmarks.generating import generated, trained_tokenizer  # noqa: E402
+from tests.benchmarks.generating import pythia_dir, real_or_generated  # noqa: E402
 from tests.benchmarks.harness import Figures, Rounds, options, show, table, take_turns  # noqa: E402
 from tests.benchmarks.lm_eval_peer import log_likelihoods  # noqa: E402
-from tests.benchmarks.peers import BENCH, run_peer  # noqa: E402
+from tests.benchmarks.peers import run_peer  # noqa: E402
 
 MAX_LENGTH = 2048
 WARM_UP_BYTES = 30_000
 HARNESS, PILEKIT = "lm-eval", "pilekit"
-SHAPES = {"pythia-14m": (128, 6, 4), "pythia-160m": (768, 12, 12)}
-"""Width, layers, heads."""
 
 SCORE = """
 import json, sys, time
@@ -95,8 +92,8 @@ def main() -> None:
         shape, dtype, kilobytes, sizes = "pythia-160m", "bfloat16", 20_000, [1, 8, 32]
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
         folder = Path(temporary)
-        shard, tokenizer = source("val.jsonl.zst")
-        model_dir = pythia(folder / "model", tokenizer, shape)
+        shard, tokenizer = real_or_generated("val.jsonl.zst")
+        model_dir = pythia_dir(folder / "model", tokenizer, shape, seq_len=MAX_LENGTH)
         documents = some_documents(shard, (chosen.kilobytes or kilobytes) * 1000)
         found = compare(folder, model_dir, documents, chosen.batch_sizes or sizes, chosen.rounds, dtype)
     extra = {"tokenizing": share_of_tokenizing}
@@ -145,41 +142,6 @@ def compare(
     if max(totals) - min(totals) > tolerance * min(totals):
         raise SystemExit(f"error: the totals differ: {totals}")
     return measured
-
-
-def source(name: str) -> tuple[Path, Path]:
-    """(shard, tokenizer.json): the real shard of this name, if real text is given; else both are made."""
-    real = os.environ.get("PILEKIT_REAL_CORPUS")
-    if real:
-        return Path(real) / name, Path(real) / "20B_tokenizer.json"
-    shard = generated("generated-text", 10_000_000, 40)
-    return shard, trained_tokenizer(shard, BENCH / "data" / "tokenizer-16k.json")
-
-
-def pythia(folder: Path, tokenizer: Path, shape: str) -> Path:
-    """A model_dir: a model of `SHAPES` with the published shape and random weights, and `tokenizer`."""
-    import torch
-    from transformers import AutoModelForCausalLM, GPTNeoXConfig
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    width, layers, heads = SHAPES[shape]
-    config = GPTNeoXConfig(
-        vocab_size=50304,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-        max_position_embeddings=MAX_LENGTH,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    return folder
 
 
 def some_documents(shard: Path, size: int) -> list[str]:

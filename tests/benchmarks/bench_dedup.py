@@ -26,16 +26,12 @@ prints the share of the pairs that the theory of bands promises, that pilekit co
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +39,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.benchmarks.dedup_input import similar_pairs, write_beginning, write_shard_with_copies  # noqa: E402
 from tests.benchmarks.dedup_peers import PEERS  # noqa: E402
+from tests.benchmarks.harness import Figures, options, show, table, take_turns  # noqa: E402
 from tests.benchmarks.peers import BENCH, peer_environment, run_peer  # noqa: E402
 from tests.dedup.test_recall import BINS, outcomes  # noqa: E402
 
@@ -61,74 +58,56 @@ if __name__ == "__main__":
     seconds = time.perf_counter() - begin
     removed = set(result.removed["number"].to_pylist())
     usage = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(json.dumps({"seconds": seconds, "memory": max(usage), "text": result.summary["bytes"]["read"],
+    print(json.dumps({"seconds": seconds, "memory": max(usage), "amount": result.summary["bytes"]["read"],
                       "kept": [number for number in range(result.summary["read"]) if number not in removed]}))
 """
 
 
-@dataclass
-class Result:
-    """The measurements of one contender."""
-
-    megabytes: float
-    """Text in the input of the speed measurement."""
-    seconds: list[float] = field(default_factory=list)
-    documents: int = 0
-    """Of the input of the quality measurement, the same for all."""
-    kept: int = 0
-    recall: float | None = None
-    precision: float | None = None
-    cpu_seconds: list[float] = field(default_factory=list)
-    """Of all processes of a round, start included."""
-
-    @property
-    def speeds(self) -> list[float]:
-        """MB/s of each round."""
-        return [self.megabytes / seconds for seconds in self.seconds]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The result of one run: wall and CPU seconds, kept documents; for pilekit also peak memory and bytes of text."""
-
-    seconds: float
-    cpu_seconds: float
-    numbers: list[int]
-    memory: int = 0
-    text: int = 0
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=1000, help="most text for anyone (default: 1000)")
+    parser = options(__doc__, rounds=1, megabytes=(1000, "most text for anyone"), pairs=(6000, "for --recall"))
     parser.add_argument("--quality-megabytes", type=int, default=20, help="text for recall and precision (default: 20)")
     parser.add_argument("--shards", type=Path, nargs="+", help="deduplicate the beginning of these .jsonl.zst instead")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only contenders whose names begin so")
-    parser.add_argument("--rounds", type=int, default=1, help="measurements of each contender's speed (default: 1)")
     parser.add_argument("--growth", type=int, metavar="MEGABYTES", help="pilekit alone on 1, 4 and 16 times as much")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--recall", action="store_true", help="pilekit alone on planted pairs: recall and theory")
-    parser.add_argument("--pairs", type=int, default=6000, help="planted pairs for --recall (default: 6000)")
     chosen = parser.parse_args()
 
     if chosen.recall:
         print_recall(chosen.pairs)
         return
     if chosen.growth:
-        grown = growth([generated(factor * chosen.growth) for factor in (1, 4, 16)])
-        print(json.dumps(grown, indent=2))
+        shards = [generated(factor * chosen.growth) for factor in (1, 4, 16)]
+        runs = {shard.name: [deduplicated(PILEKIT[0], Path(sys.executable), shard)[0]] for shard in shards}
+        show(chosen, runs, [table("growth", runs, shards[0].name)])
         return
     source = tuple(path.resolve() for path in chosen.shards or [generated(chosen.megabytes)])
     names = [*PILEKIT, *PEERS]
     if chosen.only:
         names = [name for name in names if name.startswith(tuple(chosen.only))]
-    pythons = {name: environment(name) for name in names}
-    results = compare(pythons, source, chosen.megabytes, chosen.quality_megabytes, chosen.rounds)
-    if chosen.json:
-        print(json.dumps({name: {**asdict(result), "MB/s": result.speeds} for name, result in results.items()}))
-    else:
-        print(table(results))
+    found = {name: environment(name) for name in names}
+    pythons = {name: python for name, python in found.items() if python is not None}
+
+    small, _ = beginning(source, chosen.quality_megabytes)
+    print(f"comparing all documents of {small.name} with each other", file=sys.stderr)
+    documents, pairs = similar_pairs(small, THRESHOLD)
+    quality = {}
+    for name, python in pythons.items():
+        print(f"how right is {name}?", file=sys.stderr)
+        quality[name] = judged(documents, pairs, set(deduplicated(name, python, small)[1]))
+
+    def run(name: str) -> Figures:
+        most = chosen.megabytes if name in PILEKIT else min(chosen.megabytes, PEERS[name].megabytes)
+        shard, size = beginning(source, most)
+        return {**deduplicated(name, pythons[name], shard)[0], **quality[name], "amount": size}
+
+    measured = take_turns({name: partial(run, name) for name in pythons}, chosen.rounds)
+    extra = {
+        "MB": lambda rounds: f"{rounds[0]['amount'] / 1e6:,.0f}",
+        "kept": lambda rounds: f"{rounds[0]['kept']:,} of {documents:,}",
+        **{name: lambda rounds, name=name: share(rounds[0][name]) for name in ("recall", "precision")},
+    }
+    show(chosen, measured, [table("", measured, PILEKIT[0], extra=extra)])
 
 
 def environment(name: str) -> Path | None:
@@ -142,56 +121,30 @@ def environment(name: str) -> Path | None:
         return None
 
 
-def compare(
-    pythons: dict[str, Path | None], source: tuple[Path, ...], megabytes: int, quality_megabytes: int, rounds: int
-) -> dict[str, Result]:
-    """Measure all installed contenders: first recall and precision, then speed, round by round."""
-    installed = {name: python for name, python in pythons.items() if python is not None}
-    small, _ = beginning(source, quality_megabytes)
-    print(f"comparing all documents of {small.name} with each other", file=sys.stderr)
-    documents, pairs = similar_pairs(small, THRESHOLD)
-    results: dict[str, Result] = {}
-    inputs: dict[str, Path] = {}
-    for name, python in installed.items():
-        most = megabytes if name in PILEKIT else min(megabytes, PEERS[name].megabytes)
-        inputs[name], size = beginning(source, most)
-        results[name] = Result(size / 1e6)
-        print(f"how right is {name}?", file=sys.stderr)
-        kept = deduplicated(name, python, small)
-        judge(results[name], documents, pairs, set(kept.numbers))
-    for number in range(rounds):
-        for name, python in installed.items():
-            print(f"round {number + 1} of {rounds}: {name}", file=sys.stderr)
-            run = deduplicated(name, python, inputs[name])
-            results[name].seconds.append(run.seconds)
-            results[name].cpu_seconds.append(run.cpu_seconds)
-    return results
-
-
-def judge(result: Result, documents: int, pairs: set[tuple[int, int]], kept: set[int]) -> None:
-    """Note recall and precision of an answer."""
-    result.documents, result.kept = documents, len(kept)
-    if pairs:
-        result.recall = sum(not kept.issuperset(pair) for pair in pairs) / len(pairs)
+def judged(documents: int, pairs: set[tuple[int, int]], kept: set[int]) -> Figures:
+    """How many documents an answer keeps, and its recall and precision; None where there is nothing to count."""
     removed = set(range(documents)) - kept
-    if removed:
-        proven = {one for pair in pairs for one, other in (pair, pair[::-1]) if one in removed and other in kept}
-        result.precision = len(proven) / len(removed)
+    proven = {one for pair in pairs for one, other in (pair, pair[::-1]) if one in removed and other in kept}
+    return {
+        "kept": len(kept),
+        "recall": sum(not kept.issuperset(pair) for pair in pairs) / len(pairs) if pairs else None,
+        "precision": len(proven) / len(removed) if removed else None,
+    }
 
 
-def deduplicated(name: str, python: Path, shard: Path) -> Kept:
-    """Let a contender deduplicate one shard."""
+def deduplicated(name: str, python: Path, shard: Path) -> tuple[Figures, list[int]]:
+    """Let a contender deduplicate one shard; its figures, and the documents that it keeps."""
     tiny = generated_file("tiny", 0.1)
     if name not in PILEKIT:
         answer = run_peer(python, PEERS[name].script, tiny, shard, environment={"TQDM_DISABLE": "1"})
-        return Kept(answer["seconds"], answer["cpu_seconds"], answer["kept"])
+        return answer, answer.pop("kept")
     out = DATA / "out"
     shutil.rmtree(out, ignore_errors=True)
     source = DATA / "deduplicate.py"
     source.write_text(DEDUPLICATE)  # a file, because worker processes start from it
     answer = run_peer(python, source, out, str(name == PILEKIT[1]), tiny, shard, environment={"PYTHONPATH": str(ROOT)})
     shutil.rmtree(out)
-    return Kept(answer["seconds"], answer["cpu_seconds"], answer["kept"], answer["memory"], answer["text"])
+    return answer, answer.pop("kept")
 
 
 def generated(megabytes: float) -> Path:
@@ -226,35 +179,6 @@ def print_recall(pairs: int) -> None:
             some = [one for one in found if least <= one.similarity < below]
             sums = [sum(column) / len(some) for column in list(zip(*some, strict=True))[2:]]
             print(f"{least:.2f}-{below:.2f} {len(some):6,}", *(f"{100 * one:6.1f} %" for one in sums))
-
-
-def growth(shards: Sequence[Path]) -> list[dict[str, float]]:
-    """Time, speed and memory of pilekit alone by the size of the input."""
-    grown = []
-    for shard in shards:
-        print(f"pilekit on {shard.name}", file=sys.stderr)
-        run = deduplicated(PILEKIT[0], Path(sys.executable), shard)
-        size = run.text / 1e6
-        grown.append({"MB": size, "seconds": run.seconds, "MB/s": size / run.seconds, "memory": run.memory})
-    return grown
-
-
-def table(results: dict[str, Result]) -> str:
-    """Speed of each contender, also of pilekit without clean shards; its kept documents, recall and precision."""
-    lines = [
-        f"{'':28} {'MB':>6} {'seconds':>8} {'CPU s':>7} {'MB/s':>7} {'median':>7} {'× pilekit':>10} "
-        f"{'kept':>14} {'recall':>8} {'precision':>10}"
-    ]
-    ours = max(results[PILEKIT[0]].speeds) if PILEKIT[0] in results else None
-    for name, result in results.items():
-        best = max(result.speeds)
-        lines.append(
-            f"{name:28} {result.megabytes:6,.0f} {min(result.seconds):8,.2f} "
-            f"{statistics.median(result.cpu_seconds):7,.1f} {best:7,.1f} "
-            f"{statistics.median(result.speeds):7,.1f} {f'{best / ours:.3f}' if ours else '':>10} "
-            f"{f'{result.kept:,} of {result.documents:,}':>14} {share(result.recall):>8} {share(result.precision):>10}"
-        )
-    return "\n".join(lines)
 
 
 def share(value: float | None) -> str:

@@ -39,7 +39,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, from any folder
 
-from tests.benchmarks.bench_bpb import source  # noqa: E402
+from tests.benchmarks.generating import pythia_dir, real_or_generated, trained_tokenizer  # noqa: E402
 from tests.benchmarks.peers import BENCH  # noqa: E402
 from tests.benchmarks.taking_turns import Contestant, Ended, Running, compare, threads  # noqa: E402
 
@@ -106,11 +106,12 @@ def arguments() -> argparse.Namespace:
 
 def material(folder: Path, chosen: argparse.Namespace, preset: str = "pythia-14m") -> tuple[dict[str, Any], int]:
     """(the shared config, the number of vocabulary rows of its model)."""
-    shard, tokenizer = source("minipile-00.jsonl.zst")
+    shard, tokenizer = real_or_generated("minipile-00.jsonl.zst")
     if chosen.small_vocabulary:
-        tokenizer = small_tokenizer(shard)
+        name = f"tokenizer-4k-{shard.stem.partition('.')[0]}.json"
+        tokenizer = trained_tokenizer(shard, BENCH / "data" / name, vocabulary=4096)
     vocabulary = 4096 if chosen.small_vocabulary else 50304
-    model = model_dir(folder / preset, tokenizer, preset, vocabulary=vocabulary, seq_len=chosen.seq_len)
+    model = pythia_dir(folder / preset, tokenizer, preset, vocabulary=vocabulary, seq_len=chosen.seq_len)
     config = {
         "data": {"path": str(shard), "seq_len": chosen.seq_len, "packing": "concat"},
         "model": {"path": str(model)},
@@ -120,47 +121,6 @@ def material(folder: Path, chosen: argparse.Namespace, preset: str = "pythia-14m
         "checkpoint": {"every": 1_000_000},
     }
     return config, vocabulary
-
-
-def small_tokenizer(shard: Path) -> Path:
-    """A tokenizer of 4,096 ids, trained on the shard; kept beside the other data of benchmarks."""
-    from pilekit import Corpus
-    from pilekit.tokenize import train_tokenizer
-
-    path = BENCH / "data" / f"tokenizer-4k-{shard.stem.partition('.')[0]}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        train_tokenizer(Corpus(shard), 4096, path, sample_bytes=4_000_000)
-    return path
-
-
-def model_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int, seq_len: int) -> Path:
-    """The shape of a published Pythia model with random weights, and `tokenizer`."""
-    import torch
-    from transformers import AutoModelForCausalLM, GPTNeoXConfig
-    from transformers.utils.logging import disable_progress_bar
-
-    from pilekit.train.model.presets import PRESETS
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    width, layers, heads = PRESETS[preset]
-    config = GPTNeoXConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-        max_position_embeddings=seq_len,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    torch.manual_seed(0)
-    auto: Any = AutoModelForCausalLM
-    auto.from_config(config).save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    return folder
 
 
 def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) -> Path:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import orjson
 import zstandard
 
-from pilekit.corpus import load_manifest
 from pilekit.dedup.sketch.shingles import jaccard, shingle_set
 from pilekit.shards.read.reader import read
+from tests.benchmarks.generating import labels_of_the_pile
 from tests.dedup.planted import EDITS, LEAST, MOST
 
 COPIES = 0.2
@@ -40,9 +40,7 @@ def write_shard_with_copies(path: Path, text_bytes: int, *, seed: int = 0) -> in
     popularity = 1 / np.arange(10, len(words) + 10) ** 0.7
     cumulated = np.cumsum(popularity / popularity.sum())
     mean_word = 1 + float(lengths @ (popularity / popularity.sum()))
-    subsets = [subset for subset in load_manifest().subsets if subset.weight_percent and subset.mean_kib]
-    sizes = np.array([1024 * (subset.mean_kib or 0) for subset in subsets])
-    chances = np.array([subset.weight_percent or 0 for subset in subsets]) / sizes
+    subsets, sizes, chances = labels_of_the_pile()
     held: list[list[str]] = []
     edits = list(EDITS.values())
     written = documents = 0
@@ -51,7 +49,7 @@ def write_shard_with_copies(path: Path, text_bytes: int, *, seed: int = 0) -> in
     compressor = zstandard.ZstdCompressor(level=3, threads=os.cpu_count() or 1)
     with partial.open("wb") as file, compressor.stream_writer(file) as frame:
         while written < text_bytes:
-            label = int(generator.choice(len(subsets), p=chances / chances.sum()))
+            label = int(generator.choice(len(subsets), p=chances))
             if held and random.random() < COPIES:
                 original = random.choice(held)
                 text = random.choice(edits)(original, random.uniform(LEAST, MOST), random, vocabulary)
@@ -63,7 +61,7 @@ def write_shard_with_copies(path: Path, text_bytes: int, *, seed: int = 0) -> in
                 elif count <= LONGEST and random.random() < 0.2:
                     held[random.randrange(HELD)] = text
             joined = " ".join(text)
-            record = {"text": joined, "meta": {"pile_set_name": subsets[label].name}}
+            record = {"text": joined, "meta": {"pile_set_name": subsets[label]}}
             frame.write(orjson.dumps(record) + b"\n")
             written += len(joined)
             documents += 1

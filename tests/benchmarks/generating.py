@@ -8,18 +8,22 @@ the Pile's manifest gives.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import zstandard
 
 from pilekit.corpus import load_manifest
 from tests.benchmarks.peers import BENCH
 
 POOL_SENTENCES = 120_000
+
+Floats = npt.NDArray[np.float64]
 
 
 def _pool(generator: np.random.Generator, *, ascii_only: bool) -> tuple[bytes, np.ndarray]:
@@ -43,21 +47,27 @@ def _pool(generator: np.random.Generator, *, ascii_only: bool) -> tuple[bytes, n
     return b"".join(sentences), np.cumsum([0, *map(len, sentences)])
 
 
+def labels_of_the_pile() -> tuple[list[str], Floats, Floats]:
+    """(subsets, their mean documents' bytes, the chance that a document is of each), by the Pile's manifest."""
+    subsets = [subset for subset in load_manifest().subsets if subset.weight_percent and subset.mean_kib]
+    sizes = np.array([1024 * (subset.mean_kib or 0) for subset in subsets])
+    chances = np.array([subset.weight_percent or 0 for subset in subsets]) / sizes
+    return [subset.name for subset in subsets], sizes, chances / chances.sum()
+
+
 def write_shard(path: Path, text_bytes: int, *, seed: int = 0) -> int:
     """Write a `.jsonl.zst` of about `text_bytes` bytes of text in one frame without checksum; returns its documents."""
     generator = np.random.default_rng(seed)
     pools = [_pool(generator, ascii_only=ascii_only) for ascii_only in (True, False)]
-    subsets = [subset for subset in load_manifest().subsets if subset.weight_percent and subset.mean_kib]
-    sizes = np.array([1024 * (subset.mean_kib or 0) for subset in subsets])
-    chances = np.array([subset.weight_percent or 0 for subset in subsets]) / sizes
-    endings = [f'", "meta": {{"pile_set_name": "{subset.name}"}}}}\n'.encode() for subset in subsets]
+    subsets, sizes, chances = labels_of_the_pile()
+    endings = [f'", "meta": {{"pile_set_name": "{subset}"}}}}\n'.encode() for subset in subsets]
     partial = path.with_name(path.name + ".partial")
     written = documents = 0
     compressor = zstandard.ZstdCompressor(level=3, threads=os.cpu_count() or 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("wb") as file, compressor.stream_writer(file) as frame:
         while written < text_bytes:
-            labels = generator.choice(len(subsets), size=1000, p=chances / chances.sum())
+            labels = generator.choice(len(subsets), size=1000, p=chances)
             lengths = sizes[labels] * generator.lognormal(-0.5, 1, 1000)
             for label, length, place, kind in zip(
                 labels, lengths, generator.random(1000), generator.random(1000) < 0.2, strict=True
@@ -93,10 +103,48 @@ def decompressed(path: Path) -> Path:
     return plain
 
 
-def trained_tokenizer(shard: Path, path: Path) -> Path:
-    """The tokenizer.json `path` of 16,000 ids, trained on the shard if it is not there."""
+def trained_tokenizer(shard: Path, path: Path, vocabulary: int = 16_000) -> Path:
+    """The tokenizer.json `path` of `vocabulary` ids, trained on the shard if it is not there."""
     from pilekit.tokenize import train_tokenizer
 
     if not path.exists():
-        train_tokenizer(shard, 16_000, path, sample_bytes=10_000_000)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        train_tokenizer(shard, vocabulary, path, sample_bytes=10_000_000)
     return path
+
+
+def real_or_generated(name: str) -> tuple[Path, Path]:
+    """(shard, tokenizer.json): the real shard of this name, if real text is given; else both are made."""
+    real = os.environ.get("PILEKIT_REAL_CORPUS")
+    if real:
+        return Path(real) / name, Path(real) / "20B_tokenizer.json"
+    shard = generated("generated-text", 10_000_000, 40)
+    return shard, trained_tokenizer(shard, BENCH / "data" / "tokenizer-16k.json")
+
+
+def pythia_dir(folder: Path, tokenizer: Path, preset: str, *, vocabulary: int = 50304, seq_len: int) -> Path:
+    """A model_dir: the shape of a published Pythia model with random weights, and `tokenizer`."""
+    import torch
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+    from transformers.utils.logging import disable_progress_bar
+
+    from pilekit.train.model.presets import PRESETS
+
+    disable_progress_bar()
+    width, layers, heads = PRESETS[preset]
+    config = GPTNeoXConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        max_position_embeddings=seq_len,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return folder

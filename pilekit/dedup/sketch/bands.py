@@ -38,8 +38,8 @@ class Bands:
         return f"{self.bands} bands × {self.rows} rows: compares {found} similarity"
 
 
-def choose_bands(threshold: float, num_perm: int, recall: float = RECALL) -> Bands:
-    """The bands with the most rows that still find a pair at the threshold with a probability of `recall`.
+def choose_bands(threshold: float, num_perm: int) -> Bands:
+    """The bands with the most rows that still find a pair at the threshold with a probability of 0.99.
 
     More rows mean fewer candidates. The last band may need a few permutations more than `num_perm`; permutations that
     are left over make further bands.
@@ -51,9 +51,9 @@ def choose_bands(threshold: float, num_perm: int, recall: float = RECALL) -> Ban
     for rows in range(num_perm, 0, -1):
         for bands in (num_perm // rows, math.ceil(num_perm / rows)):
             chosen = Bands(bands, rows)
-            if chosen.probability(threshold) >= recall:
+            if chosen.probability(threshold) >= RECALL:
                 return chosen
     raise PilekitError(
-        f"{num_perm} permutations cannot find pairs of similarity {threshold} with a probability of {recall}; use "
+        f"{num_perm} permutations cannot find pairs of similarity {threshold} with a probability of {RECALL}; use "
         "more of them, or a higher threshold"
     )

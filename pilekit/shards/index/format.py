@@ -222,6 +222,13 @@ def bad_lines(shard: Shard, index: ShardIndex) -> SkippedLines:
     return SkippedLines(index.header.skipped, listed)
 
 
+def warn_of_bad_lines(shard: Shard, index: ShardIndex) -> None:
+    """Warn of the bad lines that the shard's index left out, if there are any."""
+    if count := index.header.skipped:
+        first = str(bad_lines(shard, index).examples[0]).removeprefix(f"{visible(shard.path)}, ")
+        logger.warning("%s: %s left out, the first: %s", visible(shard.path), counted(count, "bad line"), first)
+
+
 def _check_rows(table: pa.Table, first: int, lines: int) -> int:
     """Raise `ValueError` for rows that no shard can have; returns the least number that may follow."""
     if "text_bytes" in table.column_names and bool(np.any(table["text_bytes"].to_numpy() < 0)):

@@ -187,10 +187,7 @@ class DocumentReader:
                 f"{visible(self._path)}: number {number:,} is no document: line {number + 1:,} {bad}"
             ) from None
         assert isinstance(record, dict)
-        meta = record.get("meta")
-        if not isinstance(meta, dict):
-            meta = {key: value for key, value in record.items() if key != self.format.text_field}
-        return StoredDocument(text, meta, subset, number, self.shard.name)
+        return StoredDocument(text, meta_of(record, self.format.text_field), subset, number, self.shard.name)
 
     def _known(self, number: int) -> int:
         """The number, if the shard can have it."""
@@ -204,6 +201,12 @@ class DocumentReader:
         if lines is not None and number >= lines:
             raise no_such_number(self._path, number, lines)
         return number
+
+
+def meta_of(record: dict[str, Any], text_field: str) -> dict[str, Any]:
+    """`StoredDocument.meta` of a decoded record."""
+    meta = record.get("meta")
+    return meta if isinstance(meta, dict) else {key: value for key, value in record.items() if key != text_field}
 
 
 def _record(line: Line) -> object:

@@ -10,7 +10,6 @@ out, by subset or because their lines are bad, it also holds a bit for each line
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,16 +17,14 @@ from typing import Self, overload
 
 import numpy as np
 
-from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
+from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.shards.index.build import index_corpus
-from pilekit.shards.index.format import ShardIndex
+from pilekit.shards.index.format import ShardIndex, warn_of_bad_lines
 from pilekit.shards.random_access.document_reader import StoredDocument
 from pilekit.shards.random_access.frame_lru import HELD_BYTES, frames_fit
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import lines_of_subsets
-
-logger = logging.getLogger(__name__)
 
 
 class PileDocuments:
@@ -57,12 +54,7 @@ class PileDocuments:
         if isinstance(data, Corpus) and manifest is not None:
             raise PilekitError("a Corpus has its own manifest; give manifest= to Corpus()")
         self.corpus = data if isinstance(data, Corpus) else Corpus(data, manifest)
-        self.subsets = None
-        if subsets is not None:
-            names = [subsets] if isinstance(subsets, str) else subsets
-            self.subsets = resolve_subsets(*names, manifest=self.corpus.manifest)
-            if not self.subsets:
-                raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
+        self.subsets = subsets_or_all(subsets, self.corpus.manifest)
         indexes = index_corpus(self.corpus, on_error="skip")
         for shard, index in zip(self.corpus.shards, indexes, strict=True):
             _check(shard, index)
@@ -128,9 +120,4 @@ def _check(shard: Shard, index: ShardIndex) -> None:
             f"{visible(shard.path)}: its frames are longer than {HELD_BYTES >> 20} MiB, too long to reach "
             f"single documents; {remedy}, or go through it in order with read()"
         )
-    if index.header.skipped:
-        line, reason = index.header.examples[0]
-        logger.warning(
-            "%s: %d bad lines are left out, the first is line %d: %s",
-            *(visible(shard.path), index.header.skipped, line, visible(reason, 200)),
-        )
+    warn_of_bad_lines(shard, index)

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self, cast
 
-from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets, shard_of
+from pilekit.corpus import Corpus, Manifest, Shard, shard_of, subsets_or_all
 from pilekit.corpus.find import names_many
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
@@ -96,10 +96,7 @@ def read(
         limits: dict[str, Any] = {"max_document_bytes": max_document_bytes, "max_window": max_window, "ahead": ahead}
         return _read_all(source, subsets, on_error, manifest, advance=advance, **limits)
     shard = source if isinstance(source, Shard) else shard_of(str(source))
-    if subsets is not None:
-        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=manifest)
-        if not subsets:
-            raise PilekitError("subsets is empty, so no document is selected; name some, or give None for all")
+    subsets = subsets_or_all(subsets, manifest)
     skipped = SkippedLines()
     parser = LineParser(
         path=shard.path if shard.path != STANDARD_INPUT else shard.name,

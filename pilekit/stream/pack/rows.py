@@ -40,23 +40,3 @@ class Rows:
         start = np.concatenate(([0], np.cumsum(counts)))
         piece = np.arange(start[-1]) + np.repeat(self.start[chosen] - start[:-1], counts)
         return Rows(self.document[piece], self.begin[piece], self.length[piece], start)
-
-
-def pieces(lengths: Int64, seq_len: int) -> tuple[Int64, Int64, Int64]:
-    """(document, begin, length), int64 [pieces]: documents of `lengths`, cut if they are longer than a row.
-
-    A document's full rows come first, its rest last. A document without tokens has no piece.
-    """
-    counts = -(-lengths // seq_len)
-    document = np.repeat(np.arange(len(lengths)), counts)
-    begin = (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)) * seq_len
-    return document, begin, np.minimum(lengths[document] - begin, seq_len)
-
-
-def separate(lengths: Int64, seq_len: int) -> Rows:
-    """`packing="none"`: a row for each piece, so one document a row. A document of one token has no target, and no row.
-
-    lengths  int64 [documents], EOD counted
-    """
-    document, begin, length = pieces(np.where(lengths > 1, lengths, 0), seq_len)
-    return Rows(document, begin, length, np.arange(len(document) + 1))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import orjson
 
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.random_access.document_reader import StoredDocument
+from pilekit.shards.random_access.document_reader import StoredDocument, meta_of
 from pilekit.stream.pack.rows import Int64
 from pilekit.stream.pack.window import Layout, TokenizedDocuments, gathered
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET, LaneDocuments
@@ -95,10 +95,7 @@ def _as_stored(piece: LaneDocuments, encoding: Encoding) -> TokenizedDocuments:
     table[:, SUBSET] = encoding.ids_of(piece.subsets)
     stored = []
     for text, subset, document, line in zip(piece.texts, piece.subsets, table.tolist(), piece.records, strict=True):
-        record = orjson.loads(line)
-        meta = record.get("meta")
-        if not isinstance(meta, dict):
-            meta = {name: value for name, value in record.items() if name != encoding.text_field}
+        meta = meta_of(orjson.loads(line), encoding.text_field)
         name = encoding.shard_names[document[SHARD]]
         stored.append(StoredDocument(text, meta, subset, document[NUMBER], name))
     return TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(len(piece) + 1, np.int64), table, stored)

@@ -28,6 +28,7 @@ from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline import Pipeline, Stage, described
+from pilekit.shards.index.format import warn_of_bad_lines
 from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import SelectedLines, lines_of_subsets
@@ -112,13 +113,7 @@ class DocumentSelection:
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
             deque(Deduplicated(self.dedup)(self._some_of_each()), maxlen=0)
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
-            if index.header.skipped:
-                line, reason = index.header.examples[0]
-                logger.warning(
-                    "%s: %s left out, the first: line %s: %s",
-                    *(visible(shard.path), counted(index.header.skipped, "bad line")),
-                    *(f"{line:,}", visible(reason, 200)),
-                )
+            warn_of_bad_lines(shard, index)
 
     def take_weights(
         self, shares: Mapping[str, float], tokenizer: Tokenizer | None, append_eod: bool

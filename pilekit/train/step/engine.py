@@ -24,14 +24,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
 
 from pilekit.engine.ranks import Ranks
-from pilekit.errors import PilekitError
+from pilekit.errors import PilekitError, visible
 from pilekit.evaluate.masked.model import MaskedLM
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.train.config import TrainConfig
@@ -39,7 +42,6 @@ from pilekit.train.model.blocks import blocks_of
 from pilekit.train.step.loss_scale import LossScale
 from pilekit.train.step.losses import StepLoss
 from pilekit.train.step.optimizer import build_optimizer
-from pilekit.train.step.recompute import recompute_activations
 from pilekit.train.step.sharding import (
     before_micro_batch,
     gather_rest,
@@ -51,6 +53,21 @@ from pilekit.train.step.sharding import (
 )
 
 T = TypeVar("T")
+
+_ATEN = torch.ops.aten
+KEPT = {
+    operation.default
+    for operation in (
+        _ATEN.mm,
+        _ATEN.addmm,
+        _ATEN.bmm,
+        _ATEN.baddbmm,
+        _ATEN._scaled_dot_product_flash_attention,
+        _ATEN._scaled_dot_product_efficient_attention,
+        _ATEN._scaled_dot_product_cudnn_attention,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu,
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +187,33 @@ class Engine:
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, values) of each parameter and stored buffer: see `whole_parameters`."""
         return whole_parameters(self.lm.model, self._ranks)
+
+
+def recompute_activations(model: PreTrainedModel, what: Literal["none", "full", "selective"]) -> None:
+    """Make the blocks of `model` compute activations again in the backward pass, instead of keeping them.
+
+    "full" keeps only a block's input. "selective" keeps the results of matrix products and of attention, which take
+    most of the time, and computes norms, activation functions and rotations again. The models of transformers do this
+    themselves, around the body of a block, so parameter names do not change and sharding stays outside. Random numbers
+    are drawn again as before, so results do not change. PilekitError if the model does not support it.
+    """
+    if what == "none":
+        return
+    settings: dict[str, Any] = {"use_reentrant": False}
+    if what == "selective":
+        settings["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    given: Any = model
+    enable = (
+        getattr(given, "activation_checkpointing_enable", None) or given.gradient_checkpointing_enable
+    )  # older name
+    try:
+        enable(settings)
+    except ValueError as error:
+        raise PilekitError(
+            f"a {visible(str(model.config.model_type), 60)} model cannot compute its activations again; set "
+            'parallel.activation_checkpoint = "none"'
+        ) from error
+
+
+def _policy(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE

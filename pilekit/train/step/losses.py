@@ -1,4 +1,4 @@
-"""The loss of a micro-batch: causal or masked language modelling, and the same loss by subset.
+"""The loss of a micro-batch: causal or masked language modelling, and the loss of a step by subset over all ranks.
 
 Labels follow Hugging Face: `labels[i]` belongs to token i, and -100 means no target. With "clm" the model's output at
 i - 1 is compared with `labels[i]`, so a row's first label is never used. With "mlm" labels are the chosen tokens, each
@@ -7,17 +7,24 @@ predicted at its own place.
 A causal model gets token ids and positions, no attention_mask, and `use_cache=False`. Only then does transformers keep
 documents apart where positions begin at 0 again. With an attention_mask, even one of ones, or with the default cache, a
 document attends to earlier documents in its row.
+
+Ranks see different rows, so each knows only a part of the step. `StepSums` sends everything in one message, as numbers
+to add: a loss is a sum and a count, and each rank has its own place for its seconds and bytes. Losses are summed in
+float64, in the order of ranks, so all ranks get the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pilekit.engine.ranks import Ranks
 from pilekit.evaluate.masked.model import MaskedLM, inputs_by_document, states_at
 from pilekit.evaluate.model.causal import CausalLM
 from pilekit.evaluate.model.logit_transform import UNCHANGED, LogitTransform
@@ -132,3 +139,44 @@ def subset_sums(nll: Tensor, batch: Mapping[str, Tensor], subsets: int) -> tuple
     subset = batch["subset_ids"][:, columns][is_target]
     sums = subset.bincount(nll[is_target].double(), minlength=subsets).double()  # without targets, torch returns int64
     return sums, subset.bincount(minlength=subsets).double()
+
+
+@dataclass(frozen=True, slots=True)
+class StepSums:
+    """A step over all ranks.
+
+    loss       mean over the step's targets, in nats; may be infinite, and is NaN if there is no target
+    by_subset  the same for each subset with a target, in the order of the names; finite ones only
+    waited     seconds that the slowest rank waited for data
+    memory     bytes of the rank with the most memory
+    """
+
+    loss: float
+    by_subset: dict[str, float]
+    waited: float
+    memory: int
+
+    @classmethod
+    def over(
+        cls,
+        ranks: Ranks,
+        nll: Tensor,
+        batch: Mapping[str, Tensor],
+        subset_names: Sequence[str],
+        *,
+        waited: float,
+        memory: int,
+    ) -> StepSums:
+        """Add up all ranks; `nll` holds the losses of this rank's batch, as `clm_loss` returns them."""
+        own = torch.zeros(2, ranks.world_size, dtype=torch.float64)
+        own[:, ranks.rank] = torch.tensor([waited, memory], dtype=torch.float64)
+        sums, counts = subset_sums(nll.cpu(), batch, len(subset_names))
+        total_of_ranks = ranks.sum(torch.cat([own.flatten(), sums, counts]))
+        waits, memories, sums, counts = torch.split(total_of_ranks, [*[ranks.world_size] * 2, *[len(subset_names)] * 2])
+        by_subset = {
+            name: total / count
+            for name, total, count in zip(subset_names, sums.tolist(), counts.tolist(), strict=True)
+            if count and math.isfinite(total)
+        }
+        loss = float(sums.sum() / counts.sum())
+        return cls(loss, by_subset, float(waits.max()), int(memories.max()))

@@ -101,7 +101,7 @@ def test_bad_lines_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.Lo
     path.write_bytes(b"\n".join([record("a"), b"{\x1b[31m", b"", b'{"text": 1}', record("b")]))
     assert [document.text for document in PileDocuments(path)] == ["a", "b"]
     (told,) = [record.getMessage() for record in caplog.records]
-    assert "a.jsonl: 2 bad lines are left out, the first is line 2: is not JSON" in told
+    assert "a.jsonl: 2 bad lines left out, the first: line 2: is not JSON" in told
     assert "\x1b" not in told
 
 

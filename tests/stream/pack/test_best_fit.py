@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilekit.shards.read.reader import read
-from pilekit.stream.pack.best_fit import best_fit
+from pilekit.stream.pack.packings import best_fit
 from pilekit.tokenize import Tokenize, load_tokenizer
 from tests.stream import reference
 from tests.stream.pack.packing_reference import documents_of

@@ -19,8 +19,7 @@ from pilekit.engine.ranks import join
 from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import as_causal_lm
 from pilekit.train.config import OptimizerConfig, ParallelConfig, PrecisionConfig, TrainConfig, TrainSection
-from pilekit.train.step.engine import Engine
-from pilekit.train.step.recompute import recompute_activations
+from pilekit.train.step.engine import Engine, recompute_activations
 from tests.process_groups import ProcessGroups
 from tests.tiny import tiny_model
 from tests.train.living_bytes import LivingBytes
