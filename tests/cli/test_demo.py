@@ -23,6 +23,7 @@ from tests.assemble.test_sources import library
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
 COMMANDS = [
     *("reframe", "verify", "verify", "dedup", "duplicates", "train-tokenizer", "stats", "stream"),
+    *("tokenize", "tokenize", "merge", "stream"),
     *("train", "bpb", "train", "bpb", "bpb"),
 ]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pilekit import Corpus, PilekitError, PileStream, deduplicate, load_tokenizer, tokenize_corpus
+from pilekit import Corpus, PilekitError, PileStream, deduplicate, load_tokenizer, merge_token_files, tokenize_corpus
 from pilekit.stream.read.token_files import TokenCorpus
 from tests.process_groups import ProcessGroups
 from tests.stream.collecting import counted, in_group, no_brown_fox, run, steps_of
@@ -120,7 +120,10 @@ def test_peek_weights_and_a_list_of_files(written: Written, given: Settings, tmp
         parts.append(tmp_path / shard)
         tokenize_corpus(folder / f"{shard}.zst", parts[-1], given["tokenizer"], on_error="skip")
     shards = sorted(folder.glob("0[02]*.zst"))
-    assert run(parts, given, batches=9)[0] == run(shards, given, batches=9)[0]
+    merge_token_files(parts, tmp_path / "merged")
+    merge_token_files(prefix, tmp_path / "whole")  # the shard without a document counts in the order
+    for ours, theirs in ((parts, shards), (tmp_path / "merged", shards), (tmp_path / "whole", folder)):
+        assert run(ours, given, batches=9)[0] == run(theirs, given, batches=9)[0]
     for wrong in ([*parts, parts[0]], [*parts, folder]):
         with pytest.raises(PilekitError, match=r"give each file once|is no token file"):
             PileStream(wrong, **given)
