@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from pilekit.pipeline import Write as Write
     from pilekit.pipeline import document_filter as document_filter
     from pilekit.pipeline import document_map as document_map
+    from pilekit.pipeline.cleaned import Cleaned as Cleaned
+    from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
+    from pilekit.pipeline.language import Language as Language
+    from pilekit.pipeline.redact_pii import RedactPII as RedactPII
     from pilekit.pipeline.rules import C4 as C4
     from pilekit.pipeline.rules import FineWeb as FineWeb
     from pilekit.pipeline.rules import GopherQuality as GopherQuality
@@ -100,6 +104,10 @@ _NAMES = {
     "pilekit.evaluate.results.result": "BitsPerByte Score",
     "pilekit.evaluate.results.result_folder": "read_result",
     "pilekit.pipeline": "Match MinBytes Pipeline Sample Select Write document_filter document_map",
+    "pilekit.pipeline.cleaned": "Cleaned",
+    "pilekit.pipeline.cleaning": "clean_corpus",
+    "pilekit.pipeline.language": "Language",
+    "pilekit.pipeline.redact_pii": "RedactPII",
     "pilekit.pipeline.rules": "C4 FineWeb GopherQuality GopherRepetition",
     "pilekit.pipeline.selecting": "Selected SelectedSubset select_corpus",
     "pilekit.shards.index.build": "index_corpus",

@@ -31,7 +31,7 @@ from tests.tokenize.making import byte_level_bpe
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-SHOW_DOCUMENTS = {"show", "head", "sample", "grep"}
+SHOW_DOCUMENTS = {"show", "head", "sample", "grep", "clean"}
 """Commands that print text as it is, with the blanks at the ends of its lines."""
 FAILS = re.compile(r"^error: |^\d+ shards?, .* findings? in ", re.MULTILINE)
 
@@ -140,6 +140,7 @@ RUN = {
     "reading.md": "",
     "storage.md": "",
     "dedup.md": "",
+    "cleaning.md": "",
     "tokens.md": "",
     "streaming.md": "",
     "bpb.md": "## The protocol",

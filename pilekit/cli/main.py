@@ -35,6 +35,7 @@ COMMANDS = {
     "select": "Write part of a corpus: subsets, a sample, a match.",
     "dedup": "Remove copies and near-duplicates, with a proof for each.",
     "duplicates": "Show removed documents beside the kept ones, word by word.",
+    "clean": "Report and drop what quality rules, language or PII say.",
     "tokenize": "Write token files for Megatron, GPT-NeoX and other trainers.",
     "merge": "Join token files, or write them in another format.",
     "stream": "Pack raw shards into training batches and show a few.",
@@ -47,7 +48,7 @@ COMMANDS = {
 ROOMS = {"head": "look.head", "sample": "look.sample", "grep": "look.grep"}
 """The modules of commands that are not `pilekit.cli.<name>`."""
 
-RESUMED = ("index", "reframe", "select", "dedup", "tokenize", "merge", "train", "demo")
+RESUMED = ("index", "reframe", "select", "dedup", "clean", "tokenize", "merge", "train", "demo")
 """Commands that keep finished work, beside `bpb --out`."""
 
 REPORT_SECONDS = 30.0

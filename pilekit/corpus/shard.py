@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX, INDEX_SUFFIX, written_beside
+from pilekit.corpus.sidecar_files import written_beside
 from pilekit.errors import PilekitError, visible
 
 Split = Literal["train", "val", "test"]
@@ -59,7 +59,7 @@ def is_url(path: str) -> bool:
 
 def looks_like_shard(name: str) -> bool:
     """Whether a folder search treats a file of this name as a shard; `*.index.parquet` is an index."""
-    return name.endswith(SHARD_SUFFIXES) and not name.endswith((INDEX_SUFFIX, DOCUMENTS_SUFFIX))
+    return name.endswith(SHARD_SUFFIXES) and written_beside(name.rpartition("/")[2]) is None
 
 
 def names_a_file(name: str) -> bool:

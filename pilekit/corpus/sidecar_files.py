@@ -15,6 +15,9 @@ INDEX_SUFFIX = ".index.parquet"
 DOCUMENTS_SUFFIX = ".documents.parquet"
 """The end of the name of a token file's table of documents."""
 
+DROPPED = "dropped.parquet"
+"""The table of dropped documents that a cleaning writes beside its shards."""
+
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
 """Names of a file of checksums in the corpus root; pilekit writes the first."""
 
@@ -36,6 +39,8 @@ def written_beside(name: str) -> str | None:
         return f"is the index of {visible(shard)}, not a shard; give {visible(shard)} itself"
     if name.endswith(DOCUMENTS_SUFFIX):
         return "lists the documents of a token file, and is not a shard; give the shards"
+    if name == DROPPED:
+        return "lists the documents that a cleaning dropped, and is not a shard; give the shards"
     if name == HEADER_FILE:
         return "says how its folder was made, and is not a shard; give the folder"
     if name in SUMS_FILES:

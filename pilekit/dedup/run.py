@@ -45,7 +45,7 @@ from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.selecting import check_names, stem
+from pilekit.pipeline.shard_job import check_names, stem
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.processes import processes_for, threads_of

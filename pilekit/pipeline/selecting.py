@@ -2,9 +2,7 @@
 
     read(shard, subsets) -> Sample -> Match -> MinBytes -> one shard of the same name
 
-Each shard is a job of its own, and whether a document is kept depends only on the document. So the output is the same
-for any number of processes, and for a run that was killed and run again. Lines are copied byte for byte, with all their
-fields. Parquet keeps only text and label.
+Lines are copied byte for byte, with all their fields. Parquet keeps only text and label.
 """
 
 from __future__ import annotations
@@ -12,26 +10,21 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pilekit.artifacts.job_folder import Output, output_folder
-from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
-from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, RecordFormat, too_many_subsets
-from pilekit.engine import Advance, map_shards
+from pilekit.artifacts.job_folder import Output
+from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
+from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
+from pilekit.pipeline.shard_job import all_skipped, shard_job, skipped_lines, stem, write_documents
 from pilekit.pipeline.stages import Match, MinBytes, Sample
-from pilekit.shards.fingerprint import Inputs, inputs_for
-from pilekit.shards.processes import decompress_ahead, processes_for
-from pilekit.shards.read.damage import BadLine, SkippedLines
-from pilekit.shards.read.open import is_parquet
+from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, read
-from pilekit.shards.write.parquet_writer import RowGroups, parquet_writer
-from pilekit.shards.write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,8 +153,7 @@ def select_corpus(
     raised.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    if subsets is not None:
-        subsets = resolve_subsets(*([subsets] if isinstance(subsets, str) else subsets), manifest=corpus.manifest)
+    subsets = subsets_or_all(subsets, corpus.manifest)
     if format not in SUFFIXES:
         raise PilekitError(f'format is "zst", "parquet" or "jsonl", not {format!r}')
     stages: list[Stage] = []
@@ -171,7 +163,6 @@ def select_corpus(
         stages.append(Match(match))
     if min_bytes is not None:
         stages.append(MinBytes(min_bytes))
-    check_names(corpus.shards)
     parameters = {
         "subsets": None if subsets is None else sorted(subsets),
         "sample": sample if sample is None else float(sample),
@@ -179,32 +170,13 @@ def select_corpus(
         "match": match,
         "min_bytes": min_bytes,
         "format": format,
-        "text_field": corpus.manifest.text_field,
-        "label_path": corpus.manifest.label_path,
     }
-    inputs = inputs_for(out, corpus.shards)
-    with output_folder(
-        out, kind=SELECTION, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
+    select = functools.partial(
+        select_shard, format=format, subsets=subsets, stages=stages, manifest=corpus.manifest, on_error=on_error
+    )
+    with shard_job(
+        corpus, out, select, kind=SELECTION, parameters=parameters, on_error=on_error, jobs=jobs, advance=advance
     ) as output:
-        done = output.results()
-        if on_error == "raise":  # An earlier run may have skipped lines that are errors now.
-            done = {name: result for name, result in done.items() if not result["skipped"]}
-        waiting = [shard for shard in corpus.shards if shard.name not in done]
-        if advance is not None:
-            advance(sum(shard.size or 0 for shard in corpus.shards if shard.name in done))
-        processes = processes_for(waiting, jobs)
-        select = functools.partial(
-            select_shard,
-            output=output,
-            inputs=inputs,
-            format=format,
-            subsets=subsets,
-            stages=stages,
-            manifest=corpus.manifest,
-            on_error=on_error,
-            ahead=decompress_ahead(processes),
-        )
-        map_shards(select, waiting, jobs=processes, on_progress=advance)
         selected = _selected(output, corpus.shards)
         if not selected.total.documents:
             output.forget()
@@ -228,29 +200,17 @@ def select_shard(
     """Write the documents of one shard that pass, and note the counts."""
     path = output.path(stem(shard), SUFFIXES[format])
     read_counts, counts = _Counts(), _Counts()
-    writer: ShardWriter | RowGroups | None = None
-    with ExitStack() as opened:
-        reader = opened.enter_context(read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead))
-        for batch in Pipeline(stages)(read_counts.counting(reader)):
-            counts.add(batch)
-            if writer is None:  # A shard without a selected document has no file.
-                writer = opened.enter_context(_writer(path, batch.format))
-            writer.write(batch)
-        inputs.check(shard)  # Before the writer gives the file its name.
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+        passing = counts.counting(Pipeline(stages)(read_counts.counting(reader)))
+        files = write_documents(path, passing, lambda: inputs.check(shard))
     result = {
         "subsets": {
             name: [counts.documents[name], counts.bytes[name], documents, read_counts.bytes[name]]
             for name, documents in sorted(read_counts.documents.items())
         },
-        "skipped": reader.skipped.count,
-        "others": reader.parser.others if reader.parser else 0,
-        "bad_lines": [[bad.line, bad.reason] for bad in reader.skipped.examples],
+        **skipped_lines(reader),
     }
-    output.note(shard.name, result, *([path] if writer is not None else []))
-
-
-def _writer(path: Path, format: RecordFormat) -> AbstractContextManager[ShardWriter | RowGroups]:
-    return parquet_writer(path, format) if is_parquet(str(path)) else ShardWriter(path, follow_links=False)
+    output.note(shard.name, result, *files)
 
 
 class _Counts:
@@ -273,46 +233,21 @@ class _Counts:
             yield batch
 
 
-def stem(shard: Shard) -> str:
-    """The shard's name without the suffix of its storage."""
-    if shard.path == STANDARD_INPUT:
-        return "stdin"
-    for suffix in (".jsonl", ".json", ".ndjson", ".parquet"):
-        if shard.name.endswith(suffix):
-            return shard.name.removesuffix(suffix)
-    return shard.name
-
-
-def check_names(shards: Iterable[Shard]) -> None:
-    """Raise PilekitError if two shards would be written into one file."""
-    found: dict[str, Shard] = {}
-    for shard in shards:
-        other = found.setdefault(stem(shard), shard)
-        if other is not shard:
-            raise PilekitError(
-                f"{visible(other.path)} and {visible(shard.path)} would both be written to {visible(stem(shard))}"
-                "; take one after the other"
-            )
-
-
 def _selected(output: Output, shards: Iterable[Shard]) -> Selected:
     """All shards' results together."""
     sums: dict[str, list[int]] = {}
-    empty, skipped, others, results = [], SkippedLines(), 0, output.results()
+    empty, others, results = [], 0, output.results()
     for shard in shards:
         result = results[shard.name]
         for name, counts in result["subsets"].items():
             sums[name] = [one + more for one, more in zip(sums.get(name, [0] * 4), counts, strict=True)]
         if not any(documents for documents, *_ in result["subsets"].values()):
             empty.append(shard.name)
-        path = shard.name if shard.path == STANDARD_INPUT else shard.path
-        bad_lines = [BadLine(path, line, reason) for line, reason in result["bad_lines"]]
-        skipped.merge(SkippedLines(result["skipped"], bad_lines))
         others += result.get("others", 0)
     subsets = [SelectedSubset(name, *counts) for name, counts in sums.items()]
     subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
     total = SelectedSubset("total", *(sum(column) for column in zip([0] * 4, *sums.values(), strict=True)))
-    return Selected(output.folder, tuple(subsets), total, tuple(empty), skipped, others)
+    return Selected(output.folder, tuple(subsets), total, tuple(empty), all_skipped(results, shards), others)
 
 
 def _nothing(selected: Selected, subsets: Sequence[str] | None) -> str:

@@ -1,0 +1,114 @@
+"""`Cleaned`: the result of `clean_corpus`, its summary, and the tables of what each rule drops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.cleaner import added
+from pilekit.shards.read.damage import SkippedLines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pilekit.fitted_table import Column, FittedTable
+
+PARTS = ("kept", "dropped", "skipped", "left_out")
+
+_EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("read", *PARTS, "edited"), 0),
+    "bytes": {"read": 0, "kept": 0, "dropped": 0},
+    "rules": {},
+}
+
+Row = tuple[str, Mapping[str, Any]]
+"""A rule, and its `documents`, `alone` and `bytes`."""
+
+
+@dataclass(frozen=True, repr=False)
+class Cleaned:
+    """The result of `clean_corpus`.
+
+    folder    where the shards are; None if they were only counted
+    summary   read, kept, dropped, skipped, left_out, edited, bytes and rules, and the same for each subset
+    skipped   the bad lines skipped
+    """
+
+    folder: Path | None
+    summary: dict[str, Any]
+    skipped: SkippedLines
+    _subsets: frozenset[str] | None = None
+
+    @property
+    def judged(self) -> list[str]:
+        """The subsets that were judged, the largest first."""
+        return [name for name in self.summary["subsets"] if self._subsets is None or name in self._subsets]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "dropped", "skipped"))
+        return f"Cleaned({None if self.folder is None else str(self.folder)!r}: {counts})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary."""
+        return self.summary
+
+    def to_arrow(self) -> pa.Table:
+        """A row per subset and rule with what the rule drops, for pandas, polars and plots."""
+        import pyarrow as pa
+
+        subsets = self.summary["subsets"]
+        rows = [(name, rule, counts) for name in subsets for rule, counts in subsets[name]["rules"].items()]
+        return pa.Table.from_pylist([{"subset": name, "rule": rule, **counts} for name, rule, counts in rows])
+
+    def table(self, subset: str | None = None) -> FittedTable[Row]:
+        """A row for each rule and one for all together: of a subset, or of all judged subsets.
+
+        Of a subset, rules that no document fails have no row.
+        """
+        from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
+
+        names = [subset] if subset else self.judged
+        counts = reduce(added, (self.summary["subsets"][name] for name in names), _EMPTY)
+        rows = [row for row in counts["rules"].items() if row[1]["documents"] or subset is None]
+        total = {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}
+
+        def number(key: str, show: Callable[[int], str]) -> Callable[[Row], str]:
+            return lambda row: show(row[1][key]) if key in row[1] else DASH
+
+        def share(row: Row) -> str:
+            return f"{100 * row[1]['documents'] / counts['read']:.2f}" if counts["read"] else DASH
+
+        columns: list[Column[Row]] = [
+            Column(visible(names[0], 40) if len(names) == 1 else "All subsets", lambda row: row[0]),
+            Column("Documents", number("documents", "{:,}".format), Column("Docs", number("documents", rounded_count))),
+            Column("Alone", number("alone", "{:,}".format), Column("Alone", number("alone", rounded_count))),
+            Column("Bytes", number("bytes", rounded_bytes)),
+            Column("Of docs %", share),
+        ]
+        return FittedTable(rows, columns, [("all together", total)], (SHORTEN, "Bytes"))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The summary of all shards' results; `PilekitError` if the counts do not add up."""
+    results = list(results)
+    subsets: dict[str, Any] = reduce(added, (result["subsets"] for result in results), {})
+    subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["bytes"]["read"], item[0])))
+    total = reduce(added, subsets.values(), dict(_EMPTY))
+    for part, name in (("skipped", "skipped"), ("left_out", "others")):
+        total[part] = sum(result[name] for result in results)
+        total["read"] += total[part]
+    for name, counts in (("all", total), *subsets.items()):
+        if counts["read"] != sum(counts[part] for part in PARTS):
+            shown = ", ".join(f"{counts[part]:,} {part}" for part in ("read", *PARTS))
+            raise PilekitError(f"documents got lost ({visible(name)}): {shown}; please report this")
+    return {**total, "subsets": subsets}

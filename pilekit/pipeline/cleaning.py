@@ -1,0 +1,240 @@
+"""`clean_corpus`: writes a corpus without the documents that fail quality rules, or only counts them.
+
+    read(shard) -> Cleaner.clean -> one shard of the same name, and a table of what was dropped     each shard
+        -> dropped.parquet, summary.json
+
+The shards' tables lie in `.dropped/` until they are joined.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.job_folder import Output
+from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
+from pilekit.corpus.sidecar_files import DROPPED
+from pilekit.documents import DocumentBatch
+from pilekit.engine import Advance, map_shards
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.pipeline.cleaned import Cleaned, summarize
+from pilekit.pipeline.cleaner import Cleaner, Counts
+from pilekit.pipeline.dropped_table import dropped_table, join_tables
+from pilekit.pipeline.language import Language
+from pilekit.pipeline.pipeline import described
+from pilekit.pipeline.redact_pii import RedactPII
+from pilekit.pipeline.rules.c4 import C4
+from pilekit.pipeline.rules.rule_set import RuleSet
+from pilekit.pipeline.rules.sets import named_near, rule_sets
+from pilekit.pipeline.shard_job import all_skipped, shard_job, skipped_lines, stem, write_documents
+from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.read.reader import OnError, read, read_corpus
+
+KIND, SUMMARY = "cleaning", "summary.json"
+WHOLE = "/dropped"
+"""The name of the note about the joined table; no shard's name begins with a slash."""
+
+PARTS = ".dropped"
+
+
+def clean_corpus(
+    corpus: Corpus | str | Path | Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    rules: Mapping[str, RuleSet] | Sequence[str] = (),
+    subsets: Sequence[str] | None = None,
+    only: bool = False,
+    language: Language | None = None,
+    c4_lines: bool = False,
+    pii: Sequence[str] = (),
+    on_error: OnError = "raise",
+    jobs: int | None = None,
+    advance: Advance | None = None,
+) -> Cleaned:
+    """Count what quality rules drop, per subset, and write what they keep into the folder `out`.
+
+    corpus      a `Corpus`, a path, glob or URL, or a list of these
+    out         a new or empty folder, or that of an earlier run, which is resumed; None: count only
+    rules       names of sets, such as `["gopher", "c4"]`, or sets by name, such as `{"mine": FineWeb(newlines=0.3)}`
+    subsets     the subsets that are judged, in any spelling the manifest knows; all others pass untouched
+    only        leave out the documents of all other subsets
+    language    drop documents in other languages too
+    c4_lines    cut the documents that stay to the lines that C4 keeps; needs a set of C4 among the rules
+    pii         "email", "ip" or both: replace addresses in the documents that stay
+    on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
+    jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    advance     called with each further number of stored bytes done
+
+    `out` holds shards of the same names, their lines byte for byte unless the text was changed, `dropped.parquet` with
+    the rules that each dropped document fails, and `summary.json`. If nothing is kept, that is a `PilekitError`.
+    """
+    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    cleaner = cleaner_for(
+        corpus, rules=rules, subsets=subsets, language=language, c4_lines=c4_lines, pii=pii, only=only
+    )
+    read_only = cleaner.subsets if only else None
+    work = functools.partial(
+        _clean_shard, cleaner=cleaner, subsets=read_only, manifest=corpus.manifest, on_error=on_error
+    )
+    if out is None:
+        processes = processes_for(corpus.shards, jobs)
+        work = functools.partial(work, ahead=decompress_ahead(processes))
+        counted_shards = map_shards(work, corpus.shards, jobs=processes, on_progress=advance)
+        results = dict(zip((shard.name for shard in corpus.shards), counted_shards, strict=True))
+        cleaned = _cleaned(None, cleaner, results, corpus)
+        if not cleaned.judged:
+            raise PilekitError(_nothing(cleaned, cleaner))
+        return cleaned
+    parameters = {
+        "rules": {name: repr(one) for name, one in cleaner.rules.items()},
+        "subsets": None if cleaner.subsets is None else sorted(cleaner.subsets),
+        "only": only,
+        "language": None if language is None else described(language),
+        "c4_lines": c4_lines,
+        "pii": sorted(pii),
+    }
+    with shard_job(
+        corpus, out, work, kind=KIND, parameters=parameters, on_error=on_error, jobs=jobs, advance=advance, whole=WHOLE
+    ) as output:
+        cleaned = _cleaned(output.folder, cleaner, output.results(), corpus)
+        if not cleaned.summary["kept"]:
+            output.forget()
+            shutil.rmtree(output.folder / PARTS, ignore_errors=True)
+            raise PilekitError(_nothing(cleaned, cleaner))
+        if WHOLE not in output.results():
+            _finish(output, corpus.shards, cleaned.summary)
+        if not output.finished:
+            shutil.rmtree(output.folder / PARTS, ignore_errors=True)
+    return cleaned
+
+
+def cleaner_for(
+    corpus: Corpus,
+    *,
+    rules: Mapping[str, RuleSet] | Sequence[str] = (),
+    subsets: Sequence[str] | None = None,
+    language: Language | None = None,
+    c4_lines: bool = False,
+    pii: Sequence[str] = (),
+    only: bool = False,
+) -> Cleaner:
+    """The `Cleaner` for the arguments of `clean_corpus`."""
+    chosen = subsets_or_all(subsets, corpus.manifest)
+    if only and chosen is None:
+        raise PilekitError("only=True needs subsets: it leaves out the documents of all others")
+    sets = dict(rules) if isinstance(rules, Mapping) else rule_sets([rules] if isinstance(rules, str) else rules)
+    if not (sets or language or pii):
+        raise PilekitError("there is nothing to do: give rules, a language, or what to redact")
+    of_c4 = next((one for one in sets.values() if isinstance(one, C4)), None)
+    if c4_lines and of_c4 is None:
+        raise PilekitError("cutting documents to the lines that C4 keeps needs c4 or c4-fineweb among the rules")
+    return Cleaner(
+        sets,
+        None if chosen is None else frozenset(chosen),
+        language,
+        of_c4 if c4_lines else None,
+        RedactPII(pii) if pii else None,
+    )
+
+
+def _clean_shard(
+    shard: Shard,
+    advance: Advance,
+    *,
+    cleaner: Cleaner,
+    subsets: frozenset[str] | None,
+    manifest: Manifest,
+    on_error: OnError,
+    ahead: bool,
+    output: Output | None = None,
+    inputs: Inputs | None = None,
+) -> dict[str, Any]:
+    """Count what is kept and dropped of one shard; with `output`, write both and note the counts."""
+    counts = Counts(cleaner.subsets)
+    chosen = None if subsets is None else sorted(subsets)
+    with ExitStack() as opened:
+        reader = opened.enter_context(read(shard, chosen, on_error, manifest=manifest, advance=advance, ahead=ahead))
+        cleanings = (cleaner.clean(batch, counts) for batch in reader)
+        if output is None or inputs is None:
+            collections.deque(cleanings, maxlen=0)
+            return {"subsets": counts.subsets, **skipped_lines(reader)}
+        rows = opened.enter_context(dropped_table(_part(output, shard)))
+
+        def kept() -> Iterator[DocumentBatch]:
+            for cleaning in cleanings:
+                rows.add(cleaning.dropped, cleaning.failed)
+                yield cleaning.kept
+
+        files = write_documents(output.path(stem(shard), ".jsonl.zst"), kept(), lambda: inputs.check(shard))
+    result = {"subsets": counts.subsets, **skipped_lines(reader)}
+    output.note(shard.name, result, *files)
+    return result
+
+
+def _part(output: Output, shard: Shard) -> Path:
+    """The table of what was dropped of a shard. Its note does not name it: it is gone when all tables are joined."""
+    return output.path(f"{PARTS}/{shard.name}", ".parquet")
+
+
+def _finish(output: Output, shards: Sequence[Shard], summary: Mapping[str, Any]) -> None:
+    """Join the tables, write the summary, and note both."""
+    dropped, written = output.folder / DROPPED, output.folder / SUMMARY
+    rows = join_tables(dropped, (_part(output, shard) for shard in shards))
+    if rows != summary["dropped"]:
+        raise PilekitError(f"documents got lost: {summary['dropped']:,} dropped, {rows:,} listed; please report this")
+    with write_atomically(written) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    output.note(WHOLE, {}, dropped, written)
+
+
+def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], corpus: Corpus) -> Cleaned:
+    """All shards' results together."""
+    summary = summarize([results[shard.name] for shard in corpus.shards])
+    return Cleaned(folder, summary, all_skipped(results, corpus.shards), cleaner.subsets)
+
+
+def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:
+    """Why nothing is kept."""
+    if cleaned.judged:
+        return f"nothing is kept: each of {counted(cleaned.summary['dropped'])} fails a rule"
+    names = ", ".join(visible(name, 60) for name in sorted(cleaner.subsets or ()))
+    return f"there are no documents{names and f' of {names}'}; `pilekit stats` shows which subsets there are"
+
+
+class Example(NamedTuple):
+    """A document that one rule alone drops.
+
+    value   what the rule judged
+    """
+
+    shard: str
+    number: int
+    subset: str
+    value: str
+    text: str
+
+
+def examples(corpus: Corpus, cleaner: Cleaner, rule: str, *, on_error: OnError = "raise") -> Iterator[Example]:
+    """The documents that only this rule drops, in the order of the corpus; PilekitError for a rule not among them."""
+    known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64))).fails
+    if rule not in known:
+        raise PilekitError(f"{visible(rule, 80)}: there is no such rule; {named_near(rule, known)}")
+    subsets = None if cleaner.subsets is None else sorted(cleaner.subsets)
+    with read_corpus(corpus, subsets, on_error) as batches:
+        for batch in batches:
+            judged = cleaner.judge(batch)
+            alone = judged.fails[rule] & (judged.matrix(len(batch)).sum(axis=0) == 1)
+            for index in np.flatnonzero(alone).tolist():
+                value = judged.values[rule][index]
+                text = value if isinstance(value, str) else f"{value:.4g}"
+                yield Example(batch.shard, int(batch.numbers[index]), batch.subsets[index], text, batch.texts[index])

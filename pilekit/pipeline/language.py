@@ -1,0 +1,90 @@
+"""`Language`: keep documents by what a fastText classifier says of their language.
+
+The model is a file that the user has, such as fastText's `lid.176.bin`. None is bundled, and none is fetched. The
+package comes with `pip install 'pilekit[language]'`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from pilekit.documents import DocumentBatch
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.pipeline.stages import filtered
+
+_LABEL = "__label__"
+
+
+@dataclass(frozen=True)
+class Language(DocumentStage):
+    """Keep the documents whose best label is one of `keep`, with a score of `score` or more.
+
+    model    path of a fastText model
+    keep     labels without `__label__`, such as "en"
+    """
+
+    model: str | Path
+    keep: Sequence[str] = ("en",)
+    score: float = 0.65
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(self.keep))
+        _loaded(str(self.model))
+
+    @property
+    def identity(self) -> str:
+        """What a result was made with: the model's content counts, not where it lies."""
+        with Path(self.model).open("rb") as file:
+            content = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        return f"Language({content}, keep={self.keep}, score={self.score})"
+
+    def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
+        """The documents in one of these languages."""
+        return filtered(batches, lambda batch: ~self.judge(batch)["language"])
+
+    def judge(self, batch: DocumentBatch) -> dict[str, npt.NDArray[np.bool_]]:
+        """Whether each document fails: it is in another language, or the score is too low."""
+        return {"language": self.fails(self.detect(batch))}
+
+    def fails(self, detected: Sequence[tuple[str, float]]) -> npt.NDArray[np.bool_]:
+        """Whether what `detect` found fails, bool [documents]."""
+        return np.array([label not in self.keep or score < self.score for label, score in detected], bool)
+
+    def detect(self, batch: DocumentBatch) -> list[tuple[str, float]]:
+        """(best label, its score) of each document; ("", 0) for a text of which the model says nothing."""
+        found = (
+            _loaded(str(self.model)).predict([text.replace("\n", " ") for text in batch.texts])
+            if len(batch)
+            else ((), ())
+        )
+        return [
+            (labels[0].removeprefix(_LABEL), float(scores[0])) if len(labels) else ("", 0.0)
+            for labels, scores in zip(*found, strict=True)
+        ]
+
+
+@cache
+def _loaded(path: str) -> Any:
+    """The model, once for each process."""
+    if not Path(path).is_file():
+        raise PilekitError(
+            f"{visible(path)}: no such file; give a fastText model that you have, such as lid.176.bin of fasttext.cc"
+        )
+    try:
+        import fasttext
+    except ImportError as error:
+        raise PilekitError("Language needs fastText: pip install 'pilekit[language]'") from error
+    try:
+        return fasttext.load_model(path)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise PilekitError(f"{visible(path)}: is no fastText model: {visible(str(error), 200)}") from error

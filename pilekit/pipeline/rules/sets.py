@@ -1,0 +1,72 @@
+"""The sets of rules by the names that people type, such as `gopher` or `c4-fineweb`, and changes of single limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.rules.c4 import C4
+from pilekit.pipeline.rules.fineweb import FineWeb
+from pilekit.pipeline.rules.gopher_quality import GopherQuality
+from pilekit.pipeline.rules.gopher_repetition import GopherRepetition
+from pilekit.pipeline.rules.rule_set import RuleSet
+
+SETS: dict[str, RuleSet] = {
+    "gopher-quality": GopherQuality(),
+    "gopher-repetition": GopherRepetition(),
+    "c4": C4(),
+    "c4-fineweb": C4(end_mark=False),
+    "fineweb": FineWeb(),
+    "fineweb-datatrove": FineWeb(dup_line_chars=0.01, newlines=0.3),
+}
+GROUPS = {"gopher": ("gopher-quality", "gopher-repetition")}
+
+
+def rule_sets(names: Iterable[str]) -> dict[str, RuleSet]:
+    """The sets of these names, each once, in their order; PilekitError for an unknown name."""
+    found: dict[str, RuleSet] = {}
+    for name in names:
+        for one in GROUPS.get(name, (name,)):
+            if one not in SETS:
+                known = ", ".join([*GROUPS, *SETS])
+                raise PilekitError(f"there is no set of rules {visible(repr(name), 80)}; the sets are {known}")
+            found[one] = SETS[one]
+    return found
+
+
+def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str, RuleSet]:
+    """The sets with other limits, each written like `c4.sentences=5` or `gopher-quality.words=20,100000`."""
+    changed = dict(sets)
+    for change in changes:
+        rule, _, typed = change.partition("=")
+        name, _, limit = rule.partition(".")
+        known = {f"{one}.{field}": value for one, rules in changed.items() for field, value in _limits(rules).items()}
+        if rule not in known:
+            raise PilekitError(f"{visible(change, 80)}: there is no such limit; {named_near(rule, known)}")
+        pair = isinstance(known[rule], tuple)
+        try:
+            numbers = tuple(map(float, typed.split(",")))
+        except ValueError:
+            numbers = ()
+        if len(numbers) != 1 + pair or any(number != number for number in numbers):
+            like = "two numbers, LEAST,MOST" if pair else "a number"
+            raise PilekitError(
+                f"{visible(change, 80)}: the limit {rule} is {like}, such as {rule}={'20,500' if pair else 3}"
+            )
+        changed[name] = replace(changed[name], **{limit: numbers if pair else numbers[0]})  # type: ignore[type-var]
+    return changed
+
+
+def named_near(rule: str, known: Iterable[str]) -> str:
+    """Which rules of the same set, or sets, there are instead of `rule`."""
+    same = [one for one in known if one.startswith(rule.partition(".")[0] + ".")]
+    sets = dict.fromkeys(one.partition(".")[0] for one in known)
+    return f"there are {', '.join(same)}" if same else f"write SET.rule; the chosen sets are {', '.join(sets)}"
+
+
+def _limits(rules: RuleSet) -> dict[str, Any]:
+    """The fields of a set that are limits."""
+    values = {field.name: getattr(rules, field.name) for field in fields(rules)}  # type: ignore[arg-type]
+    return {name: value for name, value in values.items() if not isinstance(value, bool) and name != "bad_words"}

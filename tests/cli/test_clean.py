@@ -1,0 +1,81 @@
+"""`pilekit clean`: its tables, its JSON, the documents it shows, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pilekit import PilekitError
+from tests.cli.running import cells, run, run_json
+from tests.shards import making
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    good = "\n".join(f"Line {number} of {number * 7919} is here, and {number * 104729} too." for number in range(20))
+    lines = [
+        making.record(good, "Pile-CC"),
+        making.record(good + "\n{\x1b[31m", "Pile-CC"),
+        making.record("Some badgers.", "Pile-CC"),
+        making.record(good.replace("too", "badger"), "Pile-CC"),
+        making.record("x = {}", "Github"),
+    ]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "00.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines) + b"\n"))
+    return tmp_path / "data"
+
+
+def test_the_tables_the_json_and_the_folder(data: Path, tmp_path: Path) -> None:
+    rows = cells(run("clean", data, "--report", "--rules", "c4", exit_code=0).stdout)
+    assert rows[0] == ["Pile-CC", "Documents", "Alone", "Bytes", "Of", "docs", "%"]
+    assert [row[:3] for row in rows[2:4]] == [["c4.curly_bracket", "1", "1"], ["c4.sentences", "1", "1"]]
+    assert rows[5][:4] == ["all", "together", "2", "–"]
+    assert rows[-8][:2] == ["All", "subsets"]
+    assert rows[-6][:3] == ["c4.lorem_ipsum", "0", "0"]
+    assert rows[-1] == ["5", "read", "=", "2", "kept", "+", "3", "dropped"]
+    options = ("--subsets", "Pile-CC", "--only", "--rules", "gopher-quality,c4", "--set", "gopher-quality.letters=0.1")
+    out = tmp_path / "out"
+    printed = run("clean", data, *options, "--out", out, exit_code=0).stdout.splitlines()
+    assert printed[-2:] == ["5 read = 2 kept + 2 dropped + 1 left out", f"shards and dropped.parquet in {out}"]
+    found = run_json("clean", data, *options, "--report")
+    assert found == json.loads((out / "summary.json").read_bytes())
+    assert list(found) == ["read", "kept", "dropped", "skipped", "left_out", "edited", "bytes", "rules", "subsets"]
+    (tmp_path / "bad.txt").write_text("Badger\n\n")
+    found = run_json("clean", data, "--rules", "c4-fineweb", "--bad-words", tmp_path / "bad.txt", "--report")
+    assert found["rules"]["c4-fineweb.bad_word"]["documents"] == 1
+
+
+def test_documents_are_shown_with_the_value_that_failed(data: Path) -> None:
+    shown = run("clean", data, "--rules", "c4", "--show", "c4.curly_bracket", exit_code=0).stdout
+    assert shown.startswith("==> 00.jsonl 1 | Pile-CC | c4.curly_bracket = 1 <==\nLine 0 of 0 is here")
+    assert "\x1b" not in shown
+    assert "characters)" in shown
+    (document,) = run_json("clean", data, "--rules", "c4", "--show", "c4.sentences", "-n", "1")["shown"]
+    assert document == {"shard": "00.jsonl", "number": 2, "subset": "Pile-CC", "value": "0", "text": "Some badgers."}
+    printed = run("clean", data, "--report", "--rules", "c4", "--show", "c4.lorem_ipsum").stdout
+    assert printed.splitlines()[-1] == "no document fails c4.lorem_ipsum alone"
+
+
+def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for options, message in (
+        ([], "say what to do: --report, --show RULE, or --out DIR"),
+        (["--report", "--out", out], "--report writes nothing"),
+        (["--report", "--only"], "--only needs --subsets"),
+        (["--out", out], "say what is dropped"),
+        (["--report", "--rules", "gopher", "--bad-words", data], "choose c4 or c4-fineweb"),
+    ):
+        assert message in run("clean", data, *options, exit_code=2).stderr
+    for options, message in (
+        (["--report", "--rules", "gophr"], "there is no set of rules 'gophr'"),
+        (["--report", "--set", "gopher-quality.word=3"], "there is no such limit; there are gopher-quality.words, "),
+        (["--report", "--show", "words"], "there is no such rule; write SET.rule"),
+        (["--report", "--pii", "mail"], "kinds are 'email' and 'ip'"),
+        (["--report", "--bad-words", tmp_path / "none"], "none: cannot be read"),
+        (["--report", "--subsets", "Books3"], "there are no documents of Books3"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            run("clean", data, *options)
+    assert not out.exists()

@@ -1,0 +1,240 @@
+"""Cleaning keeps the lines that a slow reference keeps, byte for byte, with any processes, kills and restarts."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pilekit import Corpus, GopherQuality, PilekitError, PileStream, Pipeline, clean_corpus, corpus_stats
+from pilekit.pipeline.rules.sets import rule_sets, with_limits
+from tests.cli.running import PILEKIT
+from tests.pipeline.rules import reference
+from tests.shards import making
+from tests.stopping import kill, stop_when, tree
+
+RNG = random.Random(0)
+WORDS = ["".join(RNG.choices("abcdefghij", k=RNG.randrange(3, 9))) for _ in range(500)]
+
+
+def good(extra: str = "") -> str:
+    """Text that fails no rule."""
+    return "\n".join(f"{' '.join(RNG.sample(WORDS, 12))}{extra} of the end." for _ in range(20))
+
+
+PROSE = "The end of it was that all of us have come home, and the rest stayed. Then we spoke! Did you? \n" * 20
+TEXTS = {
+    "good": good(),
+    "as good": good(" [12]"),
+    "with headings": "A heading\n" + good() + "\n\nAnother[2] heading",
+    "repeated": PROSE,
+    "short": "The end of it.",
+    "code": "def f(x) { return x; }\n" * 30,
+    "empty": "",
+    "addresses": good() + "\nAsk me@some.org or 8.8.8.8 about it all.",
+}
+SLOW = {
+    "gopher-quality": reference.gopher_quality,
+    "gopher-repetition": reference.gopher_repetition,
+    "c4": reference.c4,
+    "fineweb": reference.fineweb,
+}
+
+
+def failed(text: str, sets: tuple[str, ...]) -> list[str]:
+    return [f"{name}.{rule}" for name in sets for rule, fails in SLOW[name](text).items() if fails]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Three shards whose lines have a spelling of their own and fields beside the text."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for shard, labels in enumerate((["Pile-CC", "Github"], ["ArXiv"], ["Pile-CC", "OpenWebText2", "Github"])):
+        records = [
+            {"id": number, "text": text, "meta": {"pile_set_name": labels[number % len(labels)], "url": name}}
+            for number, (name, text) in enumerate(TEXTS.items())
+        ]
+        lines = "".join(json.dumps(record, separators=(" ,", " : ")) + "\n" for record in records)
+        (folder / f"{shard:02}.jsonl.zst").write_bytes(making.zstd_frame(lines.encode()))
+    return folder
+
+
+def lines_of(folder: Path) -> dict[str, list[bytes]]:
+    return {path.name: making.unzstd(path).split(b"\n")[:-1] for path in sorted(folder.glob("*.zst"))}
+
+
+def test_kept_lines_are_the_references_and_the_counts_agree(tmp_path: Path, corpus: Path) -> None:
+    sets = ("gopher-quality", "gopher-repetition", "c4", "fineweb")
+    for only in (False, True):
+        out = tmp_path / f"out-{only}"
+        judged = ("Pile-CC", "ArXiv")
+        cleaned = clean_corpus(corpus, out, rules=["gopher", "c4", "fineweb"], subsets=judged, only=only, jobs=1)
+        expected: dict[str, list[bytes]] = {}
+        rows, rules, alone, left_out = [], Counter[tuple[str, str]](), Counter[tuple[str, str]](), 0
+        for shard, lines in lines_of(corpus).items():
+            for number, line in enumerate(lines):
+                record = json.loads(line)
+                label, text = record["meta"]["pile_set_name"], record["text"]
+                fails = failed(text, sets) if label in judged else []
+                left_out += only and label not in judged
+                rules.update((label, rule) for rule in fails)
+                alone.update((label, rule) for rule in fails if len(fails) == 1)
+                if fails:
+                    name = shard.removesuffix(".zst")
+                    row = {"shard": name, "number": number, "subset": label, "bytes": len(text), "rules": fails}
+                    rows.append(row)
+                elif not only or label in judged:
+                    expected.setdefault(shard, []).append(line)
+        assert lines_of(out) == expected
+        assert pq.read_table(out / "dropped.parquet").to_pylist() == rows
+        summary = json.loads((out / "summary.json").read_bytes())
+        assert summary == cleaned.to_dict() == json.loads(json.dumps(cleaned.to_dict()))
+        kept = sum(map(len, expected.values()))
+        counts = {"read": 24, "kept": kept, "dropped": len(rows), "skipped": 0, "left_out": left_out, "edited": 0}
+        assert {name: summary[name] for name in counts} == counts
+        assert len(rows) > 5 < kept
+        for name, of_subset in summary["subsets"].items():
+            for rule, found in of_subset["rules"].items():
+                assert (found["documents"], found["alone"]) == (rules[name, rule], alone[name, rule]), (name, rule)
+            assert list(of_subset["rules"]) == list(summary["rules"] if name in judged else [])
+        assert corpus_stats(out).to_dict()["documents"] == kept, "dropped.parquet is not read as a shard"
+        reported = clean_corpus(corpus, rules=["gopher", "c4", "fineweb"], subsets=judged, only=only, jobs=1)
+        assert reported.to_dict() == summary
+    stages = Pipeline(list(rule_sets(sets).values()))
+    stream = PileStream(corpus, tokenizer=None, epochs=1, shuffle=False, filters=[stages])
+    found = [(document.shard, document.number) for document in stream]
+    assert found == [
+        (shard.removesuffix(".zst"), number)
+        for shard, lines in lines_of(corpus).items()
+        for number, line in enumerate(lines)
+        if not failed(json.loads(line)["text"], sets)
+    ]
+
+
+def test_texts_are_cut_and_redacted_after_judging_and_only_changed_lines_are_encoded_anew(
+    tmp_path: Path, corpus: Path
+) -> None:
+    cleaned = clean_corpus(
+        corpus, tmp_path / "out", rules=["c4"], subsets=["Pile-CC", "ArXiv"], c4_lines=True, pii=["email", "ip"], jobs=1
+    )
+    changed = 0
+    for shard, lines in lines_of(corpus).items():
+        expected = []
+        for line in lines:
+            record = json.loads(line)
+            text = record["text"]
+            if record["meta"]["pile_set_name"] in ("Pile-CC", "ArXiv"):
+                if any(reference.c4(text).values()):
+                    continue
+                text = "\n".join(reference.c4_lines(text))
+                text = text.replace("me@some.org", "email@example.com").replace("8.8.8.8", "192.0.2.1")
+            changed += text != record["text"]
+            expected.append(line if text == record["text"] else {**record, "text": text})
+        written = lines_of(tmp_path / "out")[shard]
+        assert [
+            json.loads(line) if isinstance(want, dict) else line for line, want in zip(written, expected, strict=True)
+        ] == expected
+    assert cleaned.summary["edited"] == changed > 2
+    assert cleaned.summary["subsets"]["Github"]["edited"] == 0
+
+
+def test_jobs_repetition_and_other_settings(tmp_path: Path, corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rules = with_limits(rule_sets(["gopher"]), ["gopher-quality.words=10,1000", "gopher-quality.stop_words=1"])
+    assert rules["gopher-quality"] == GopherQuality(words=(10, 1000), stop_words=1)
+    settings: dict[str, Any] = {"rules": rules, "pii": ["ip"]}
+    for jobs in (1, 2):
+        clean_corpus(corpus, tmp_path / f"out-{jobs}", jobs=jobs, **settings)
+    one = tree(tmp_path / "out-1")
+    assert one == tree(tmp_path / "out-2")
+    assert clean_corpus(corpus, tmp_path / "out-1", **settings).summary == json.loads(one["summary.json"])
+    assert "already done" in caplog.text
+    (tmp_path / "out-1" / "01.jsonl.zst").unlink()  # The tables of the other shards are gone: all is made again.
+    clean_corpus(corpus, tmp_path / "out-1", jobs=1, **settings)
+    assert tree(tmp_path / "out-1") == one
+    for change, message in (
+        ({"rules": ["gopher"]}, "rules is .*1000.* there"),
+        ({"pii": ["email"]}, 'pii is ."ip". there, ."email". here'),
+        ({"subsets": ["ArXiv"]}, "subsets is null there"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            clean_corpus(corpus, tmp_path / "out-1", jobs=1, **{**settings, **change})
+    for wrong, message in (
+        ({}, "there is nothing to do"),
+        ({"rules": ["gophr"]}, "no set of rules 'gophr'; the sets are gopher, "),
+        ({"rules": ["gopher"], "c4_lines": True}, "needs c4 or c4-fineweb"),
+        ({"rules": ["c4"], "only": True}, "needs subsets"),
+        ({"rules": ["c4"], "subsets": ["Books3"], "only": True}, "there are no documents of Books3"),
+        ({"rules": with_limits(rule_sets(["c4"]), ["c4.sentences=1000"])}, "nothing is kept: each of 24 documents"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            clean_corpus(corpus, tmp_path / "new", jobs=1, **wrong)  # type: ignore[arg-type]
+        assert not (tmp_path / "new").exists()
+    for change, message in (
+        ("c4.sentence=3", "c4.sentence=3: there is no such limit; there are c4.lorem_ipsum, c4.curly_bracket"),
+        ("gopher-quality.words=3", "two numbers, LEAST,MOST, such as gopher-quality.words=20,500"),
+        ("c4.sentences=many", "c4.sentences is a number"),
+        ("c4.sentences=nan", "c4.sentences is a number"),
+        ("c4.end_mark=0", "no such limit"),
+    ):
+        with pytest.raises(PilekitError, match=re.escape(message)):
+            with_limits(rule_sets(["gopher", "c4"]), [change])
+
+
+def test_bad_lines_are_counted(tmp_path: Path, corpus: Path) -> None:
+    lines = making.unzstd(corpus / "00.jsonl.zst") + b"no document\n"
+    (corpus / "00.jsonl.zst").write_bytes(making.zstd_frame(lines))
+    with pytest.raises(PilekitError, match=r"00\.jsonl\.zst, line 9"):
+        clean_corpus(corpus, tmp_path / "out", rules=["gopher"], jobs=1)
+    cleaned = clean_corpus(corpus, tmp_path / "out", rules=["gopher"], on_error="skip", jobs=1)
+    assert (cleaned.summary["read"], cleaned.summary["skipped"], cleaned.skipped.count) == (25, 1, 1)
+
+
+def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path, corpus: Path) -> None:
+    for number in range(3, 8):
+        shutil.copy(corpus / "00.jsonl.zst", corpus / f"{number:02}.jsonl.zst")
+    clean_corpus(corpus, tmp_path / "whole", rules=["gopher", "c4"], jobs=1)
+    expected = tree(tmp_path / "whole")
+    for jobs in (1, 2):
+        out = tmp_path / f"out-{jobs}"
+        command = [*PILEKIT, "clean", str(corpus), "--rules", "gopher,c4", "--out", str(out), "--jobs", str(jobs)]
+        code, _ = stop_when(command, lambda out=out: any(out.glob("*.zst")), kill)  # type: ignore[misc]
+        assert code == -signal.SIGKILL
+        clean_corpus(corpus, out, rules=["gopher", "c4"], jobs=1)
+        assert tree(out) == expected
+
+
+@pytest.mark.slow
+def test_the_mini_pile_is_cleaned_as_the_reference_does(tmp_path: Path, real_corpus: Path) -> None:
+    shards = [real_corpus / "minipile-00.jsonl.zst", real_corpus / "minipile-01.jsonl.zst"]
+    rules = ["gopher-quality", "c4"]
+    for jobs in (1, 2):
+        clean_corpus(shards, tmp_path / f"out-{jobs}", rules=rules, jobs=jobs)
+    expected = tree(tmp_path / "out-1")
+    assert tree(tmp_path / "out-2") == expected
+    kept = {
+        path.name: [
+            line for line in making.unzstd(path).split(b"\n")[:-1] if not failed(json.loads(line)["text"], tuple(rules))
+        ]
+        for path in shards
+    }
+    assert lines_of(tmp_path / "out-1") == kept
+    stream = PileStream(shards, tokenizer=None, epochs=1, shuffle=False, filters=list(rule_sets(rules).values()))
+    assert [document.text for document in stream] == [
+        json.loads(line)["text"] for lines in kept.values() for line in lines
+    ]
+    command = [*PILEKIT, "clean", *map(str, shards), "--rules", ",".join(rules), "--jobs", "1", "--out"]
+    moments = (".dropped/*.partial", "minipile-00*", ".unfinished/*.json", "minipile-01*", "dropped.parquet*")
+    for number, moment in enumerate(moments):
+        out = tmp_path / f"killed-{number}"
+        stop_when([*command, str(out)], lambda out=out, moment=moment: any(out.glob(moment)), kill)  # type: ignore[misc]
+        clean_corpus(Corpus(shards), out, rules=rules, jobs=1)
+        assert tree(out) == expected, moment
