@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig
 
 from pilekit.evaluate.model.logit_transform import LogitTransform
+from tests.tiny import SMALL
 
 LOGIT_TRANSFORMS = {
     "gemma2": LogitTransform(cap=2.0),
@@ -19,19 +20,7 @@ LOGIT_TRANSFORMS = {
 
 def finishing_config(family: str, *, vocab_size: int = 320) -> Any:
     """The configuration of a family of `LOGIT_TRANSFORMS`."""
-    common: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 32,
-        "initializer_range": 0.2,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "pad_token_id": 0,
-    }
+    common = SMALL | {"vocab_size": vocab_size}
     if family == "gemma2":
         return Gemma2Config(**common, head_dim=8, final_logit_softcapping=2.0)
     if family == "cohere":

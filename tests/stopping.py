@@ -35,6 +35,21 @@ def stop_when(
     return process.returncode, errors
 
 
+def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def is_there(pid: int) -> bool:
+    """Whether the process runs and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended between open and read
+        return False
+
+
 def _hear_interrupts() -> None:
     """Handle SIGINT again: a process that a shell starts in the background ignores it, and so do its children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -16,6 +16,23 @@ from tests.tokenize.making import byte_level_bpe
 Family = Literal["gpt_neox", "gpt2", "llama"]
 
 WORDS = ["the", "quick", "brown fox", "läuft über die Straße\n\t", "12345", "日本語", "<|endoftext|>", "def f(x):"]
+SHAPE: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+"""The shape of a model of some 40,000 parameters, in the words of most families."""
+SMALL: dict[str, Any] = {
+    **SHAPE,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.2,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+"""The configuration of a model like Llama's."""
 LABELS = ["Pile-CC", "Github", "ArXiv"]
 
 
@@ -36,15 +53,7 @@ def tiny_model(family: Family = "gpt_neox", *, vocab_size: int = 320, max_length
     elif family == "gpt2":
         config = GPT2Config(**common, n_embd=32, n_layer=2, n_head=4, n_positions=max_length)
     else:
-        config = LlamaConfig(
-            **common,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=max_length,
-        )
+        config = LlamaConfig(**SMALL | common | {"max_position_embeddings": max_length})
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
@@ -72,12 +81,4 @@ def tiny_corpus(folder: Path, *, shards: int = 2, documents: int = 30, seed: int
 
 def tiny_neox_config(**changes: Any) -> GPTNeoXConfig:
     """The shape of a two-layer GPT-NeoX for 320 tokens and rows of 32, with these changes."""
-    shape = {
-        "vocab_size": 320,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 32,
-    }
-    return GPTNeoXConfig(**shape | changes)
+    return GPTNeoXConfig(**SHAPE | {"max_position_embeddings": 32} | changes)

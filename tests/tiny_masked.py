@@ -22,9 +22,10 @@ from transformers import (
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm
 from pilekit.evaluate.model.load import MASKED, attention_of
 from pilekit.tokenize import train_tokenizer
+from tests.tiny import SHAPE
 
 FAMILIES = ("bert", "roberta", "distilbert")
-VOCABULARY = 320
+VOCABULARY = SHAPE["vocab_size"]
 PAD = 1
 
 
@@ -46,11 +47,7 @@ def config_of(family: str, *, dropout: float = 0.0) -> Any:
         family
     ]
     return kind(
-        **common,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
+        **SHAPE | common,
         max_position_embeddings=40 if family == "bert" else 40 + PAD + 1,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
@@ -66,11 +63,7 @@ def mobile_bert() -> Any:
     """A model whose head has more than a last matrix."""
     torch.manual_seed(0)
     config = MobileBertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
+        **SHAPE,
         max_position_embeddings=40,
         embedding_size=16,
         intra_bottleneck_size=16,

@@ -68,16 +68,6 @@ def test_what_is_wrong_is_refused(data: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_skipped_lines_are_listed_on_stderr(data: Path, tmp_path: Path) -> None:
-    (data / "train/02.jsonl").write_bytes(b"\n".join([making.record("good"), *[b"bad\x1b"] * 12]))
-    options = ("--sample", "1", "--out", tmp_path / "out", "--on-error", "skip")
-    listed = run("select", data, *options).stderr.splitlines()
-    assert len(listed) == 11
-    assert listed[0].startswith(f"skipped: {data / 'train/02.jsonl'}, line 2: is not JSON")
-    assert listed[-1] == "skipped: 2 lines more"
-    assert run_json("select", data, *options)["skipped"] == 12
-
-
 def test_hostile_and_long_labels_and_many_of_them(tmp_path: Path) -> None:
     label = "[red]../../x\x1b[31m" + "y" * 50
     lines = [making.record("x" * 1234, label)] * 1111

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from pilekit.engine import Advance, imap_shards, local, map_shards, usable_cpus
 from pilekit.engine.local import START_METHOD
 from pilekit.errors import PilekitError
+from tests.stopping import is_there, wait_for
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -184,21 +184,7 @@ def test_closing_the_iterator_stops_the_workers() -> None:
     results = imap_shards(wait_long_after_first, range(4), jobs=2)
     first = next(results)
     results.close()  # type: ignore[attr-defined]
-    assert not alive(first)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert not is_there(first)
 
 
 def work_until_stopped(item: tuple[str, float], advance: Advance) -> None:
@@ -253,7 +239,7 @@ def test_stopping_the_parent_leaves_no_process(tmp_path: Path, sent: signal.Sign
     (os.killpg if sent == signal.SIGINT else os.kill)(parent.pid, sent)  # a terminal sends Ctrl-C to all processes
     _, errors = parent.communicate(timeout=120)
     assert parent.returncode == code
-    wait_for(lambda: not any(alive(worker) for worker in workers))
+    wait_for(lambda: not any(is_there(worker) for worker in workers))
     if sent == signal.SIGINT:
         assert errors == b""
 
@@ -291,7 +277,7 @@ def test_functions_of_a_guarded_script_work_and_without_the_guard_an_error_names
     result = subprocess.run([sys.executable, str(guarded)], capture_output=True, text=True, timeout=120, env=ROOT)
     servers = result.stdout.split()
     assert len(servers) == 2, result.stderr
-    assert not any(alive(int(server)) for server in servers)
+    assert not any(is_there(int(server)) for server in servers)
     assert sum(os.times()[2:4]) - before >= 2
     result = subprocess.run([sys.executable, str(bare)], capture_output=True, text=True, timeout=120, env=ROOT)
     assert result.returncode == 1

@@ -12,8 +12,8 @@ from transformers import BertModel, ModernBertConfig
 
 from pilekit.errors import PilekitError
 from pilekit.evaluate.masked.model import MaskedLM, as_masked_lm, keeps_documents_apart, load_masked_lm, states_at
-from tests.tiny import tiny_model_dir
-from tests.tiny_masked import FAMILIES, PAD, VOCABULARY, called, config_of, made_of, tiny
+from tests.tiny import SHAPE, tiny_model_dir
+from tests.tiny_masked import FAMILIES, PAD, called, config_of, made_of, tiny
 from tests.versions import trains
 
 IDS = torch.tensor([[5, 9, 2, 60, 33, 33, 7, 4]])
@@ -44,11 +44,7 @@ def modern_bert() -> Any:
     torch.manual_seed(0)
     return made_of(
         ModernBertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
+            **SHAPE,
             max_position_embeddings=64,
             local_attention=8,
             pad_token_id=PAD,

@@ -159,28 +159,6 @@ BPB, PERPLEXITY = TABLES["Table 2"], TABLES["Table 8"]
 MODELS = range(len(BPB.models))
 
 
-def constant(subset: str) -> float:
-    found = PILE.subset(subset)
-    assert found is not None
-    assert found.tokens_per_byte is not None
-    return found.tokens_per_byte
-
-
-def test_table_7_times_log2_of_table_8_is_table_2() -> None:
-    """In all 176 cells; and the overall figures are the whole Pile's constant times log2 of theirs."""
-    cells = {
-        (name, model): constant(name) * math.log2(PERPLEXITY.subsets[name][model]) - BPB.subsets[name][model]
-        for name in BPB.subsets
-        for model in MODELS
-    }
-    assert len(cells) == 22 * 8
-    assert max(map(abs, cells.values())) <= 0.0003
-    whole = PILE.totals.tokens_per_byte
-    assert whole is not None
-    for model in MODELS:
-        assert whole * math.log2(PERPLEXITY.overall[model]) == pytest.approx(BPB.overall[model], abs=1e-4)
-
-
 def in_paper(documents: list[ScoredDocument]) -> BitsPerByte:
     return tabulate(Records.of(documents, ["test.jsonl"], PILE), protocol_of(paper=True), PILE)
 

@@ -24,7 +24,7 @@ from pilekit.evaluate.score.causal_nll import score_documents
 from tests.evaluate.reference import reference_nll
 from tests.evaluate.score.making import document, documents, note_shapes, scored
 from tests.logit_transforms import LOGIT_TRANSFORMS, transforming_model
-from tests.tiny import Family, tiny_model
+from tests.tiny import SMALL, Family, tiny_model
 
 FAMILIES: list[Family] = ["gpt_neox", "gpt2", "llama"]
 LENGTHS = [0, 1, 2, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]
@@ -33,18 +33,9 @@ LENGTHS = [0, 1, 2, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 100, 1, 0, 7]
 def long_rope() -> Any:
     """A model whose rotary factors change if its input, padding included, is longer than 16."""
     config = Phi3Config(
-        vocab_size=320,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=32,
-        original_max_position_embeddings=16,
-        initializer_range=0.2,
-        bos_token_id=0,
-        eos_token_id=0,
+        **SMALL,
         pad_token_id=0,
+        original_max_position_embeddings=16,
         rope_parameters={
             "rope_type": "longrope",
             "rope_theta": 10_000.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from pilekit.engine.ranks import Ranks
+from pilekit.evaluate.ranks import alone
 from pilekit.train.checkpoint import Checkpoints, Progress
 from pilekit.train.checkpoint.manifest import INDEX_FILE, STATE_FILE
 
@@ -21,12 +22,6 @@ CONFIG = {"a": {"b": 1}}
 SHARD = "__0_0.distcp"
 FILES = [SHARD, INDEX_FILE, STATE_FILE]
 """The files of a checkpoint that one rank has written."""
-
-
-def alone() -> Ranks:
-    """A world of one process, which needs no process groups."""
-    none = cast("Any", None)
-    return Ranks(0, 1, 0, torch.device("cpu"), mesh=none, control=none, saving=none)
 
 
 def adamw(model: nn.Module, *, backwards: bool = False) -> AdamW:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from pilekit.errors import PilekitError
 from pilekit.train.launch import launch as launching
 from tests.process_groups import ROOT
+from tests.stopping import is_there, wait_for
 
 PROGRAM = """
 import sys
@@ -64,21 +65,6 @@ def run(folder: Path, nproc: int, kind: str, *more: str, restarts: int = 0) -> t
 
 def pids(folder: Path) -> list[int]:
     return [json.loads(file.read_text())["pid"] for file in folder.glob("*.json") if file.name != "saved.json"]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
-def is_there(pid: int) -> bool:
-    """Whether the process runs and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended between open and read
-        return False
 
 
 def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import pilekit
 from pilekit import PilekitError, notebook_launch
 from tests.process_groups import ROOT, ProcessGroups
-from tests.train.launch.test_launch import is_there, wait_for
+from tests.stopping import is_there, wait_for
 from tests.train.runs import lines, tiny_run
 
 SECONDS = 240.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.process_groups import ROOT
-from tests.train.launch.test_launch import is_there, wait_for
+from tests.stopping import is_there, wait_for
 from tests.train.runs import lines, tiny_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

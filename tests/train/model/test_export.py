@@ -29,19 +29,10 @@ from pilekit.errors import PilekitError
 from pilekit.evaluate.model.causal import CausalLM, as_causal_lm, load_causal_lm
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.model.export import export_model
-from tests.tiny import WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
+from tests.stopping import tree
+from tests.tiny import SMALL, WORDS, Family, tiny_model, tiny_model_dir, tiny_tokenizer
 
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-SMALL: dict[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32,
-    "initializer_range": 0.2,
-}
 IDS = torch.tensor([[5, 9, 2, 300, 33, 33, 7, 1]])
 
 
@@ -61,10 +52,6 @@ def model_of(kind: str) -> CausalLM:
         "bloom": BloomConfig(vocab_size=320, hidden_size=32, n_layer=1, n_head=4),  # has no longest length
     }
     return as_causal_lm(AutoModelForCausalLM.from_config(configs[kind]))
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def names(folder: Path) -> list[str]:
@@ -153,8 +140,8 @@ def test_the_config_of_the_run_lies_beside_the_model_and_no_path_of_this_machine
     lm, config = load_causal_lm(tiny_model_dir(tmp_path / "from")), '[data]\npath = "größe"\n'
     export_model(tmp_path / "model", lm, tokenizer, config=config)
     export_model(tmp_path / "without", lm, tokenizer)
-    assert content(tmp_path / "model") == {**content(tmp_path / "without"), "config.toml": config.encode()}
-    assert all(str(tmp_path).encode() not in raw for raw in content(tmp_path / "model").values())
+    assert tree(tmp_path / "model") == {**tree(tmp_path / "without"), "config.toml": config.encode()}
+    assert all(str(tmp_path).encode() not in raw for raw in tree(tmp_path / "model").values())
 
 
 @pytest.mark.parametrize(
@@ -167,10 +154,10 @@ def test_a_kill_at_any_moment_leaves_a_whole_model(
     newer, kept, folder = model_of("llama"), tmp_path / "kept", tmp_path / "run" / "model"
     replaced = folder.with_name("model.replaced")
     export_model(kept, newer, tokenizer)
-    whole = [{}, content(kept)]
+    whole = [{}, tree(kept)]
     shutil.rmtree(kept)
     export_model(kept, model_of("gpt2"), tokenizer)
-    whole[0] = content(kept)
+    whole[0] = tree(kept)
     found: list[int] = []
     repaired = 0
     code = None
@@ -179,11 +166,11 @@ def test_a_kill_at_any_moment_leaves_a_whole_model(
         shutil.copytree(kept, folder)
         code = in_a_child(lambda: (kill_at(len(found), events), export_model(folder, newer, tokenizer)))  # type: ignore[misc]
         assert code in (0, -signal.SIGKILL)
-        found.append(whole.index(content(folder if folder.exists() else replaced)))
+        found.append(whole.index(tree(folder if folder.exists() else replaced)))
         if not folder.exists() or len(found) % 20 == 0:  # leftovers of a kill do not harm the next export
             repaired += not folder.exists()
             export_model(folder, newer, tokenizer)
-            assert content(folder) == whole[1]
+            assert tree(folder) == whole[1]
             assert names(folder.parent) == ["model"]
     assert found == sorted(found)
     assert {*found[:-1]} == {0, 1}  # it was killed before the renames and after them
@@ -208,7 +195,7 @@ def kill_at(calls: int, events: tuple[str, ...]) -> None:
 def test_a_full_disk_leaves_the_older_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     export_model(folder, model_of("gpt2"), tokenizer)
-    older, newer, config = content(folder), model_of("llama"), "[train]\n" + 6_000 * "#"
+    older, newer, config = tree(folder), model_of("llama"), "[train]\n" + 6_000 * "#"
     assert len(older["model.safetensors"]) > 100_000
 
     def export_into_full_disk() -> None:
@@ -218,7 +205,7 @@ def test_a_full_disk_leaves_the_older_model(tokenizer: Tokenizer, tmp_path: Path
             export_model(folder, newer, tokenizer, config=config)
 
     assert in_a_child(export_into_full_disk) == 0
-    assert content(folder) == older
+    assert tree(folder) == older
     assert names(tmp_path) == ["model", "tokenizer"]
 
 

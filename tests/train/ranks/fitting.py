@@ -102,10 +102,6 @@ def fit_in_parts(made: Path, out: Path, changes: Sequence[str], stops: Sequence[
     return [*parts, fit(made, out, changes)]
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def assert_close(ours: list[Record], theirs: list[Record], *, loss: float, grad_norm: float) -> None:
     """Losses and norms agree up to relative differences, all other figures exactly."""
     assert len(ours) == len(theirs)

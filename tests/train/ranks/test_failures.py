@@ -25,6 +25,7 @@ from pilekit.train.log.metrics import StepMetrics
 from pilekit.train.step.sharding import own_part
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
+from tests.stopping import tree
 from tests.train.ranks.fitting import (
     RARE,
     STEPS,
@@ -34,7 +35,6 @@ from tests.train.ranks.fitting import (
     Seen,
     assert_same_state,
     case,
-    files_of,
     fit,
     fit_in_parts,
     note_rows,
@@ -193,7 +193,7 @@ def test_a_step_without_a_token_to_predict_is_skipped_on_all_ranks(
         assert len(seen.rows) == 12 - sum(empty)  # empty steps compute nothing
     group.run(fit_in_parts, made, tmp_path / "parts", changes, [1 + empty.index(True)], timeout=TIMEOUT)
     assert lines(tmp_path / "parts") == lines(tmp_path / "run")
-    assert files_of(tmp_path / "parts/model") == files_of(tmp_path / "run/model")
+    assert tree(tmp_path / "parts/model") == tree(tmp_path / "run/model")
 
 
 @pytest.mark.parametrize("zero", [3, pytest.param(0, marks=pytest.mark.slow)])

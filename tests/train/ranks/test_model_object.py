@@ -16,8 +16,9 @@ from pilekit.engine.ranks import join
 from pilekit.train.config import load_config
 from pilekit.train.trainer import Trainer
 from tests.process_groups import ProcessGroups
+from tests.stopping import tree
 from tests.tiny import Family, tiny_model
-from tests.train.ranks.fitting import TIMEOUT, Array, case, files_of
+from tests.train.ranks.fitting import TIMEOUT, Array, case
 from tests.train.runs import interrupt_at, lines
 
 pytestmark = pytest.mark.timeout(900)
@@ -84,12 +85,12 @@ def check_object(
         group.run(fit_path, made, folder / "path", (*changes, f"model.path={folder}/saved"), timeout=TIMEOUT)
         assert lines(folder / "whole") == lines(folder / "path")
         weights = "model.safetensors"
-        assert files_of(folder / "whole/model")[weights] == files_of(folder / "path/model")[weights]
+        assert tree(folder / "whole/model")[weights] == tree(folder / "path/model")[weights]
         return
     for stop in (2, None):
         group.run(fit_object, made, folder / "parts", changes, family, frozen, stop, timeout=TIMEOUT)
     assert lines(folder / "parts") == lines(folder / "whole")
-    assert files_of(folder / "parts/model") == files_of(folder / "whole/model")
+    assert tree(folder / "parts/model") == tree(folder / "whole/model")
 
 
 def test_a_run_from_an_object_is_one_from_its_folder(made: Path, tmp_path: Path, process_group: ProcessGroups) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.process_groups import ProcessGroups
+from tests.stopping import tree
 from tests.train.ranks.fitting import (
     STEPS,
     TIMEOUT,
     assert_close,
     assert_same_state,
     case,
-    files_of,
     fit,
     fit_in_parts,
     rows_of_steps,
@@ -44,8 +44,8 @@ def check_resumed(
         assert one.steps == [step for part in parts for step in part.steps]
     assert_same_state(in_parts[0][-1].state, whole[0].state)
     assert lines(folder / "parts") == lines(folder / "whole")
-    assert files_of(folder / "parts" / last) == files_of(folder / "whole" / last)  # tensors, stream, loss scale
-    assert files_of(folder / "parts/model") == files_of(folder / "whole/model")
+    assert tree(folder / "parts" / last) == tree(folder / "whole" / last)  # tensors, stream, loss scale
+    assert tree(folder / "parts/model") == tree(folder / "whole/model")
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [("bf16", 3), pytest.param("fp32", 1, marks=pytest.mark.slow)])
