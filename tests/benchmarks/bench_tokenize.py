@@ -1,10 +1,18 @@
-"""`pilekit tokenize` beside a bare loop and `tokenizers`: tokens/s of wall and of CPU time, from raw shards to `.bin`.
+"""`pilekit tokenize` and `merge` beside their peers: tokens/s and MB/s of wall and of CPU time.
 
     python tests/benchmarks/bench_tokenize.py [--shards PATH...] [--tokenizer F] [--megabytes 200] [--rounds 3]
+
+From raw shards to `.bin`:
 
     bare loop     only zstandard, orjson and fastokens, on one core; writes the ids as 16 bits, and no index
     pilekit       `tokenize_corpus`: table of documents, index, header, and all files flushed to disk, as always
     tokenizers    `encode_batch` of the first megabytes, decoded before, on one core; writes nothing
+    datatrove     its JsonlReader and MegatronDocumentTokenizer over the first megabytes, on one core
+
+Two token files into one, on one core:
+
+    cat           of the two `.bin` files, and `sync` of the result
+    pilekit       `merge_token_files`: every size, pointer and row of the tables is checked, joined and written
 
 Each measurement is a process of its own, pinned to its cores. Not timed: imports, loading the tokenizer, and a first
 run over one megabyte. CPU time is that of all processes and threads. Without --shards, text is generated; without
@@ -20,9 +28,12 @@ from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from any folder
+from pilekit import tokenize_corpus
 from tests.benchmarks.generating import generated, trained_tokenizer
 from tests.benchmarks.harness import Figures, options, show, table, take_turns
-from tests.benchmarks.peers import run_peer
+from tests.benchmarks.peers import peer_environment, run_peer
+
+PEER = ["datatrove==0.10.1", "humanize==4.17.0", "loguru==0.7.3"]
 
 COMMON = """
 import json, os, sys, time
@@ -79,6 +90,43 @@ measure(lambda shards, out: sum(len(one.ids) for one in tokenizer.encode_batch(t
 """
 
 
+DATATROVE = """
+from pathlib import Path
+from datatrove.pipeline.readers import JsonlReader
+from datatrove.pipeline.tokens import MegatronDocumentTokenizer
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+def work(shards, out):
+    path = Path(WARM_UP if shards == [WARM_UP] else SLOW)
+    documents = JsonlReader(str(path.parent), glob_pattern=path.name, compression="zstd")()
+    for _ in MegatronDocumentTokenizer(out, "tokens", TOKENIZER, eos_token=None)(documents) or ():
+        pass
+    return sum(os.path.getsize(path) for path in Path(out).glob("*.bin")) // 2
+
+measure(work)
+"""
+
+CAT = """
+import subprocess
+def work(prefixes, out):
+    bins = [prefix + "_text_document.bin" for prefix in prefixes]
+    with open(out, "wb") as file:
+        subprocess.run(["cat", *bins], stdout=file, check=True)
+        os.fsync(file.fileno())
+    return os.path.getsize(out)
+
+measure(work)
+"""
+
+MERGE = """
+from pilekit import merge_token_files
+def work(prefixes, out):
+    return merge_token_files(prefixes, out).tokens * 2
+
+measure(work)
+"""
+
+
 def main() -> None:
     """Measure and print."""
     parser = options(__doc__, megabytes=(200, "text to generate"))
@@ -90,16 +138,17 @@ def main() -> None:
         generated(f"tokenize-{chosen.megabytes}-{number}", size, 60 + number) for number in (0, 1)
     ]
     warm_up, slow = generated("tokenize-warm-up", 1 << 20, 62), generated("tokenize-slow", 4 << 20, 63)
+    datatrove = peer_environment("datatrove-tokens", PEER, ["--no-deps"], on_top=True)
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-", dir=chosen.shards and Path.cwd()) as folder:
         tokenizer = chosen.tokenizer or trained_tokenizer(shards[0], Path(folder) / "tokenizer.json")
 
-        def run(source: str, shards: list[Path], on: int) -> Figures:
+        def run(source: str, shards: list[Path], on: int, python: Path = Path(sys.executable)) -> Figures:
             with tempfile.TemporaryDirectory(dir=folder) as out:
                 environment = {"RAYON_NUM_THREADS": "1"}
                 arguments = (out, tokenizer, warm_up, slow, *(path.resolve() for path in shards))
                 figures: Figures = run_peer(
-                    Path(sys.executable), COMMON + source, *arguments, environment=environment, cores=cores[:on]
+                    python, COMMON + source, *arguments, environment=environment, cores=cores[:on]
                 )
                 return figures
 
@@ -107,12 +156,21 @@ def main() -> None:
             "bare loop": partial(run, BARE, shards, 1),
             "pilekit, one core": partial(run, PILEKIT, shards, 1),
             "tokenizers": partial(run, REFERENCE, shards[:1], 1),
+            "datatrove": partial(run, DATATROVE, shards[:1], 1, datatrove),
         }
         if len(cores) > 1:
             contestants["pilekit, two cores, one shard"] = partial(run, PILEKIT, shards[:1], 2)
             contestants["pilekit, two cores, all shards"] = partial(run, PILEKIT, shards, 2)
         measured = take_turns(contestants, chosen.rounds)
-    show(chosen, measured, [table("", measured, "bare loop", unit="M tokens")])
+        halves = [Path(folder) / name for name in ("a", "b")]
+        for half, shard in zip(halves, shards, strict=False):
+            tokenize_corpus(shard, half, tokenizer)
+        warm_up = halves[0]
+        merged = take_turns(
+            {"cat": partial(run, CAT, halves * 8, 1), "merge": partial(run, MERGE, halves * 8, 1)}, chosen.rounds
+        )
+    tables = [table("", measured, "bare loop", unit="M tokens"), table("", merged, "cat")]
+    show(chosen, measured | merged, tables)
 
 
 if __name__ == "__main__":
