@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pilekit.assemble.assemble_corpus import assemble_corpus as assemble_corpus
+    from pilekit.assemble.assembled import AssembledCorpus as AssembledCorpus
     from pilekit.corpus import Corpus as Corpus
     from pilekit.corpus import Manifest as Manifest
     from pilekit.corpus import Shard as Shard
@@ -91,6 +93,8 @@ if TYPE_CHECKING:
     from pilekit.train.trainer import Trainer as Trainer
 
 _NAMES = {
+    "pilekit.assemble.assemble_corpus": "assemble_corpus",
+    "pilekit.assemble.assembled": "AssembledCorpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
     "pilekit.dedup.run": "deduplicate",
     "pilekit.dedup.deduplicated": "Deduplicated",

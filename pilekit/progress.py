@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pilekit.errors import visible
@@ -23,6 +23,9 @@ QUIET_SECONDS = 0.5
 
 Advance = Callable[[int], None]
 """Called with each further number of (stored, compressed) bytes that are done, from any thread."""
+
+Report = Callable[[str, int, int], None]
+"""Called with the name of the step, the bytes done since the last call, and the step's total bytes; from any thread."""
 
 Reached = Callable[[int, int], None]
 """Called with the number done and the total."""
@@ -41,6 +44,23 @@ def byte_progress(what: str, total: int | None) -> Iterator[Advance]:
 
     with _line(what, total, DownloadColumn(), TransferSpeedColumn(), *_clock(left=total is not None)) as update:
         yield lambda amount: update(advance=amount)
+
+
+@contextmanager
+def step_progress() -> Iterator[Report]:
+    """Show a line of bytes for each step of a job, one after the other."""
+    lock = threading.Lock()
+    lines: dict[str, Advance] = {}
+    with ExitStack() as shown:
+
+        def advance(step: str, amount: int, total: int) -> None:
+            with lock:
+                if step not in lines:
+                    shown.close()
+                    lines[step] = shown.enter_context(byte_progress(step, total))
+            lines[step](amount)
+
+        yield advance
 
 
 @contextmanager

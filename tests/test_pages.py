@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from pilekit import deduplicate, reframe_corpus, train_tokenizer
 from pilekit.assemble import demo_corpus
-from pilekit.assemble.sources import standard_library
+from pilekit.assemble.demo.python_text import standard_library
 from pilekit.cli.demo import CONFIG, _damage
 from pilekit.cli.main import COMMANDS, pilekit
 from tests import layouts
@@ -137,6 +137,7 @@ def after_the_demo(left_by_the_demo: Path, tmp_path: Path) -> Path:
 
 FROM_README = "## A model of your own shard"
 RUN = {
+    "corpora.md": "## Cleaning",
     "reading.md": "",
     "storage.md": "",
     "dedup.md": "",

@@ -1,7 +1,9 @@
-"""Building a corpus from sources. So far this is the demo's corpus: texts from the Python installation (sources.py),
-edited copies of some (reposts.py) and generated arithmetic (arithmetic.py), split and written as shards
-(building.py)."""
+"""Building a corpus from the sources that a manifest names: find_sources.py finds the files, count.py reads them once
+(read_source.py), plan.py decides, write.py reads them again and writes the shards, assemble_corpus.py joins the steps.
+demo/ writes the sources of the demo's corpus."""
 
-from pilekit.assemble.building import demo_corpus
+from pilekit.assemble.assemble_corpus import assemble_corpus
+from pilekit.assemble.assembled import AssembledCorpus
+from pilekit.assemble.demo import demo_corpus
 
-__all__ = ["demo_corpus"]
+__all__ = ["AssembledCorpus", "assemble_corpus", "demo_corpus"]

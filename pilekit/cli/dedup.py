@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,10 +21,7 @@ from pilekit.cli.options import (
     open_corpus,
 )
 from pilekit.errors import counted, visible
-from pilekit.progress import Advance, byte_progress
-
-if TYPE_CHECKING:
-    from pilekit.dedup.run import Report
+from pilekit.progress import step_progress
 
 
 @click.command()
@@ -100,7 +94,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
     corpus = open_corpus(paths, manifest)
     options["subsets"] = exact_subsets(options["subsets"], corpus)
     click.echo(choose_bands(options["threshold"], options["num_perm"]).curve(), err=True)
-    with _progress() as advance:
+    with step_progress() as advance:
         found = deduplicate(corpus, write=not no_write, advance=advance, **options)
     report_skipped(found.skipped)
     summary = found.summary
@@ -124,20 +118,3 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
             "back in training",
             err=True,
         )
-
-
-@contextmanager
-def _progress() -> Iterator[Report]:
-    """A progress line for each step, one after the other."""
-    lock = threading.Lock()
-    lines: dict[str, Advance] = {}
-    with ExitStack() as shown:
-
-        def advance(step: str, amount: int, total: int) -> None:
-            with lock:
-                if step not in lines:
-                    shown.close()
-                    lines[step] = shown.enter_context(byte_progress(step, total))
-            lines[step](amount)
-
-        yield advance

@@ -19,7 +19,7 @@ import click
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.header import write_header
-from pilekit.assemble import demo_corpus
+from pilekit.assemble.demo import write_demo_sources
 from pilekit.errors import PilekitError, visible
 
 # The model has 2 million parameters. Models this small take a higher learning rate than larger ones.
@@ -90,23 +90,29 @@ def run(*arguments: str, expected: int = 0) -> None:
 def command(out: Path) -> None:
     """Make a small corpus from text that Python ships and run everything on it.
 
-    The corpus has four training shards, a validation and a test shard: standard-library source, docstrings, the
-    language reference and generated arithmetic. The demo reframes and verifies the shards, verifies a copy with one
-    wrong bit, and removes near-duplicates. It trains a tokenizer, counts the corpus and streams it as packed batches.
-    One rank and two ranks make the same steps. Token files of two halves are merged and streamed. Two ranks train a
-    small model for some seconds. Its bits per byte on documents of the validation shard, before and after, are compared
-    and drawn. All of it takes a minute or two and no network. A second run keeps the corpus, the models and the scores.
+    The corpus is assembled from standard-library source, docstrings, the language reference and generated arithmetic:
+    four training shards, a validation and a test shard. The demo reframes and verifies the shards, verifies a copy with
+    one wrong bit, and removes near-duplicates. It trains a tokenizer, counts the corpus and streams packed batches. One
+    rank and two ranks make the same steps. Token files of two halves are merged and streamed. Two ranks train a small
+    model for some seconds. Its bits per byte on documents of the validation shard, before and after, are compared and
+    drawn. All of it takes a minute or two and no network. A second run keeps the corpus, the models and the scores.
 
     \b
     Example:
       pilekit demo
       pilekit demo --out /tmp/demo
     """
-    corpus, train, tokenizer = out / "corpus", out / "corpus" / "train", out / "tokenizer.json"
-    if out.is_dir() and any(out.iterdir()) and not corpus.is_dir():
+    sources, corpus, train, tokenizer = (
+        out / "sources",
+        out / "corpus",
+        out / "corpus" / "train",
+        out / "tokenizer.json",
+    )
+    if out.is_dir() and any(out.iterdir()) and not sources.is_dir():
         raise PilekitError(f"{visible(str(out))} is not empty and holds no demo; name another folder with --out")
-    made = demo_corpus(corpus)
-    click.echo(f"{visible(str(corpus))}: {'made from' if made else 'kept; it holds'} text that this Python ships")
+    made = write_demo_sources(sources)
+    click.echo(f"{visible(str(sources))}: {'made from' if made else 'kept; it holds'} text that this Python ships")
+    run("assemble", f"{sources / 'demo.toml'}", "--out", f"{corpus}")
     reframed, damaged = out / "reframed", out / "damaged" / "00.jsonl.zst"
     run("reframe", f"{corpus}", "--out", f"{reframed}")
     run("verify", f"{reframed}", "--manifest", "demo")

@@ -33,6 +33,7 @@ COMMANDS = {
     "verify": "Check frames, lines, labels and sums, and name each damage.",
     "reframe": "Rewrite shards in small checksummed frames, for random access.",
     "select": "Write part of a corpus: subsets, a sample, a match.",
+    "assemble": "Build a corpus from sources: epochs, shards, a hold-out.",
     "dedup": "Remove copies and near-duplicates, with a proof for each.",
     "duplicates": "Show removed documents beside the kept ones, word by word.",
     "clean": "Report and drop what quality rules, language or PII say.",
@@ -48,7 +49,7 @@ COMMANDS = {
 ROOMS = {"head": "look.head", "sample": "look.sample", "grep": "look.grep"}
 """The modules of commands that are not `pilekit.cli.<name>`."""
 
-RESUMED = ("index", "reframe", "select", "dedup", "clean", "tokenize", "merge", "train", "demo")
+RESUMED = ("index", "reframe", "select", "assemble", "dedup", "clean", "tokenize", "merge", "train", "demo")
 """Commands that keep finished work, beside `bpb --out`."""
 
 REPORT_SECONDS = 30.0

@@ -16,8 +16,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pilekit.artifacts.atomic_write import PARTIAL
 from pilekit.artifacts.header import HEADER_FILE
 from pilekit.corpus.shard import looks_like_shard
+from pilekit.corpus.sidecar_files import written_beside
 from pilekit.errors import PilekitError, visible
 
 
@@ -27,28 +29,30 @@ class Search:
 
     files   (path below the root, path, stored bytes) of each shard
     ours    folders that were skipped because pilekit wrote them
+    every   whether other files are found too, except those that pilekit writes beside shards
     """
 
     root: str
     files: list[tuple[str, str, int | None]] = field(default_factory=list)
     ours: list[str] = field(default_factory=list)
+    every: bool = False
 
 
-def search(source: str) -> Search:
-    """Shards at a path or glob; raises PilekitError if it does not exist or cannot be read."""
+def search(source: str, *, every: bool = False) -> Search:
+    """Shards (or `every` file) at a path or glob; raises PilekitError if it does not exist or cannot be read."""
     if os.path.isdir(source):
-        return search_folder(source)
+        return search_folder(source, every=every)
     if os.path.lexists(source):
         folder, name = os.path.split(source)
         return Search(folder or ".", [(name, source, _status(source).st_size)])
     if is_pattern(source):
-        return _search_pattern(source)
+        return _search_pattern(source, every)
     raise PilekitError(f"{visible(source)}: no such file or folder; check the path")
 
 
-def search_folder(folder: str) -> Search:
-    """All shards in a folder and below."""
-    found = Search(folder)
+def search_folder(folder: str, *, every: bool = False) -> Search:
+    """All shards (or `every` file) in a folder and below."""
+    found = Search(folder, every=every)
     _walk(found, folder, (), ("**", "*"))
     return found
 
@@ -58,14 +62,14 @@ def is_pattern(path: str) -> bool:
     return re.search(r"[*?[]", path) is not None
 
 
-def _search_pattern(pattern: str) -> Search:
+def _search_pattern(pattern: str, every: bool) -> Search:
     parts = pattern.split(os.sep)
     first = next(index for index, part in enumerate(parts) if is_pattern(part))
     folder = os.sep.join(parts[:first]) or (os.sep if first else ".")
     if not os.path.isdir(folder):
         raise PilekitError(f"{visible(pattern)}: there is no folder {visible(folder)}; check the path")
     heads = tuple(part for part in parts[first:] if part not in ("", "."))
-    found = Search(folder)
+    found = Search(folder, every=every)
     _walk(found, folder, (), (*heads, "*") if heads[-1] == "**" else heads)
     return found
 
@@ -84,10 +88,14 @@ def _walk(found: Search, folder: str, parts: tuple[str, ...], pattern: tuple[str
         if entry.is_dir():
             if not entry.is_symlink() and _may_contain(entry.name, len(parts), pattern):
                 _walk(found, entry.path, path, pattern)
-        elif looks_like_shard(entry.name) and _matches(path, pattern):
+        elif _is_wanted(entry.name, found.every) and _matches(path, pattern):
             status = _status(entry.path)
             if stat.S_ISREG(status.st_mode):  # a pipe would block the reader
                 found.files.append(("/".join(path), entry.path, status.st_size))
+
+
+def _is_wanted(name: str, every: bool) -> bool:
+    return looks_like_shard(name) or (every and written_beside(name) is None and not name.endswith(PARTIAL))
 
 
 def _may_contain(name: str, depth: int, pattern: tuple[str, ...]) -> bool:

@@ -1,7 +1,8 @@
 """Manifests: the facts about a corpus, as data.
 
 A manifest is a TOML file. It names the fields of a record that hold text and label, the subsets and their aliases, and
-published figures: sizes, scores, layout, checksums. A new corpus needs a new file, not new code. Published figures live
+published figures: sizes, scores, layout, checksums. It may also say what the corpus is made of (`pilekit assemble`). A
+new corpus needs a new file, not new code. Published figures live
 in these files only.
 
 Loading is strict: an unknown field, a wrong type or an inconsistency is an error that names the file and the field.
@@ -24,6 +25,9 @@ BUNDLED = ("pile", "pile-uncopyrighted", "demo")
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+FieldPath = Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*\Z")]
+"""The path of a field in a record; a dot enters a nested object."""
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Metric = Literal["bits_per_byte", "token_perplexity", "byte_perplexity", "nats_per_token"]
 Certainty = Literal["verified", "secondary", "recalled"]
@@ -74,6 +78,17 @@ class Subset(_Strict, frozen=True):
     """The fixed constant of the paper's bits per byte: GPT-2 tokens per UTF-8 byte."""
     held_out: HeldOut = HeldOut()
     availability: str = ""
+    sources: tuple[Text, ...] = ()
+    """For `pilekit assemble`: files, folders and globs, relative to the manifest."""
+    text_field: Text | None = None
+    """The field of the sources' records that holds the text; None: the manifest's."""
+    group: FieldPath | None = None
+    """The field whose value says which documents are held out together."""
+    keep: tuple[FieldPath, ...] = ()
+    """Fields that `pilekit assemble` copies into `meta`, under the last part of their path."""
+
+    def __post_init__(self) -> None:
+        _unique("keep", [path.rpartition(".")[2] for path in self.keep])
 
 
 class Totals(_Strict, frozen=True):
@@ -159,6 +174,17 @@ class Release(_Strict, frozen=True):
         _unique("files", [file.name for file in self.files])
 
 
+class Assemble(_Strict, frozen=True):
+    """How `pilekit assemble` makes the corpus from the sources of its subsets."""
+
+    shards: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 30
+    """Train shards."""
+    val: Share = 0.001
+    """Share of the documents, drawn as often as their epochs say, that goes to val."""
+    test: Share = 0.001
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 42
+
+
 class Manifest(_Strict, frozen=True):
     """The facts about a corpus."""
 
@@ -166,10 +192,11 @@ class Manifest(_Strict, frozen=True):
     description: str = ""
     text_field: Text = "text"
     """The field of a record that holds the text."""
-    label_path: Annotated[str, msgspec.Meta(pattern=r"^[^.]+(\.[^.]+)*\Z")] = "meta.pile_set_name"
-    """The path of the subset's name in a record; a dot enters a nested object."""
+    label_path: FieldPath = "meta.pile_set_name"
+    """The path of the subset's name in a record."""
     subsets: tuple[Subset, ...] = ()
     """Documents may have other labels too. If none are listed, every label is used as it is."""
+    assemble: Assemble = Assemble()
     totals: Totals = Totals()
     release: Release = Release()
     tables: tuple[PublishedTable, ...] = ()

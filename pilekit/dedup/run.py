@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,6 +46,7 @@ from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
 from pilekit.engine import Advance, map_shards, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.shard_job import check_names, stem
+from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs, inputs_for
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
 from pilekit.shards.processes import processes_for, threads_of
@@ -56,9 +57,6 @@ from pilekit.shards.read.reader import OnError
 CLEAN, SCRATCH = "clean", "scratch"
 
 _KEY_BYTES, _ROW_BYTES = 8, 24
-
-Report = Callable[[str, int, int], None]
-"""Called with the name of the step, the bytes done since the last call, and the step's total bytes; from any thread."""
 
 
 class _Options(msgspec.Struct):

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pilekit.assemble import demo_corpus
+from pilekit.assemble import assemble_corpus
+from pilekit.assemble.demo import write_demo_sources
 from pilekit.cli import demo
 from pilekit.errors import PilekitError
-from tests.assemble.test_sources import library
+from tests.assemble.demo.test_python_text import library
 
 PILEKIT = [sys.executable, "-P", "-m", "pilekit.cli.main"]
 COMMANDS = [
-    *("reframe", "verify", "verify", "dedup", "duplicates", "train-tokenizer", "stats", "stream"),
+    *("assemble", "reframe", "verify", "verify", "dedup", "duplicates", "train-tokenizer", "stats", "stream"),
     *("tokenize", "tokenize", "merge", "stream"),
     *("train", "bpb", "train", "bpb", "bpb"),
 ]
@@ -35,12 +36,16 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def note(command: list[str]) -> int:
         commands.append(command)
+        if command[4] == "assemble":
+            assemble_corpus(command[5], command[-1])
         if command[4] == "reframe":
             shutil.copytree(command[5], command[-1], dirs_exist_ok=True)
         return int("damaged" in command[5])
 
     source = library(tmp_path / "library")
-    monkeypatch.setattr(demo, "demo_corpus", lambda out: demo_corpus(out, arithmetic_bytes=50_000, library=source))
+    monkeypatch.setattr(
+        demo, "write_demo_sources", lambda out: write_demo_sources(out, arithmetic_bytes=50_000, library=source)
+    )
     monkeypatch.setattr(subprocess, "call", note)
     monkeypatch.setattr(demo, "_compare_steps", lambda script: None)
     (tmp_path / "here").mkdir()
@@ -73,7 +78,7 @@ def test_it_stops_at_the_first_command_with_another_exit_code(
     quick: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = subprocess.call
-    for answer, message in ((1, "`pilekit reframe` ended with exit code 1"), (0, "`pilekit verify` ended with")):
+    for answer, message in ((1, "`pilekit assemble` ended with exit code 1"), (0, "`pilekit verify` ended with")):
         monkeypatch.setattr(subprocess, "call", lambda command, answer=answer: answer or 0 * call(command))
         result = CliRunner().invoke(demo.command)
         assert isinstance(result.exception, PilekitError)
@@ -110,7 +115,7 @@ def test_ranks_learn_their_place_from_the_environment_and_must_make_the_same_ste
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
-    """It is killed while it writes the shards of its corpus."""
+    """It is killed while it assembles the corpus."""
     environment = {key: value for key, value in os.environ.items() if key not in ("PILEKIT_DATA", "OMP_NUM_THREADS")}
     out, command = tmp_path / "demo", [*PILEKIT, "demo", "--out", "demo"]
     with subprocess.Popen(
@@ -125,7 +130,7 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     output = result.stdout
     assert result.returncode == 0, result.stderr
-    assert "made from" in output
+    assert "kept; it holds" in output
     for command in COMMANDS:
         assert f"\n$ pilekit {command} " in output
     for subset in ("Github", "Docstrings", "Python Reference", "DM Mathematics"):
@@ -138,7 +143,17 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     assert "B is better than A" in output
     for name in ("gain.png", "before/bpb.png", "after/bpb.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
-    made = {"corpus", "reframed", "damaged", "unique", "tokenizer.json", "stats.png", "steps.py", "train.toml"}
+    made = {
+        "sources",
+        "corpus",
+        "reframed",
+        "damaged",
+        "unique",
+        "tokenizer.json",
+        "stats.png",
+        "steps.py",
+        "train.toml",
+    }
     assert {path.name for path in out.iterdir()} == made | {"before", "after", "gain.png"}
     assert not list(out.rglob("*.partial"))
     nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -177,17 +177,23 @@ def record_of(line: Line) -> object:
 
 def document_of(record: object, format: RecordFormat) -> tuple[str, str]:
     """(text, label) of one decoded record; raises `BadRecord` with the reason, also one that is given."""
+    record, text = text_of(record, format.text_field)
+    return text, _label(record, format.label_path)
+
+
+def text_of(record: object, field: str) -> tuple[dict[str, Any], str]:
+    """The record, which is an object, and its text; raises `BadRecord` like `document_of`."""
     if isinstance(record, BadRecord):
         raise record
     if type(record) is not dict:
         raise BadRecord(f"is {kind_of(record)}, not a JSON object")
-    text = record.get(format.text_field, format)
-    if text is format:
+    text = record.get(field, BadRecord)
+    if text is BadRecord:
         there = visible(", ".join(map(str, record)), 80) or "none"
-        raise BadRecord(f'has no "{visible(format.text_field)}" field (its fields: {there}; see --text-field)')
+        raise BadRecord(f'has no "{visible(field)}" field (its fields: {there}; see --text-field)')
     if type(text) is not str:
-        raise BadRecord(f'field "{visible(format.text_field)}" is {kind_of(text)}, not a string')
-    return text, _label(record, format.label_path)
+        raise BadRecord(f'field "{visible(field)}" is {kind_of(text)}, not a string')
+    return record, text
 
 
 def _label(record: dict[str, Any], path: tuple[str, ...]) -> str:

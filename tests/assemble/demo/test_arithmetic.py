@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from pilekit.assemble.arithmetic import CHUNK_BYTES, KINDS, arithmetic_document, arithmetic_documents
+from pilekit.assemble.demo.arithmetic import CHUNK_BYTES, KINDS, arithmetic_document, arithmetic_documents
 
 
 def divisors(number: int) -> set[int]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import xxhash
 
-from pilekit.assemble.sources import SourceDocument
+from pilekit.assemble.demo.python_text import SourceDocument
 
 LEAST_WORDS = 300
 """An edit would change too much of a shorter document."""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from pilekit.assemble.reposts import EDITS, LEAST_WORDS, reposts
-from pilekit.assemble.sources import SourceDocument
+from pilekit.assemble.demo.python_text import SourceDocument
+from pilekit.assemble.demo.reposts import EDITS, LEAST_WORDS, reposts
 from tests.dedup import reference
 
 DOCUMENTS = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit.assemble.sources import (
+from pilekit.assemble.demo.python_text import (
     MAX_FILE_BYTES,
     docstrings,
     python_documents,

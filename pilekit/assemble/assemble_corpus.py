@@ -1,0 +1,262 @@
+"""`assemble_corpus`: a corpus of shards and a hold-out, made from the sources that a manifest names.
+
+    sources -> rows -> plan                      each source read once, several at a time; then sorting on disk
+            -> lines, spilled by place           each source read again
+            -> train/00.jsonl.zst ... val test   each shard merged from all sources, several at a time
+
+Each step is noted in the folder of the job, so a killed run resumes, and ends with the same bytes. Rows depend on the
+sources alone: until a line is spilled, the manifest's other settings may change.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.file_lock import locked
+from pilekit.artifacts.free_disk import check_free_disk
+from pilekit.artifacts.header import read_header, write_header
+from pilekit.artifacts.job_folder import LOCK_FILE, Output, output_folder
+from pilekit.assemble.assembled import COUNTS, PARTS, AssembledCorpus
+from pilekit.assemble.count import count_source, counts_of, read_rows
+from pilekit.assemble.find_sources import Source, find_sources, inputs_of
+from pilekit.assemble.plan import epochs_of, make_plan
+from pilekit.assemble.write import SPILLED, outputs, spill_name, spill_source, write_output
+from pilekit.corpus import Manifest, Shard, load_manifest
+from pilekit.engine import Advance, map_shards
+from pilekit.errors import PilekitError, counted, visible
+from pilekit.progress import Report
+from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.reader import OnError
+
+KIND = "assembled corpus"
+"""The kind in the header of the folder."""
+
+SCRATCH, SUMMARY, DONE = "scratch", "summary.json", "/done"
+
+SPILLED_PER_TEXT, STORED_PER_TEXT = 1.1, 0.5
+"""Bytes on disk for a byte of text: as JSON, and compressed."""
+
+
+class _Planned(Exception):
+    """The plan is made, and nothing else was asked for; the folder is not finished."""
+
+
+def assemble_corpus(
+    manifest: str | Path,
+    out: str | Path,
+    *,
+    plan: bool = False,
+    memory: int = 4 << 30,
+    on_error: OnError = "raise",
+    jobs: int | None = None,
+    advance: Report | None = None,
+) -> AssembledCorpus:
+    """Make a corpus from the sources of a manifest: train shards, `val` and `test`, with the epochs it asks for.
+
+    manifest   path of a TOML file with `sources` in its subsets
+    out        new folder for the corpus; a killed run of the same job is resumed
+    plan       stop after the first pass: all counts, and no line written
+    memory     bytes for sorting and for lines, at least 64 MB; the hashes of held-out texts and the processes' own
+               memory are extra
+    on_error   "raise": a line or file that is no document is a `PilekitError`; "skip": it is counted and listed
+    jobs       sources or shards at a time, each in its own process; None: the usable CPUs, or fewer for little text
+    advance    receives the progress of each step
+
+    The bytes are the same for any jobs, memory and order of sources. Raises `PilekitError` for a source that is not
+    there or is in two subsets, if nothing is left for train, and for a folder of another job.
+    """
+    if memory < 64 * 10**6:
+        raise PilekitError(f"memory is {memory:,} bytes; 64 MB is the least")
+    if on_error not in ("raise", "skip"):
+        raise PilekitError(f'on_error is "raise" or "skip", not {visible(repr(on_error), 80)}')
+    described, folder = load_manifest(manifest), Path(out)
+    sources = find_sources(described, manifest, folder)
+    inputs = inputs_of(sources, described)
+    parameters = {
+        **{name: getattr(described.assemble, name) for name in ("shards", "val", "test", "seed")},
+        "text_field": described.text_field,
+        "label_path": described.label_path,
+        "on_error": on_error,
+        "subsets": [[subset.name, epochs_of(subset), subset.keep] for subset in described.subsets],
+    }
+    given: dict[str, Any] = {"inputs": inputs.fingerprints, "versions": inputs.versions}
+    _take_other_settings(folder, parameters, inputs)
+    result, written = None, True
+    with suppress(_Planned), output_folder(folder, kind=KIND, parameters=parameters, **given) as output:
+        result = output.result(DONE)
+        if result is None or any(output.result(name) is None for name in result["documents"]):
+            job = _Job(described, sources, inputs, output, memory, on_error, jobs, advance)
+            job.count()
+            result = job.plan(parameters)
+            if plan:
+                written = False
+                raise _Planned
+            job.write(result)
+        shutil.rmtree(folder / SCRATCH, ignore_errors=True)
+    assert result is not None
+    skipped = SkippedLines(result["summary"]["skipped"], [BadLine(*bad) for bad in result["bad_lines"]])
+    return AssembledCorpus(folder, result["summary"], result["planned"], skipped, written)
+
+
+def _take_other_settings(folder: Path, parameters: Mapping[str, Any], inputs: Inputs) -> None:
+    """Let these settings replace those of a folder in which no line has been written."""
+    with suppress(PilekitError):
+        read_header(folder, KIND)
+        with locked(folder / LOCK_FILE, wait=False):
+            begun = (folder / SPILLED).exists() or (folder / SUMMARY).exists()
+            if read_header(folder, KIND).finished is False and not begun:
+                write_header(folder, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, finished=False)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The steps of a run; each does only what has no valid note."""
+
+    manifest: Manifest
+    sources: list[Source]
+    inputs: Inputs
+    output: Output
+    memory: int
+    on_error: OnError
+    jobs: int | None
+    advance: Report | None
+
+    def count(self) -> None:
+        """Read all sources and write the rows of their documents."""
+        notes = {source.name: self.output.result(source.name) for source in self.sources}
+        if self.on_error == "raise":  # An earlier run may have skipped lines that are errors now.
+            notes = {name: note for name, note in notes.items() if note and not note["skipped"]}
+        waiting = [source for source in self.sources if not notes.get(source.name)]
+        processes = processes_for([source.shard for source in waiting], self.jobs)
+        work = partial(
+            count_source,
+            output=self.output,
+            inputs=self.inputs,
+            manifest=self.manifest,
+            on_error=self.on_error,
+            ahead=decompress_ahead(processes),
+        )
+        total = sum(source.size for source in waiting)
+        map_shards(work, waiting, jobs=processes, on_progress=self._progress("counting", total))
+
+    def plan(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the plan; the summary, the planned shares, the bad lines, and the documents of each output."""
+        counts = self._planned(parameters)
+        rows: dict[str, dict[str, Any]] = {}
+        weights: dict[str, float] = {}
+        skipped = SkippedLines()
+        for place, subset in enumerate(self.manifest.subsets):
+            read, bad_lines = counts_of(self.output, self.sources, place)
+            skipped.merge(bad_lines)
+            row = {"epochs": epochs_of(subset), **read, **counts[place]}
+            if row["read"] != sum(row[part] for part in PARTS):
+                raise RuntimeError(f"the counts of {subset.name} do not add up: {row}")
+            weights[subset.name] = row["epochs"] * read["text_bytes"]
+            rows[subset.name] = {name: row[name] for name in ("epochs", "bytes", *COUNTS)}
+        totals = {name: sum(row[name] for row in rows.values()) for name in COUNTS}
+        if not totals["train"]:
+            raise PilekitError(
+                f"nothing is left for train: of {counted(totals['read'])}, {totals['empty']:,} are empty, "
+                f"{totals['val'] + totals['test']:,} held out, {totals['removed']:,} removed and "
+                f"{totals['left_out']:,} left out"
+            )
+        settings = self.manifest.assemble
+        cuts = [totals["train"] * shard // settings.shards for shard in range(settings.shards + 1)]
+        documents = [last - first for first, last in pairwise(cuts)] + [totals["val"], totals["test"]]
+        names = outputs(settings.shards)
+        return {
+            "summary": {"seed": settings.seed, "shards": settings.shards, **totals, "subsets": rows},
+            "planned": {name: weight / (sum(weights.values()) or 1) for name, weight in weights.items()},
+            "bad_lines": [[bad.path, bad.line, bad.reason] for bad in skipped.examples],
+            "documents": {
+                name: number
+                for name, number in zip(names, documents, strict=True)
+                if number or name.startswith("train/")  # a shard may be empty; val and test are not there then
+            },
+            "text_bytes": sum(planned["bytes"] + planned["held_out_bytes"] for planned in counts),
+        }
+
+    def _planned(self, parameters: Mapping[str, Any]) -> list[dict[str, int]]:
+        """Make the plan, unless it is there; the counts of each subset."""
+        name = f"/plan/{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}"
+        note = self.output.result(name)
+        if note is None:
+            rows = partial(read_rows, self.output, self.sources)
+            plan, counts = make_plan(self.manifest, rows, self._plan_path.parent, self.memory)
+            with write_atomically(self._plan_path) as file:
+                plan.save(file)
+            note = {"counts": counts}
+            self.output.note(name, note, self._plan_path)
+        found: list[dict[str, int]] = note["counts"]
+        return found
+
+    def write(self, planned: dict[str, Any]) -> None:
+        """Spill the lines, merge the shards, check their documents, and write the summary."""
+        names = outputs(self.manifest.assemble.shards)
+        folder, documents = self.output.folder, planned["documents"]
+        waiting = [number for number, name in enumerate(names) if name in documents and not self.output.result(name)]
+        if waiting:
+            used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            needed = int(planned["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
+            check_free_disk(folder, needed - used, "assembling")
+            self._spill()
+            self._merge(waiting, names, planned["text_bytes"])
+        for name, number in documents.items():
+            note = self.output.result(name)
+            if note is None or note["documents"] != number:
+                raise RuntimeError(f"{name} was planned with {number} documents, not {note}")
+        with write_atomically(folder / SUMMARY) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(planned["summary"]), indent=2) + b"\n")
+        self.output.note(DONE, planned, folder / SUMMARY)
+
+    def _spill(self) -> None:
+        waiting = [source for source in self.sources if self.output.result(spill_name(source)) is None]
+        processes = processes_for([source.shard for source in waiting], self.jobs)
+        work = partial(
+            spill_source,
+            output=self.output,
+            inputs=self.inputs,
+            manifest=self.manifest,
+            plan_path=self._plan_path,
+            memory=self.memory // processes // 2,
+            on_error=self.on_error,
+            ahead=decompress_ahead(processes),
+        )
+        total = sum(source.size for source in waiting)
+        map_shards(work, waiting, jobs=processes, on_progress=self._progress("spilling", total))
+
+    def _merge(self, waiting: list[int], names: Sequence[str], text_bytes: int) -> None:
+        shards = [Shard(names[number], names[number], text_bytes // 3 // len(names)) for number in waiting]
+        processes = processes_for(shards, self.jobs)
+        work = partial(
+            write_output,
+            output=self.output,
+            sources=self.sources,
+            manifest=self.manifest,
+            plan_path=self._plan_path,
+            memory=self.memory // processes // 4,
+            ahead=decompress_ahead(processes),
+        )
+        progress = self._progress("writing", text_bytes * len(waiting) // len(names))
+        map_shards(work, waiting, jobs=processes, names=[shard.name for shard in shards], on_progress=progress)
+
+    @property
+    def _plan_path(self) -> Path:
+        return self.output.folder / SCRATCH / "plan.npz"
+
+    def _progress(self, step: str, total: int) -> Advance:
+        advance = self.advance
+        return (lambda amount: None) if advance is None else lambda amount: advance(step, amount, total)

@@ -1,0 +1,100 @@
+"""The result of `assemble_corpus`: counts of each subset, and planned and reached shares of the bytes in train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilekit.errors import counted
+from pilekit.shards.read.damage import SkippedLines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pilekit.fitted_table import FittedTable
+
+_Row = tuple[str, dict[str, Any]]
+
+PARTS = ("empty", "removed", "left_out", "val", "test", "train_documents")
+"""What becomes of the documents read; their sum is `read`."""
+
+COUNTS = ("read", "empty", "skipped", *PARTS[1:], "train")
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledCorpus:
+    """The result of `assemble_corpus`, or its plan.
+
+    folder    of the corpus
+    summary   the content of summary.json: counts of all documents and of each subset
+    planned   share of each subset in the bytes of train, if nothing were held out or removed
+    skipped   the bad lines and files that were skipped
+    written   whether the corpus is there; False for a plan
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    planned: dict[str, float]
+    skipped: SkippedLines
+    written: bool
+
+    def __repr__(self) -> str:
+        counts = f"{counted(self.summary['train'])} in {counted(self.summary['shards'], 'train shard')}"
+        held_out = f"{self.summary['val']:,} in val, {self.summary['test']:,} in test"
+        return f"AssembledCorpus({counts}, {held_out}{'' if self.written else ', planned'})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        return self.summary
+
+    def to_arrow(self) -> pa.Table:
+        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
+        from pilekit.fitted_table import arrow_table
+
+        return arrow_table(self.summary["subsets"])
+
+    def sum(self) -> str:
+        """The documents read and what became of them, in one line."""
+        parts = " + ".join(f"{self.summary[name]:,} {name.replace('_', ' ')}" for name in PARTS if self.summary[name])
+        return f"{self.summary['read']:,} read = {parts}"
+
+    def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
+        """A row per subset in the manifest's order, and the total."""
+        from pilekit.fitted_table import SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
+
+        subsets = self.summary["subsets"]
+        size = sum(row["bytes"] for row in subsets.values())
+
+        def number(title: str, name: str) -> Column[_Row]:
+            short: Column[_Row] = Column(title, lambda row: rounded_count(row[1][name]))
+            return Column(title, lambda row: f"{row[1][name]:,}", short)
+
+        def share(title: str, shares: dict[str, float]) -> Column[_Row]:
+            return Column(title, lambda row: "100" if row[0] not in shares else f"{100 * shares[row[0]]:.2f}")
+
+        reached = {name: row["bytes"] / size if size else 0.0 for name, row in subsets.items()}
+        columns: list[Column[_Row]] = [
+            Column("Subset", lambda row: row[0]),
+            Column("Epochs", lambda row: f"{row[1]['epochs']:g}" if "epochs" in row[1] else ""),
+            number("Read", "read"),
+            number("Empty", "empty"),
+            number("Removed", "removed"),
+            number("Left out", "left_out"),
+            number("Val", "val"),
+            number("Test", "test"),
+            number("Train", "train"),
+            Column("Text", lambda row: rounded_bytes(row[1]["bytes"])),
+            share("Planned %", self.planned),
+            share("Reached %", reached),
+        ]
+        dropped = {name for name in ("empty", "removed", "left_out") if not self.summary[name]}
+        columns = [one for one in columns if one.title.lower().replace(" ", "_") not in dropped]
+        total = ("Total", {**{name: self.summary[name] for name in COUNTS}, "bytes": size})
+        return FittedTable([*subsets.items()], columns, [total], (SHORTEN, "Empty", "Left out", "Text"))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()

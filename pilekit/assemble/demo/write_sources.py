@@ -1,0 +1,76 @@
+"""The demo's sources: a file of JSON lines for each subset, and the manifest that `pilekit assemble` makes a corpus of.
+
+A record has a text and a group. Documents with overlapping text (a file, its docstrings, edited copies) have one group,
+so a held-out document shares no text with train.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+import orjson
+import xxhash
+
+from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.job_folder import output_folder
+from pilekit.assemble.demo.arithmetic import arithmetic_documents
+from pilekit.assemble.demo.python_text import SourceDocument, python_documents, standard_library
+from pilekit.assemble.demo.reposts import reposts
+from pilekit.corpus import load_manifest
+from pilekit.corpus.manifest import Assemble
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.write.shard_writer import ShardWriter
+
+KIND = "demo sources"
+MANIFEST = "demo.toml"
+
+REPOSTED = 20
+"""One in this many longer documents gets an edited copy, because every real corpus has near-duplicates."""
+
+ASSEMBLE = Assemble(shards=4, val=0.03, test=0.03)
+
+
+def write_demo_sources(
+    folder: Path, *, arithmetic_bytes: int = 2_500_000, seed: int = 0, library: Path | None = None
+) -> bool:
+    """Write the sources from this Python's standard library, and `demo.toml`. False if they were already there.
+
+    The corpus has about 15 MB of text, the same for the same Python version, seed and `arithmetic_bytes`. `library` is
+    another folder of Python files.
+
+    Raises PilekitError if `folder` holds anything else, even the sources of another Python or seed, or if this Python
+    has no source files.
+    """
+    parameters = {"seed": seed, "arithmetic_bytes": arithmetic_bytes, "python": platform.python_version()}
+    with output_folder(folder, kind=KIND, parameters={**parameters, "reposted": REPOSTED}, inputs={}) as output:
+        if output.finished:
+            return False
+        library = library or standard_library()
+        documents = dict.fromkeys(python_documents(library))
+        if not any(document.subset == "Github" for document in documents):
+            raise PilekitError(
+                f"no Python files in {visible(str(library))}: this Python came without its library's source"
+            )
+        numbers = arithmetic_documents(arithmetic_bytes, seed)
+        arithmetic = (SourceDocument(text, "DM Mathematics", text) for text in numbers)
+        lines: dict[str, list[bytes]] = defaultdict(list)
+        for document in chain(documents, reposts(documents, REPOSTED), arithmetic):
+            record = {"text": document.text, "group": xxhash.xxh3_64_hexdigest(document.group.encode())}
+            lines[document.subset].append(orjson.dumps(record))
+        known = load_manifest("demo")
+        for subset in known.subsets:
+            with ShardWriter(folder / f"{subset.name}.jsonl") as writer:
+                writer.write_lines(lines[subset.name])
+        subsets = (
+            msgspec.structs.replace(subset, sources=(f"{subset.name}.jsonl",), group="group")
+            for subset in known.subsets
+            if lines[subset.name]
+        )
+        manifest = msgspec.structs.replace(known, subsets=tuple(subsets), assemble=ASSEMBLE)
+        with write_atomically(folder / MANIFEST) as file:
+            file.write(msgspec.toml.encode(manifest))
+    return True

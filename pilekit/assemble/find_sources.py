@@ -1,0 +1,173 @@
+"""The sources of a manifest: which files belong to which subset, and what one process reads at a time.
+
+A shard is a source by itself. Text files, each of them one document, are read in batches. A document's identity is the
+path of its file relative to the manifest, without compression suffix for a shard, and its number in the file. So the
+order and the spelling of patterns change nothing.
+"""
+
+# ruff: noqa: PTH121 (paths are strings, as they were found; a Path for each would take most of the time)
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from pilekit.corpus import Manifest, Shard, Subset, local
+from pilekit.corpus.shard import is_url, looks_like_shard, make_shard
+from pilekit.errors import PilekitError, visible
+from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
+from pilekit.shards.read.unchanged import ShardChanged, version_of
+
+FILES_AT_A_TIME, BYTES_AT_A_TIME = 4096, 64 << 20
+"""A batch of text files ends at either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A shard, or a batch of text files.
+
+    name     of the shard or the first file: its path relative to the manifest
+    subset   the place of its subset in the manifest
+    size     stored bytes
+    files    (identity, path) of the shard or of each text file, in the order of the identities
+    is_text  whether each file is one document
+    """
+
+    name: str
+    subset: int
+    size: int
+    files: tuple[tuple[str, str], ...]
+    is_text: bool
+
+    @property
+    def shard(self) -> Shard:
+        """The source as a shard; for text files, only name and size are right."""
+        return Shard(self.name, self.files[0][1], self.size)
+
+    def version(self) -> str:
+        """Changes when a file is written again."""
+        if not self.is_text:
+            return version_of(self.files[0][1])
+        times = [changed_at(path) for _, path in self.files]
+        return f"{self.size} {xxhash.xxh3_64_hexdigest(repr(times).encode())}"
+
+    def check(self, inputs: Inputs) -> None:
+        """Raise `ShardChanged` if the source, which was just read, has changed since the job began."""
+        if self.version() != inputs.versions[self.name]:
+            raise ShardChanged(f"{visible(self.files[0][1])}: was changed while it was read; run again")
+
+
+def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source]:
+    """The sources of all subsets in the order of their names; `path` is the manifest's.
+
+    Raises PilekitError for a subset without sources, a pattern that finds nothing, and a file that is in two subsets or
+    inside `out`.
+    """
+    folder, target = Path(path).parent, out.resolve()
+    sources: list[Source] = []
+    owners: dict[Path, str] = {}
+    paths: dict[str, str] = {}
+    resolved: dict[str, Path] = {}
+    for place, subset in enumerate(manifest.subsets):
+        files: dict[str, tuple[str, int]] = {}
+        for path, size in _files_of(subset, folder):
+            parent, name = os.path.split(path)
+            if parent not in resolved:
+                resolved[parent] = Path(parent).resolve()
+                if resolved[parent].is_relative_to(target):
+                    raise PilekitError(
+                        f"{visible(str(out))}: holds {visible(path)}, which is to be read; name another folder with "
+                        "--out"
+                    )
+            owner = owners.setdefault(resolved[parent] / name, subset.name)
+            if owner != subset.name:
+                raise PilekitError(
+                    f"{visible(path)}: is a source of two subsets, {visible(owner)} and {visible(subset.name)}; give "
+                    "it to one of them"
+                )
+            identity = _identity(path, folder)
+            if not os.path.samefile(paths.setdefault(identity, path), path):
+                raise PilekitError(
+                    f"two sources have the name {visible(identity)}: {visible(paths[identity])} and {visible(path)}; "
+                    "documents could not be told apart, so give only one of them"
+                )
+            files[identity] = path, size
+        sources += _batched(place, files)
+    return sorted(sources, key=lambda source: source.name)
+
+
+def _identity(path: str, folder: Path) -> str:
+    """The path relative to the manifest, without compression suffix for a shard; PilekitError if it is not UTF-8."""
+    parent, slash, name = os.path.relpath(path, folder).replace(os.sep, "/").rpartition("/")
+    shard = make_shard(name, path, None).name
+    return parent + slash + (shard if looks_like_shard(name) else name)
+
+
+def inputs_of(sources: Iterable[Source], manifest: Manifest) -> Inputs:
+    """The fingerprints of the sources, with the settings that the first pass over them depends on."""
+    inputs = Inputs({}, {})
+    for source in sources:
+        subset = manifest.subsets[source.subset]
+        inputs.versions[source.name] = source.version()
+        if source.is_text:
+            sample = xxhash.xxh3_128_hexdigest(repr([identity for identity, _ in source.files]).encode())
+        else:
+            sample = fingerprint(source.files[0][1]).sample
+        inputs.fingerprints[source.name] = [
+            source.size,
+            sample,
+            subset.name,
+            subset.text_field or manifest.text_field,
+            subset.group,
+        ]
+    return inputs
+
+
+def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
+    """(path, stored bytes) of each file that the subset's patterns find; a file may be found twice."""
+    shown = visible(subset.name)
+    if not subset.sources:
+        raise PilekitError(f"the subset {shown} has no sources; name its files, folders or globs in the manifest")
+    for pattern in subset.sources:
+        if is_url(pattern):
+            raise PilekitError(f"the subset {shown}: {visible(pattern)} is a URL; download it first")
+        path = str(folder / Path(pattern).expanduser())
+        try:
+            found = local.search(path, every=True)
+        except PilekitError as error:
+            raise PilekitError(f"the subset {shown}: {error}") from error
+        # Of a folder the shards are taken, if it has any. Files that the pattern itself names or matches are all taken.
+        depth = 0 if Path(path).is_dir() else len(Path(path).parts) - len(Path(found.root).parts)
+        folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+        for relative, file, size in found.files:
+            parts = tuple(relative.split("/"))
+            if "**" in pattern or len(parts) == depth:
+                yield file, size or 0
+            else:
+                folders[parts[:depth]].append((file, size or 0))
+        for files in folders.values():
+            yield from [file for file in files if looks_like_shard(file[0])] or files
+        if not found.files:
+            ours = f"; pilekit wrote {visible(found.ours[0])}, name it to read it" if found.ours else ""
+            raise PilekitError(f"the subset {shown}: {visible(pattern)} finds no file{ours}")
+
+
+def _batched(subset: int, files: dict[str, tuple[str, int]]) -> Iterator[Source]:
+    held: list[tuple[str, str]] = []
+    held_bytes = 0
+    for identity, (path, size) in sorted(files.items()):
+        if looks_like_shard(path):
+            yield Source(identity, subset, size, ((identity, path),), False)
+            continue
+        held.append((identity, path))
+        held_bytes += size
+        if len(held) == FILES_AT_A_TIME or held_bytes >= BYTES_AT_A_TIME:
+            yield Source(held[0][0], subset, held_bytes, tuple(held), True)
+            held, held_bytes = [], 0
+    if held:
+        yield Source(held[0][0], subset, held_bytes, tuple(held), True)

@@ -1,0 +1,193 @@
+"""Read a source: its documents with the group and the kept fields that the manifest names.
+
+Shards are read block by block as everywhere, but labels in them are ignored. Documents without text are counted and
+left out, so both passes over a source give the same documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from pilekit.assemble.find_sources import Source
+from pilekit.corpus import Manifest
+from pilekit.documents import RecordFormat
+from pilekit.engine import Advance
+from pilekit.errors import PilekitError, visible
+from pilekit.pipeline import document_hashes
+from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, record_of, text_of
+from pilekit.shards.read.open import is_parquet
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
+from pilekit.shards.read.unchanged import open_unchanged
+
+BATCH_BYTES = 4 << 20
+
+
+class Documents(NamedTuple):
+    """Some documents of a source, as parallel columns; `groups` and `kept` are empty where the subset has none.
+
+    identities   hash of (path, number) of each document, uint64 [documents]
+    """
+
+    identities: npt.NDArray[np.uint64]
+    texts: list[str]
+    groups: list[str]
+    kept: list[dict[str, Any]]
+
+
+@dataclass
+class SourceReader:
+    """Reads one source.
+
+    skipped   counts bad lines and files; None: they raise `PilekitError`
+    empty     documents without text so far
+    """
+
+    source: Source
+    manifest: Manifest
+    skipped: SkippedLines | None
+    ahead: bool = True
+    empty: int = 0
+    _keep: list[tuple[str, tuple[str, ...]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.subset = self.manifest.subsets[self.source.subset]
+        self.text_field = self.subset.text_field or self.manifest.text_field
+        paths = [tuple(path.split(".")) for path in self.subset.keep]
+        self._keep = [(path[-1], path) for path in paths]
+        self._group = tuple(self.subset.group.split(".")) if self.subset.group else ()
+
+    def documents(self, advance: Advance) -> Iterator[Documents]:
+        """All documents in order, in batches of a few megabytes; `advance` receives the stored bytes."""
+        if self.source.is_text:
+            return self._text_files(advance)
+        path = self.source.files[0][1]
+        parser = LineParser(path, self.source.name, RecordFormat(self.text_field, ()), None, self.skipped)
+        return self._rows(path, parser, advance) if is_parquet(path) else self._lines(path, parser, advance)
+
+    def _lines(self, path: str, parser: LineParser, advance: Advance) -> Iterator[Documents]:
+        read = 0
+        with located_errors(path, lambda: read), line_blocks(path, advance=advance, ahead=self.ahead) as blocks:
+            for block in blocks:
+                lines, first = block.lines(), read
+                read += len(lines)
+                try:
+                    records: list[object] = [orjson.loads(line) for line in lines]
+                except orjson.JSONDecodeError:
+                    records = [record_of(line) for line in lines]
+                    blank = {i for i, line in enumerate(lines) if not bytes(line).strip()}
+                    records = [None if i in blank else record for i, record in enumerate(records)]
+                yield self._parsed(parser, records, first)
+
+    def _rows(self, path: str, parser: LineParser, advance: Advance) -> Iterator[Documents]:
+        import pyarrow as pa
+
+        from pilekit.shards.read.parquet import RowBlocks, decoded_rows, format_of, located_rows, open_table
+
+        rows: RowBlocks | None = None
+        with (
+            open_unchanged(path) as (file, _),
+            located_rows(path, lambda: rows.read if rows is not None else 0),
+        ):
+            table = open_table(file, size := file.seek(0, 2))
+            format_of(table, parser.format, path)
+            there = table.schema_arrow.names
+            wanted = [self.text_field, *(path[0] for path in (self._group, *(path for _, path in self._keep)) if path)]
+            rows = RowBlocks(table, [name for name in dict.fromkeys(wanted) if name in there], path, MAX_DOCUMENT_BYTES)
+            for block in rows:
+                records = decoded_rows(pa.Table.from_batches(block))
+                yield self._parsed(parser, records, rows.read - len(block))
+            advance(size)
+
+    def _parsed(self, parser: LineParser, records: Iterable[object], first: int) -> Documents:
+        """The documents of decoded records; None is a blank line."""
+        numbers: list[int] = []
+        texts: list[str] = []
+        groups: list[str] = []
+        kept: list[dict[str, Any]] = []
+        for number, given in enumerate(records, first):
+            if given is None:
+                continue
+            try:
+                record, text = text_of(given, self.text_field)
+                group = self._group_of(record) if self._group else ""
+            except BadRecord as bad:
+                parser.bad(number, str(bad))
+                continue
+            if not text:
+                self.empty += 1
+                continue
+            numbers.append(number)
+            texts.append(text)
+            if self._group:
+                groups.append(group)
+            if self._keep:
+                found = ((name, _value(record, path)) for name, path in self._keep)
+                kept.append({name: value for name, value in found if value is not None})
+        return Documents(document_hashes(self.source.name, np.array(numbers, np.int64), 0), texts, groups, kept)
+
+    def _group_of(self, record: dict[str, Any]) -> str:
+        value = _value(record, self._group)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)
+        name = visible(".".join(self._group))
+        if value is None:
+            raise BadRecord(f'has no "{name}" field, which says what is held out together')
+        raise BadRecord(f'field "{name}" is {kind_of(value)}, not a string or a whole number')
+
+    def _text_files(self, advance: Advance) -> Iterator[Documents]:
+        batch = Documents(np.zeros(0, np.uint64), [], [], [])
+        identities: list[npt.NDArray[np.uint64]] = []
+        held = 0
+        for identity, path in self.source.files:
+            text = self._text_of(path)
+            advance(len(text or ""))
+            if not text:
+                self.empty += text is not None
+                continue
+            identities.append(document_hashes(identity, np.zeros(1, np.int64), 0))
+            batch.texts.append(text)
+            if self._group:
+                batch.groups.append(identity.rpartition("/")[0])
+            if self._keep:
+                batch.kept.append({})
+            held += len(text)
+            if held >= BATCH_BYTES:
+                yield batch._replace(identities=np.concatenate(identities))
+                batch, identities, held = Documents(batch.identities, [], [], []), [], 0
+        if identities:
+            yield batch._replace(identities=np.concatenate(identities))
+
+    def _text_of(self, path: str) -> str | None:
+        """The text of a file; None if it is skipped."""
+        shown = visible(path)
+        try:
+            if Path(path).stat().st_size > MAX_DOCUMENT_BYTES:
+                raise PilekitError(f"{shown}: is longer than {MAX_DOCUMENT_BYTES:,} bytes; split it")
+            return Path(path).read_bytes().decode()
+        except OSError as error:
+            raise PilekitError(f"{shown}: cannot be read ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            if self.skipped is None:
+                raise PilekitError(
+                    f"{shown}: is not valid UTF-8 (byte {error.start:,}); remove it from the sources, or skip such "
+                    "files with --on-error skip"
+                ) from error
+            self.skipped.add(BadLine(path, 1, f"is not valid UTF-8 (byte {error.start:,} of the file)"))
+            return None
+
+
+def _value(record: Any, path: tuple[str, ...]) -> Any:
+    """The value at a path; None where a step of it is missing."""
+    for key in path:
+        if type(record) is not dict:
+            return None
+        record = record.get(key)
+    return record

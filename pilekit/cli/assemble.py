@@ -1,0 +1,61 @@
+"""`pilekit assemble`: a corpus from sources, with epochs, shards and a hold-out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.options import ByteSize, jobs_option, json_option, on_error_option, out_option
+from pilekit.errors import visible
+from pilekit.progress import step_progress
+
+
+@click.command()
+@click.argument("manifest", type=click.Path(path_type=Path))
+@out_option
+@click.option("--plan", is_flag=True, help="Only read the sources, and print what would be written.")
+@click.option(
+    "--memory",
+    type=ByteSize(64 * 10**6),
+    default="4GB",
+    show_default=True,
+    help="For sorting and for lines, however large the sources.",
+)
+@on_error_option()
+@jobs_option
+@json_option
+def command(manifest: Path, as_json: bool, **options: Any) -> None:
+    """Build a corpus: train shards and a hold-out that does not leak, from the sources in MANIFEST.
+
+    The manifest names the files, folders and globs of each subset, its epochs and, if documents share text, the field
+    that groups them. A text or group that is held out stands nowhere else. Counts are exact. Every train shard is a
+    uniform sample of the whole, in random order. Memory does not grow with the sources. A killed run resumes when run
+    again. docs/corpora.md shows a manifest.
+
+    \b
+    Example:
+      pilekit assemble mine.toml --out mine --plan
+      pilekit assemble mine.toml --out mine
+      pilekit stats mine --manifest mine.toml --copies
+    """
+    from pilekit.assemble import assemble_corpus
+
+    with step_progress() as advance:
+        assembled = assemble_corpus(manifest, advance=advance, **options)
+    report_skipped(assembled.skipped)
+    summary = assembled.summary
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    print_fitted(assembled.table())
+    click.echo(assembled.sum())
+    what = f"{summary['shards']:,} train shards, shuffled with seed {summary['seed']}"
+    there = visible(str(assembled.folder))
+    if assembled.written:
+        click.echo(f"{what}, in {there}")
+    else:
+        click.echo(f"planned: {what}; {there} holds what was read, and the same command without --plan goes on")
