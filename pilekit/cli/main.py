@@ -46,8 +46,11 @@ COMMANDS = {
     "demo": "Make a small corpus from what Python ships and run everything on it.",
 }
 
-ROOMS = {"head": "look.head", "sample": "look.sample", "grep": "look.grep"}
-"""The modules of commands that are not `pilekit.cli.<name>`."""
+ROOMS = {
+    **dict.fromkeys(("head", "sample", "grep", "show", "duplicates"), "look"),
+    **dict.fromkeys(("tokenize", "merge", "train-tokenizer"), "tokens"),
+}
+"""The folders of commands whose module is not `pilekit.cli.<name>`."""
 
 RESUMED = ("index", "reframe", "select", "assemble", "dedup", "clean", "tokenize", "merge", "train", "demo")
 """Commands that keep finished work, beside `bpb --out`."""
@@ -67,9 +70,8 @@ class LazyGroup(click.Group):
         """Import the command's module and return its `command`."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(
-            f"pilekit.cli.{ROOMS.get(cmd_name, cmd_name.replace('-', '_'))}"
-        ).command
+        parts = ["pilekit.cli", ROOMS.get(cmd_name), cmd_name.replace("-", "_")]
+        command: click.Command = importlib.import_module(".".join(filter(None, parts))).command
         return command
 
     def resolve_command(

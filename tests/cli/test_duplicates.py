@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 from rich.cells import cell_len
 
-from pilekit.cli import duplicates
+from pilekit.cli.look import duplicates
 from pilekit.dedup.output.removed_table import SCHEMA
 from pilekit.dedup.run import deduplicate
 from pilekit.dedup.show.removed_pairs import RemovedPair, spread_pairs

@@ -1,1 +1,2 @@
-"""Commands that print documents of a corpus: `head` the first, `sample` random ones, `grep` those with a pattern."""
+"""Commands that print documents: `head` the first, `sample` random ones, `grep` those with a pattern, `show` one by its
+number, `duplicates` removed ones beside the kept ones."""

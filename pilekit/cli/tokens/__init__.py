@@ -1,0 +1,1 @@
+"""Commands about token ids: `train-tokenizer`, `tokenize` writes token files, `merge` joins them."""
