@@ -58,6 +58,11 @@ class SelectedLines:
         """How many are chosen."""
         return int(self._before[-1])
 
+    @property
+    def end(self) -> int:
+        """The number behind the last chosen line; 0 if none is chosen."""
+        return int(self.numbers(len(self) - 1, len(self))[0]) + 1 if len(self) else 0
+
     def and_bits(self, bits: npt.NDArray[np.uint8]) -> SelectedLines:
         """The chosen lines whose bit is set in `bits`, uint8 [lines / 8, rounded up]."""
         return SelectedLines(self.lines, bits if self.bits is None else self.bits & bits)

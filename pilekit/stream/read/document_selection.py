@@ -145,13 +145,17 @@ class DocumentSelection:
                 bits = mask.bits
                 if isinstance(index, TokenIndex):
                     bits = index.kept(mask, self.dedup)
-                elif mask.header.lines != some.lines:
+                elif (
+                    mask.header.lines > some.lines
+                    or (some.numbers(max(0, len(some) - 1), len(some)) >= mask.header.lines).any()
+                ):
                     raise PilekitError(
                         f"{visible(shard.path)}: has {counted(some.lines, 'line')}, but what was deduplicated in "
                         f"{visible(str(self.dedup))} under its name has {mask.header.lines:,}; run `pilekit dedup` on "
                         "it"
                     )
-                some = some.and_bits(bits)
+                # A mask ends with the last document; blank lines may follow it in the shard.
+                some = some.and_bits(np.pad(bits, (0, -(-some.lines // 8) - len(bits))))
             found.append(some)
         return found
 

@@ -66,6 +66,13 @@ def test_of_a_dedup(deduplicated: tuple[Path, Path, list[tuple[str, int, str]]],
         ]
 
 
+def test_a_dedup_of_shards_that_end_with_blank_lines(tmp_path: Path) -> None:
+    for name, lines in (("00", [record(f"text {i}", "ArXiv") for i in range(5)] + [b""] * 20), ("01", [b"", b" "])):
+        write_shard(tmp_path / "data" / name, lines, "plain")
+    deduplicate(tmp_path / "data", out=tmp_path / "dedup", write=False)
+    assert select(tmp_path / "data", dedup=tmp_path / "dedup").count == 5
+
+
 def test_a_dedup_of_other_shards(deduplicated: tuple[Path, Path, list[tuple[str, int, str]]], tmp_path: Path) -> None:
     _, dedup, _ = deduplicated
     lines = read_mask(dedup / "masks" / "01.jsonl.mask").header.lines
