@@ -1,15 +1,17 @@
 """Resolve candidates: the exact similarity of each document to kept documents, in keeper order.
 
-Documents are decided one after the other in keeper order. Each is compared with its kept candidates. If any reaches the
-threshold, the document is removed, and an edge names the most similar kept candidate (of equals, the first in keeper
-order). So each removal has its proof, and each of a hundred near-copies is compared with one document, not with
-ninety-nine.
+Documents are decided one after the other in keeper order, the order of their ranks: of similar documents the first is
+kept. Each is compared with its kept candidates. If any reaches the threshold, the document is removed, and an edge
+names the most similar kept candidate (of equals, the first in keeper order). So each removal has its proof, and each of
+a hundred near-copies is compared with one document, not with ninety-nine.
 
-A run of 100,000 documents with one licence header cannot be compared pair by pair. A member of a hot run is compared
-with up to 128 kept members of its run, the representatives. A new representative replaces the one that has resembled
-nothing for longest. So the cost is linear in the run's length, and a run with near-copies of at most 128 documents
-misses nothing. If the longest is kept, a dropped representative is mostly too long to resemble later documents.
-Besides, two similar documents mostly share other bands too, in which their run is short.
+A run of 100,000 documents with one licence header cannot be compared pair by pair: it is hot (candidates.py). A member
+of a hot run is compared with up to 128 kept members of its run, the representatives. A new representative replaces the
+one that has resembled nothing for longest. So the cost is linear in the run's length, and a run with near-copies of at
+most 128 documents misses nothing.
+
+A dropped representative is rarely missed. When the longest document is kept, later documents are shorter, mostly too
+short to resemble it. Besides, two similar documents mostly share other bands too, in which their run is short.
 
 Decisions depend on the candidates and the threshold alone, not on memory.
 """
@@ -86,17 +88,18 @@ class Resolver:
     def __iter__(self) -> Iterator[Table]:
         """(rank of the removed document, rank of a kept one, bits of the float64 similarity), ascending."""
         counts, removed = self._counts, scratch_array(self._folder, np.bool_, len(self._candidates.flagged))
-        runs = np.concatenate([np.empty((2, 0), dtype=np.uint64), *self._candidates.runs], axis=1)
-        hashes, first = np.unique(runs[0], return_index=True)
-        words = np.minimum(runs[1, first], 1 + MOST_REPRESENTATIVES)
+        hot_runs = np.concatenate([np.empty((2, 0), dtype=np.uint64), *self._candidates.runs], axis=1)
+        hashes, first = np.unique(hot_runs[0], return_index=True)
+        words = np.minimum(hot_runs[1, first], 1 + MOST_REPRESENTATIVES)  # one word of state and the representatives
         begins = (np.cumsum(words) - words).astype(np.int64)
         representatives = scratch_array(self._folder, np.uint64, int(words.sum()))
         left, unmapped = self._candidates.rows.count, _mapped_bytes()
-        for ranks, run, others in self._whole_documents():
+        for ranks, run_hashes, others in self._whole_documents():
+            # `decide` wants, for a member of a hot run, the place and size of the run among all representatives.
             places = np.full(len(ranks), -1)
-            members = np.flatnonzero(run)
-            of = np.searchsorted(hashes, run[members])
-            places[members], others[members] = begins[of], words[of]
+            members = np.flatnonzero(run_hashes)
+            runs = np.searchsorted(hashes, run_hashes[members])
+            places[members], others[members] = begins[runs], words[runs]
             counts[ROWS] = 0
             while counts[ROWS] < len(ranks):
                 counts[TOUCHED] = 0
@@ -118,7 +121,7 @@ class Resolver:
             if self._advance is not None:
                 self._advance(len(ranks))
         if self._advance is not None:
-            self._advance(left)  # rows that were counted several times
+            self._advance(left)  # `rows.count` counts a row each time it was found; each was decided once
 
     def _whole_documents(self) -> Iterator[Table]:
         """The candidates' rows, in tables that end where the rows of a document end."""
@@ -126,7 +129,7 @@ class Resolver:
         for table in self._candidates.rows.chunks():
             held = np.concatenate([held, table], axis=1)
             cut = int(np.searchsorted(held[0], held[0, -1]))
-            yield held[:, :cut].copy()
+            yield held[:, :cut].copy()  # because the caller writes into it
             held = held[:, cut:]
         yield held
 

@@ -1,14 +1,15 @@
 """Candidates: documents that share the key of a band.
 
-For each band: the keys that may occur twice are picked out in two passes over the sketches (repeated.py), sorted with
-the ranks of their documents (external_sort.py), and cut into runs of equal keys. In a run of up to 64 documents, every
-pair is a candidate. A longer run is hot: its members are noted with the run's hash, and compared with representatives
-of the run later. Runs end after 262,144 members.
+A sketch has one key per band for each document. Two passes over the sketches pick out the keys of a band that may occur
+twice (repeated.py). These keys are sorted with the ranks of their documents (external_sort.py; population.py tells what
+a rank is). Equal keys then form a run. In a run of up to 64 documents, every pair is a candidate. A longer run is hot:
+its members are noted with the run's hash, and later compared with representatives of the run (resolve.py). A run ends
+after 262,144 members.
 
 Similar documents share many bands, so the same run occurs many times. A table of fixed size remembers the hashes of
 recent runs. A forgotten run costs only time, because rows are made distinct.
 
-Two documents of earlier dedup runs (bit 63 of the rank clear) are no pair, because neither can be removed.
+Two documents of earlier runs of `pilekit dedup` (bit 63 of the rank is clear) are no pair: neither can be removed.
 
 Each thread has bands of its own, because reading, picking and sorting release the GIL. A thread reads as many bands at
 a time as memory allows, because each pass computes the ranks of all documents again. The result is a sorted set, so
@@ -44,6 +45,7 @@ LONGEST_RUN = 1 << 18
 """A run ends after this many members; the next member begins another."""
 
 _OWN = np.uint64(1 << 63)
+"""The lowest rank of a document that is not of an earlier run of dedup."""
 _LEAST_MEMORY = 64 << 20
 """With less for each thread, more threads would only merge more."""
 _SORTED_PER_DOCUMENT = 8
@@ -90,21 +92,21 @@ def find_candidates(
     advance    receives the number of further keys read, of 2 * documents * bands in all
     """
     # Three eighths for the rows found, a half for bands, an eighth for the runs seen last and tables in flight.
-    half = memory // 2
-    threads = max(1, min(usable_cpus() if jobs is None else jobs, bands.bands, half // _LEAST_MEMORY))
-    candidates = Candidates(population.documents, folder, 3 * memory // 8)
-    runs = max(1, min(population.documents, memory // 128))
-    seen: UInt64 = np.zeros(1 << (runs.bit_length() - 1), dtype=np.uint64)
+    documents, for_bands = population.documents, memory // 2
+    threads = max(1, min(usable_cpus() if jobs is None else jobs, bands.bands, for_bands // _LEAST_MEMORY))
+    candidates = Candidates(documents, folder, 3 * memory // 8)
+    remembered = max(1, min(documents, memory // 128))
+    seen: UInt64 = np.zeros(1 << (remembered.bit_length() - 1), dtype=np.uint64)  # a power of two, for `_candidates_in`
     lock, stopped = threading.Lock(), threading.Event()
 
-    share, documents = half // threads, population.documents
-    at_once = max(1, min(bands.bands, share // (repeated_bytes(documents) + _SORTED_PER_DOCUMENT * documents + 1)))
-    turns = -(-bands.bands // (at_once * threads))
+    per_thread, per_band = for_bands // threads, repeated_bytes(documents) + _SORTED_PER_DOCUMENT * documents + 1
+    bands_at_once = max(1, min(bands.bands, per_thread // per_band))
+    turns = -(-bands.bands // (bands_at_once * threads))
     groups = np.array_split(np.arange(bands.bands), min(bands.bands, turns * threads))
 
     def find(group: npt.NDArray[np.int64]) -> None:
         columns = [key_column(band) for band in group.tolist()]
-        for rows in _sorted_keys(chunks, columns, documents, folder, share // len(columns)):
+        for rows in _sorted_keys(chunks, columns, documents, folder, per_thread // len(columns)):
             for keys, ranks in _whole_runs(rows):
                 found = _candidates_in(keys, ranks, seen)
                 with lock:
@@ -117,9 +119,9 @@ def find_candidates(
                 raise _Stopped
             if advance is not None:
                 advance(len(ranks) * len(columns))
-            own = ~copies[ids_of(ranks)]
-            if not own.all():
-                ranks, keys = ranks[own], {column: values[own] for column, values in keys.items()}
+            distinct = ~copies[ids_of(ranks)]
+            if not distinct.all():
+                ranks, keys = ranks[distinct], {column: values[distinct] for column, values in keys.items()}
             yield ranks, keys
 
     try:
@@ -132,7 +134,7 @@ def find_candidates(
                 stopped.set()
                 raise
     except BaseException:
-        candidates.rows.close()
+        candidates.rows.close()  # after the pool has ended: no thread adds rows any more
         raise
     return candidates
 
@@ -148,7 +150,7 @@ def _sorted_keys(
     folder: Path,
     memory: int,
 ) -> Iterator[Iterator[Table]]:
-    """For each column, in so much memory: (key, rank) of all documents that may share their key, ascending."""
+    """For each column, within `memory` bytes: (key, rank) of all documents that may share their key, ascending."""
     size = min(repeated_bytes(documents), memory // 3)
     tables = {column: repeated_table(size) for column in columns}
     for _, keys in chunks(columns):
@@ -171,23 +173,23 @@ def _whole_runs(tables: Iterable[Table]) -> Iterator[Table]:
     held = np.empty((2, 0), dtype=np.uint64)
     for table in tables:
         held = np.concatenate([held, table], axis=1)
-        while cut := int(np.searchsorted(held[0], held[0, -1])) or held.shape[1] // (LONGEST_RUN + 1) * LONGEST_RUN:
-            yield held[:, :cut]
-            held = held[:, cut:]
+        while whole := _in_whole_runs(held[0]):
+            yield held[:, :whole]
+            held = held[:, whole:]
     yield held
+
+
+def _in_whole_runs(keys: UInt64) -> int:
+    """How many rows come before the last run, which may go on. If it is the only one, it is cut too."""
+    before_last = int(np.searchsorted(keys, keys[-1]))
+    return before_last or len(keys) // (LONGEST_RUN + 1) * LONGEST_RUN
 
 
 def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> tuple[Table, Table]:
     """The rows and hot runs of whole runs, for `Candidates.add`; recently seen runs are left out."""
-    begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
-    lengths = np.diff(np.append(begins, len(keys)))
-    for i in np.flatnonzero(lengths > LONGEST_RUN)[::-1].tolist():
-        begins = np.insert(begins, i + 1, np.arange(begins[i] + LONGEST_RUN, begins[i] + lengths[i], LONGEST_RUN))
-    lengths = np.diff(np.append(begins, len(keys)))
-    wanted = lengths > 1
-    begins, lengths = begins[wanted], lengths[wanted]
-    wanted = ranks[begins + lengths - 1] >= _OWN
-    begins, lengths = begins[wanted], lengths[wanted]
+    begins, lengths = _runs_in(keys)
+    has_own = ranks[begins + lengths - 1] >= _OWN  # The last member has the highest rank.
+    begins, lengths = begins[has_own], lengths[has_own]
     hashes = _hashes(ranks, begins, lengths)
     places = hashes & np.uint64(len(seen) - 1)
     new = seen[places] != hashes
@@ -199,14 +201,24 @@ def _candidates_in(keys: UInt64, ranks: Ranks, seen: UInt64) -> tuple[Table, Tab
     if hot.any():
         sizes = lengths[hot]
         ends = np.cumsum(sizes)
-        at = np.repeat(begins[hot] - (ends - sizes), sizes) + np.arange(ends[-1])
-        rows.append(np.stack([ranks[at], np.repeat(hashes[hot], sizes), np.zeros(len(at), dtype=np.uint64)]))
+        members = np.repeat(begins[hot] - (ends - sizes), sizes) + np.arange(ends[-1])
+        rows.append(np.stack([ranks[members], np.repeat(hashes[hot], sizes), np.zeros(len(members), dtype=np.uint64)]))
     return np.concatenate(rows, axis=1), np.stack([hashes[hot], lengths[hot].astype(np.uint64)])
+
+
+def _runs_in(keys: UInt64) -> tuple[Int64, Int64]:
+    """(begins, lengths) of the runs of at least two equal keys; runs of more than `LONGEST_RUN` are cut."""
+    begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+    lengths = np.diff(np.append(begins, len(keys)))
+    for i in np.flatnonzero(lengths > LONGEST_RUN)[::-1].tolist():  # backwards: inserting moves what comes behind
+        begins = np.insert(begins, i + 1, np.arange(begins[i] + LONGEST_RUN, begins[i] + lengths[i], LONGEST_RUN))
+    lengths = np.diff(np.append(begins, len(keys)))
+    return begins[lengths > 1], lengths[lengths > 1]
 
 
 @compiled()
 def _hashes(ranks: UInt64, begins: Int64, lengths: Int64) -> UInt64:
-    """The hash of each run, of all its members."""
+    """A hash of each run, made of all its members."""
     found = np.empty(len(begins), dtype=np.uint64)
     for i in range(len(begins)):
         value = np.uint64(lengths[i])
@@ -218,7 +230,7 @@ def _hashes(ranks: UInt64, begins: Int64, lengths: Int64) -> UInt64:
 
 @compiled()
 def _pairs(ranks: UInt64, begins: Int64, lengths: Int64) -> Table:
-    """(later rank, 0, earlier rank) of all pairs of each run, without pairs of two documents of earlier runs."""
+    """(later rank, 0, earlier rank) of all pairs of each run, but those of two documents of earlier runs of dedup."""
     count = 0
     for length in lengths:
         count += length * (length - 1) // 2

@@ -1,9 +1,11 @@
-"""A filter for values that may occur twice, in two passes and two bits a place.
+"""A filter that finds the values that may occur more than once, in two passes over them.
 
-Most documents share no text and no band key with any other, and sorting is the main cost of matching. So each value is
-hashed to a place in a table that knows "once" and "several times". In the second pass only values with a place of
-several are sorted. With eight places for each value, 12 % of the unique values are sorted too. A smaller table lets
-more through and changes no result.
+Most documents share no text and no band key with any other, and sorting is the main cost of matching. So only values
+that may be repeated are sorted. A table has many places of two bits: one for "hit", one for "hit again". The first pass
+hashes each value to a place and marks it. The second pass picks the values whose place was hit again.
+
+A repeated value is always picked. A unique value is picked if another value hit its place: with eight places for each
+value, that happens to 12 % of them. A smaller table lets more through and changes no result.
 
 A pass takes 12 ns for each value with 20 million documents (sorting takes 200).
 """
@@ -21,12 +23,12 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def repeated_bytes(values: int) -> int:
-    """Bytes that a table for this many values should have."""
+    """Bytes that a table for this many values should have; a byte has four places."""
     return 8 + values * _PLACES_PER_VALUE // 4
 
 
 def repeated_table(memory: int) -> UInt64:
-    """A table of at most this many bytes."""
+    """An empty table of at most this many bytes and of at most 2^32 places; a word has 32."""
     table = np.empty(max(1, min(memory, 1 << 30) // 8), dtype=np.uint64)
     table.fill(0)  # not np.zeros: so the system can use large pages, which halves the time
     return table
@@ -34,12 +36,13 @@ def repeated_table(memory: int) -> UInt64:
 
 @compiled()
 def _place(table: UInt64, value: np.uint64) -> np.uint64:
+    """The value's place: the high half of its hash, scaled to the number of places."""
     return ((value * _SPREAD) >> np.uint64(32)) * np.uint64(32 * len(table)) >> np.uint64(32)
 
 
 @compiled()
 def note_values(table: UInt64, values: UInt64) -> None:
-    """First pass: note each value."""
+    """First pass: mark the place of each value."""
     for value in values:
         place = _place(table, value)
         word = table[place >> np.uint64(5)]

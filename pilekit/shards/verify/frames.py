@@ -1,13 +1,14 @@
 """Compare frames with a seek table or an index; after damage, check each later frame by itself.
 
 A decoder cannot resume after damage, because a frame does not say where the next one begins. A seek table or an index
-does, so with it every later frame is checked. If two frames ran into each other, the first is the damaged one.
+does, so with it every later frame is checked. If a frame does not end where the next one begins, it is the damaged one,
+although the decoder may have noticed only in the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import BinaryIO, NamedTuple
 
 from pilekit.errors import counted
@@ -31,19 +32,19 @@ class KnownFrame(NamedTuple):
 def known_frames(file: BinaryIO, table: SeekTable | None, index: ShardIndex | None) -> list[KnownFrame]:
     """The frames that the seek table lists or, without a table, the index.
 
-    Lines are the index's, for the frames on which both agree.
+    Only the index knows lines. With a table, a frame has a line if the index has a frame at the same offset.
     """
-    frames = () if index is None else zip(index.frames.offset.tolist(), index.frames.line.tolist(), strict=True)
-    lines = {offset: line + 1 for offset, line in frames}
+    indexed = () if index is None else zip(index.frames.offset.tolist(), index.frames.line.tolist(), strict=True)
+    lines = {offset: line + 1 for offset, line in indexed}
     if table is None:
         return [KnownFrame(offset, None, line) for offset, line in lines.items()]
     return [KnownFrame(offset, size, lines.get(offset)) for offset, size in _listed(file, table)]
 
 
 def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tuple[int | None, int, str, bool]:
-    """The damage that ended reading: (frame, its first suspect byte, the reason, whether its lines are suspect).
+    """The damage that ended reading: (frame, first suspect byte, reason, whether lines that were read are suspect).
 
-    Without frames (gzip) all lines from that byte on are suspect.
+    Suspect lines are those of the frame; without frames (gzip), all lines.
 
     begins   where the known frames begin, then where the last frame ends
     read     how many frames the reader reached
@@ -55,15 +56,17 @@ def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tup
         return number, damage.since, f"{damage.reason} ({place})", True
     if number is None:
         return None, damage.byte, damage.reason, False
-    if 0 < number == read < len(begins) and begins[number] != damage.byte:
-        number -= 1  # There was no frame where one should be: the frame before ended there, and is the damaged one.
-    elif not (number + 1 < len(begins) and damage.byte > begins[number + 1]):
+    # After the frame before, the reader stood at another place than this frame's: the one before is damaged.
+    begins_elsewhere = 0 < number == read < len(begins) and damage.byte != begins[number]
+    runs_on = number + 1 < len(begins) and damage.byte > begins[number + 1]
+    if not begins_elsewhere and not runs_on:
         return number, damage.byte, damage.reason, False
+    number -= begins_elsewhere
     return number, begins[number], f"frame {number} does not end where the next one begins; fetch it again", True
 
 
 def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: FindingList, other: FindingList) -> None:
-    """Decode each frame from number `first` on by itself; adds damage, and frames of another size."""
+    """Decode each frame from number `first` on by itself; add what is damaged to `damage`, wrong sizes to `other`."""
     for number, frame in enumerate(frames[first:], first):
         try:
             decoded = sum(map(len, decompress_frame_at(file, frame.offset, number=number)))
@@ -76,26 +79,25 @@ def check_frames(file: BinaryIO, frames: list[KnownFrame], first: int, damage: F
 
 def compare_table(file: BinaryIO, table: SeekTable, scan: ShardScan, findings: FindingList) -> None:
     """Add the first frame that differs from its entry in the seek table."""
-    begins, texts = scan.frames.offset.tolist(), [*scan.frames.text_offset.tolist(), scan.content_bytes]
-    read = [(begin, texts[number + 1] - texts[number]) for number, begin in enumerate(begins)]
+    sizes = [end - begin for begin, end in pairwise([*scan.frames.text_offset.tolist(), scan.content_bytes])]
+    read = zip(scan.frames.offset.tolist(), sizes, strict=True)
     for number, (listed, found) in enumerate(zip_longest(_listed(file, table), read)):
-        if listed != found:
-            line = int(scan.frames.line[number]) + 1 if found else None
-            byte = min(frame[0] for frame in (listed, found) if frame)
-            if listed and found and listed[0] == found[0]:
-                what = _wrong_size(number, found[1], listed[1])
-            else:
-                what = f"frame {number} is not where the seek table says; write the file again with pilekit reframe"
-            findings.add(what, frame=number, line=line, byte=byte)
-            return
+        if listed == found:
+            continue
+        if listed and found and listed[0] == found[0]:
+            what = _wrong_size(number, found[1], listed[1])
+        else:
+            what = f"frame {number} is not where the seek table says; write the file again with pilekit reframe"
+        line = int(scan.frames.line[number]) + 1 if found else None
+        findings.add(what, frame=number, line=line, byte=min(frame[0] for frame in (listed, found) if frame))
+        return
 
 
 def _listed(file: BinaryIO, table: SeekTable) -> Iterator[tuple[int, int]]:
     """(offset, decoded bytes) of the zstd frames in a table, which lists skippable frames too."""
     offset = 0
     for stored, decoded in table:
-        if not decoded:
-            file.seek(offset)
+        file.seek(offset)
         if decoded or not is_skippable(file.read(4)):
             yield offset, decoded
         offset += stored

@@ -1,7 +1,9 @@
 """The part of a model that each rank holds: ZeRO stages 0 to 3, as settings of one primitive.
 
-FSDP2 cuts every parameter along its first dimension and gathers it group by group when it is needed; `replicate` is the
-same machinery with whole parameters. Each transformer block is a group, and the rest of the model is one more.
+FSDP2 cuts every parameter along its first dimension, and gathers a group of parameters when it is needed. Each
+transformer block is a group, and the rest of the model is one more. `replicate` is the same machinery with whole
+parameters.
+
 Parameters, gradients and the optimizer's state are float32. In bf16 and fp16, parameters are gathered as copies of that
 type, and gradients are summed over micro-batches and ranks in float32.
 
@@ -60,9 +62,10 @@ def shard(
         return
     whole = {name: parameter.detach() for name, parameter in root.named_parameters() if ranks.is_first}
     computing = _COMPUTING_TYPE[dtype]
+    summing = None if computing is None else torch.float32
     settings: dict[str, Any] = {
         "mesh": ranks.mesh,
-        "mp_policy": MixedPrecisionPolicy(param_dtype=computing, reduce_dtype=computing and torch.float32),
+        "mp_policy": MixedPrecisionPolicy(param_dtype=computing, reduce_dtype=summing),
         "offload_policy": CPUOffloadPolicy(pin_memory=ranks.device.type == "cuda") if offload else OffloadPolicy(),
     }
     if stage == 0 and ranks.world_size > 1:
@@ -74,7 +77,7 @@ def shard(
         for block in blocks:
             fully_shard(block, reshard_after_forward=stage == 3, **settings)
         fully_shard(root, **settings)
-    register_fsdp_forward_method(root, "gather")
+    register_fsdp_forward_method(root, "gather")  # for `gather_rest`
     if ranks.world_size > 1:
         _fill(root, whole, ranks)
 
@@ -112,7 +115,7 @@ def before_micro_batch(root: nn.Module, stage: Stage, *, last: bool) -> None:
 def gather_rest(root: nn.Module) -> None:
     """Gather all parameters outside of blocks on every rank until `release`; blocks gather themselves."""
     if isinstance(root, FSDPModule):
-        cast("Any", root).gather()
+        cast("Any", root).gather()  # an empty method of `root`: FSDP2 gathers before it, as before a forward
 
 
 def release(root: nn.Module) -> None:
@@ -132,9 +135,9 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def whole_parameters(model: nn.Module, ranks: Ranks) -> Iterator[tuple[str, Tensor]]:
-    """(name, float32 on the CPU) of each parameter, then of each stored buffer: whole on rank 0, empty elsewhere.
+    """(name, tensor on the CPU) of each parameter, then of each stored buffer: whole on rank 0, empty elsewhere.
 
-    All ranks must iterate to the end. A tied parameter comes once. Values that every rank holds whole are not copied.
+    All ranks must iterate to the end. A tied parameter comes once. A whole tensor on the CPU is yielded without a copy.
     """
     nothing = torch.empty(0)
     for name, parameter in model.named_parameters():
