@@ -12,8 +12,8 @@
         .lock             locked while a process writes here, removed afterwards
 
 The header is written first, so the folder is recognised as ours at any moment. The files of a shard are renamed into
-place when they are complete, and the note with their sizes is written after that: a note never names a file that is
-missing. The next run with the same parameters and inputs processes the shards that have no valid note.
+place when they are complete. The note with their sizes is written after that, so it never names a file that was not
+finished. The next run with the same parameters and inputs processes the shards that have no valid note.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Output:
         """Record that the shard `name` is done; `files` are all files written for it, complete and in place."""
         sizes = {file.relative_to(self.folder).as_posix(): file.stat().st_size for file in files}
         with write_atomically(self._note_path(name)) as file:
-            file.write(msgspec.json.encode(_Note(name, sizes, dict(result), self._made_of(name))))
+            file.write(msgspec.json.encode(_Note(name, sizes, dict(result), self._hash_for(name))))
 
     def result(self, name: str) -> dict[str, Any] | None:
         """The recorded result of the shard `name`; None if it is not done."""
@@ -96,7 +96,7 @@ class Output:
     def is_valid(self, note: _Note) -> bool:
         """Whether the note's input is unchanged and its files exist with the recorded sizes."""
         try:
-            return note.made_of == self._made_of(note.name) and all(
+            return note.made_of == self._hash_for(note.name) and all(
                 (self.folder / file).stat().st_size == size for file, size in note.files.items()
             )
         except (OSError, ValueError):  # ValueError: a null character
@@ -109,7 +109,7 @@ class Output:
         with suppress(OSError):
             (self.folder / NOTES).rmdir()
 
-    def _made_of(self, name: str) -> str:
+    def _hash_for(self, name: str) -> str:
         return self.made_of.get(name) or self.made_of.get("", "")
 
     def _note_path(self, name: str) -> Path:
@@ -145,11 +145,10 @@ def output_folder(
     else, or if it was made with other parameters or from other inputs; the message names the difference.
     """
     folder = Path(folder)
-    wanted = msgspec.json.decode(msgspec.json.encode([parameters, inputs]))
-    output = Output(folder, False, _made_of(wanted[1], versions or {}))
-    header = _header(folder, kind, *wanted)
+    output = Output(folder, False, _input_hashes(inputs, versions or {}))
+    header = _earlier_header(folder, kind, parameters, inputs)
     if header is not None and header.finished and all(map(output.is_valid, _notes_of(header))):
-        # The disk may be read-only, so this needs no lock. A kill in the last moment may have left notes.
+        # A kill in the last moment may have left notes. They may stay: the disk may be read-only.
         with suppress(OSError, PilekitError), locked(folder / LOCK_FILE, wait=False):
             output.forget()
         logger.warning("already done: %s holds this result; to make it again, remove it first", visible(str(folder)))
@@ -158,11 +157,11 @@ def output_folder(
     new = not folder.exists()
     try:
         with locked(folder / LOCK_FILE, wait=False):
-            header = _header(folder, kind, *wanted)  # again: before the lock, another process may have been here
+            header = _earlier_header(folder, kind, parameters, inputs)  # again: another process may have been here
             refuse_linked_folders(*folders_in(folder))
             _remove_partials(folder)
             if header is None or header.finished:
-                # The files of some shards changed or are gone; the other shards stay finished.
+                # If a finished job is here, files of some shards changed or are gone. The other shards stay finished.
                 for note in _notes_of(header) if header else []:
                     if output.is_valid(note):
                         output.note(note.name, note.result, *(folder / file for file in note.files))
@@ -181,7 +180,25 @@ def output_folder(
                 folder.rmdir()
 
 
-def _header(folder: Path, kind: str, parameters: dict[str, Any], inputs: dict[str, Any]) -> Header | None:
+def check_same_job(
+    shown: str, header: Header, parameters: Mapping[str, Any], inputs: Mapping[str, Any], remedy: str
+) -> None:
+    """Raise PilekitError if `header` is of a job with other parameters or inputs; messages call its folder `shown`."""
+    parameters, inputs = _as_json(parameters), _as_json(inputs)
+    for name in {**header.parameters, **parameters}:
+        there, here = (_shown(found, name) for found in (header.parameters, parameters))
+        if there != here:
+            raise PilekitError(f"{shown}: was made with other settings: {name} is {there} there, {here} here; {remedy}")
+    for name in {**header.inputs, **inputs}:
+        if header.inputs.get(name) != inputs.get(name):
+            if name not in header.inputs:
+                how = "was not among them"
+            else:
+                how = "is not the same any more" if name in inputs else "is not among them now"
+            raise PilekitError(f"{shown}: was made from other shards: {visible(name)} {how}; {remedy}")
+
+
+def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any]) -> Header | None:
     """The header that an earlier run of the same job left; None if the folder is new or empty."""
     shown = visible(str(folder))
     try:
@@ -201,30 +218,20 @@ def _header(folder: Path, kind: str, parameters: dict[str, Any], inputs: dict[st
     return header
 
 
-def check_same_job(
-    shown: str, header: Header, parameters: Mapping[str, Any], inputs: Mapping[str, Any], remedy: str
-) -> None:
-    """Raise PilekitError if `header`, of what is shown as `shown`, is of a job with other parameters or inputs."""
-    parameters, inputs = msgspec.json.decode(msgspec.json.encode([parameters, inputs]))
-    for name in {**header.parameters, **parameters}:
-        there, here = (_shown(found, name) for found in (header.parameters, parameters))
-        if there != here:
-            raise PilekitError(f"{shown}: was made with other settings: {name} is {there} there, {here} here; {remedy}")
-    for name in {**header.inputs, **inputs}:
-        if header.inputs.get(name) != inputs.get(name):
-            how = "is not the same any more" if name in inputs else "is not among them now"
-            how = how if name in header.inputs else "was not among them"
-            raise PilekitError(f"{shown}: was made from other shards: {visible(name)} {how}; {remedy}")
-
-
 def _shown(parameters: Mapping[str, Any], name: str) -> str:
     return visible(msgspec.json.encode(parameters[name]).decode(), 200) if name in parameters else "not set"
 
 
-def _made_of(inputs: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as a header gives them back, so that they compare equal: a tuple becomes a list."""
+    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(values))
+    return decoded
+
+
+def _input_hashes(inputs: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
     """`Output.made_of` for these inputs."""
     parts = {name: [given, versions.get(name)] for name, given in sorted(inputs.items())}
-    parts[""] = list(parts.items())
+    parts[""] = list(parts.items())  # all inputs together
     return {name: xxhash.xxh3_128_hexdigest(msgspec.json.encode(part)) for name, part in parts.items()}
 
 

@@ -21,11 +21,11 @@ Split = Literal["train", "val", "test"]
 SHARD_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".json.zst", ".json.gz", ".parquet")
 """The endings of files that a search takes for shards; a file that the user names may have any ending."""
 
-_NAMED_OUTRIGHT = (*SHARD_SUFFIXES, ".json", ".ndjson", ".zst", ".zstd", ".gz")
-
 STANDARD_INPUT = "-"
 
 _COMPRESSION = (".zst", ".zstd", ".gz")
+_FILE_SUFFIXES = (*SHARD_SUFFIXES, ".json", ".ndjson", *_COMPRESSION)
+"""The endings by which a URL is taken for a shard rather than a folder."""
 _SPLITS: dict[str, Split] = {
     "train": "train",
     "training": "train",
@@ -43,7 +43,7 @@ class Shard:
     name    its identity: the path below the corpus root without compression suffix, e.g. `train/00.jsonl`
     path    a local path, a URL, or `-` for standard input
     size    stored bytes; None if unknown
-    split   "train", "val" or "test" by its name or, if no shard's name tells a split, by the root's; else None
+    split   "train", "val" or "test": from its name or, if no shard's name tells a split, from the root's; else None
     """
 
     name: str
@@ -58,19 +58,19 @@ def is_url(path: str) -> bool:
 
 
 def looks_like_shard(name: str) -> bool:
-    """Whether a folder search treats a file of this name as a shard; `*.index.parquet` is an index."""
+    """Whether a search of a folder takes a file of this name for a shard; `*.index.parquet` is an index."""
     return name.endswith(SHARD_SUFFIXES) and written_beside(name.rpartition("/")[2]) is None
 
 
 def names_a_file(name: str) -> bool:
-    """Whether a URL that ends in `name` is a shard: an HTTP server does not tell files from folders."""
-    return name.endswith(_NAMED_OUTRIGHT)
+    """Whether a URL that ends in `name` is taken for a shard: an HTTP server does not tell files from folders."""
+    return name.endswith(_FILE_SUFFIXES)
 
 
 def shard_of(path: str) -> Shard:
     """The shard at one path or URL, which need not exist; its folder is the corpus root.
 
-    Raises PilekitError for a folder, for a file that pilekit writes beside shards, and for an impossible name.
+    Raises PilekitError for a folder, a file that pilekit writes beside shards, and a path that cannot be a name.
     """
     if path == STANDARD_INPUT:
         return Shard("(stdin)", path)
@@ -87,11 +87,6 @@ def shard_of(path: str) -> Shard:
     except OSError:
         size = None
     return with_split_of_root([make_shard(name, path, size)], folder)[0]
-
-
-def _refuse_beside(path: str, name: str) -> None:
-    if what := written_beside(name):
-        raise PilekitError(f"{visible(path)}: {what}")
 
 
 def make_shard(relative: str, path: str, size: int | None) -> Shard:
@@ -131,8 +126,9 @@ def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
 
     If some names do, as `val.jsonl` beside `00.jsonl`, the root may be called `test` by chance and is ignored.
     """
-    place = next((part for part in root.split("::") if "://" in part), root)
-    split = _SPLITS.get(place.replace(os.sep, "/").rstrip("/").rpartition("/")[2].lower())
+    place = next((part for part in root.split("::") if "://" in part), root)  # of a chain `zip://a::s3://b`, a part
+    last_folder = place.replace(os.sep, "/").rstrip("/").rpartition("/")[2]
+    split = _SPLITS.get(last_folder.lower())
     if split is None or any(shard.split for shard in shards):
         return shards
     return [replace(shard, split=split) for shard in shards]
@@ -141,3 +137,8 @@ def with_split_of_root(shards: Sequence[Shard], root: str) -> Sequence[Shard]:
 def without_query(url: str) -> str:
     """A web URL without `?...` and `#...`; other URLs may have these characters in a file's name."""
     return re.split(r"[?#]", url, maxsplit=1)[0] if url.startswith(("http://", "https://")) else url
+
+
+def _refuse_beside(path: str, name: str) -> None:
+    if what := written_beside(name):
+        raise PilekitError(f"{visible(path)}: {what}")

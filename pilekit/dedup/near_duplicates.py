@@ -3,10 +3,10 @@
     for batch in NearDuplicates(0.8)(read("00.jsonl.zst")):
         ...
 
-A document is dropped if an earlier kept document is as similar as `threshold`. Candidates are found as
-`datasketch.MinHashLSH` finds them, by signatures that share a whole band, with the bands that `pilekit dedup` chooses.
-Each candidate is compared exactly. So every dropped document is similar enough, and 1 % of the pairs right at the
-threshold are missed.
+A document is dropped if an earlier kept document is as similar as `threshold`. Its candidates are the kept documents
+whose MinHash signatures share a whole band with its own, as in `datasketch.MinHashLSH`. The bands are those that
+`pilekit dedup` chooses. Each candidate is compared exactly. So every dropped document is similar enough, and at most
+1 % of the pairs at the threshold are missed.
 
 The shingles of all kept documents stay in memory: about 1.7 times their text. For larger corpora use `pilekit dedup`,
 which compares in bounded memory and keeps the longest document instead of the first.
@@ -57,7 +57,7 @@ class NearDuplicates(DocumentStage):
             raise PilekitError(f"NearDuplicates: the threshold is a number, not {visible(repr(self.threshold), 80)}")
         if not isinstance(self.memory, int | float) or not self.memory > 0:
             raise PilekitError(f"NearDuplicates: memory is a number of bytes, not {visible(repr(self.memory), 80)}")
-        choose_bands(self.threshold, NUM_PERM)
+        choose_bands(self.threshold, NUM_PERM)  # raises for a threshold that is out of range or too low
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents without an earlier near-duplicate; empty batches are dropped."""
@@ -67,19 +67,19 @@ class NearDuplicates(DocumentStage):
         for batch in batches:
             data, offsets = batch.utf8()
             keys = band_keys(signatures(data, offsets, NGRAM, a, b), bands.bands, bands.rows)
-            new = []
+            is_kept = []
             for document in range(len(batch)):
                 text = data[offsets[document] : offsets[document + 1]]
-                new.append(kept.add(keys[:, document].tolist(), shingle_set(text)))
+                is_kept.append(kept.add(keys[:, document].tolist(), shingle_set(text)))
                 if kept.bytes > self.memory:
                     raise PilekitError(
                         f"{visible(batch.shard)}: document {int(batch.numbers[document]):,}: the {len(kept.sets):,} "
                         f"documents kept so far take NearDuplicates more than memory={self.memory:,} bytes; give it "
                         "more, or use `pilekit dedup`, which compares a corpus of any size in bounded memory"
                     )
-            passed = batch.where(new)
-            if len(passed):
-                yield passed
+            rest = batch.where(is_kept)
+            if len(rest):
+                yield rest
 
 
 class _Kept:
@@ -87,7 +87,9 @@ class _Kept:
 
     sets     the shingles of each
     newest   band key -> the newest document with it
-    older    at [document x bands + band], the newest earlier document with the same key; -1: none
+    older    at [document x bands + band], the newest document before it with the same key; -1: none
+
+    So `newest` and then `older` lead from a key to all documents that have it, the newest first.
     """
 
     def __init__(self, bands: Bands, threshold: float) -> None:
@@ -106,8 +108,8 @@ class _Kept:
     def add(self, keys: list[int], shingles: UInt64) -> bool:
         """Keep a document unless it is similar to a kept one; returns whether it is kept."""
         for document in self._candidates(keys):
-            one, other = sorted((len(self.sets[document]), len(shingles)))
-            if one / other >= self.threshold and jaccard(self.sets[document], shingles) >= self.threshold:
+            smaller, larger = sorted((len(self.sets[document]), len(shingles)))
+            if smaller / larger >= self.threshold and jaccard(self.sets[document], shingles) >= self.threshold:
                 return False
         document = len(self.sets)
         self.sets.append(shingles)
@@ -118,6 +120,7 @@ class _Kept:
         return True
 
     def _candidates(self, keys: list[int]) -> set[int]:
+        """The newest documents of each band that have the band's key."""
         found: set[int] = set()
         for band, key in enumerate(keys):
             document = self.newest.get(key, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,8 @@ class Deduplication:
     folder     with clean/, masks/, sketches/, removed.parquet, summary.json
     summary    read, kept, removed, exact, near, skipped, and the same for each subset: the content of summary.json
     skipped    the bad lines
+
+    `_compared` holds the subsets that were compared; None if all were.
     """
 
     folder: Path
@@ -55,10 +58,6 @@ class Deduplication:
         skipped = SkippedLines(summary["skipped"], bad_lines)
         return cls(output.folder, summary, skipped, corpus, None if compared is None else frozenset(compared))
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))
-        return f"Deduplication({str(self.folder)!r}: {counts})"
-
     def to_dict(self) -> dict[str, Any]:
         """The summary."""
         return self.summary
@@ -69,31 +68,6 @@ class Deduplication:
 
         return arrow_table(self.to_dict()["subsets"])
 
-    def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
-        """A row per compared subset, the largest first, one for all others together, and the total."""
-        from pilekit.fitted_table import OTHERS, Column, FittedTable, rounded_bytes
-
-        titles = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
-        if self.summary.get("left_out"):
-            titles["left_out"] = "Left out"
-        columns: list[Column[tuple[str, dict[str, Any]]]] = [Column("Subset", lambda row: row[0])]
-        columns += [Column(title, partial(_count, key)) for key, title in titles.items()]
-        columns.append(Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])))
-        total, rows = ("Total", self.summary), self.summary["subsets"]
-        if self._compared is not None:
-            others = [counts for name, counts in rows.items() if name not in self._compared]
-            rows = {name: counts for name, counts in rows.items() if name in self._compared}
-            if others:
-                size = {"removed": sum(counts["bytes"]["removed"] for counts in others)}
-                rows[OTHERS] = {"bytes": size} | {key: sum(counts[key] for counts in others) for key in titles}
-        return FittedTable(list(rows.items()), columns, [total], ("Saved", "Read"))
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
     @property
     def removed(self) -> pa.Table:
         """All removed documents by shard and number, each with the kept document that it resembles."""
@@ -102,9 +76,9 @@ class Deduplication:
         return pq.read_table(self.folder / REMOVED)
 
     def minhash(self, document: tuple[str, int]) -> datasketch.MinHash:
-        """The MinHash of a document, (shard name, document number), computed again from the shard.
+        """The MinHash of the document (shard name, document number), computed again from the shard.
 
-        `PilekitError` if the shard has changed, or has no such document.
+        Raises PilekitError if the shard has changed or has no such document.
         """
         from datasketch import MinHash
 
@@ -118,15 +92,43 @@ class Deduplication:
         if fingerprint(shard.path) != Fingerprint(*header.inputs[name]):
             raise PilekitError(f"{visible(shard.path)}: was changed since it was deduplicated; bring it back as it was")
         manifest, num_perm = self._corpus.manifest, header.parameters["num_perm"]
-        reader = DocumentReader(shard, find_index(shard, manifest), manifest=manifest)
-        try:
-            text = reader.document(number).text.encode()
-        finally:
-            reader.close()
-        data = np.frombuffer(text, dtype=np.uint8)
-        offsets = np.array([0, len(data)])
-        values = signatures(data, offsets, header.parameters["ngram"], *permutations(num_perm))[0]
+        with closing(DocumentReader(shard, find_index(shard, manifest), manifest=manifest)) as reader:
+            text = np.frombuffer(reader.document(number).text.encode(), dtype=np.uint8)
+        offsets = np.array([0, len(text)])
+        values = signatures(text, offsets, header.parameters["ngram"], *permutations(num_perm))[0]
         return MinHash(num_perm, SEED, scheme="affine32", hashfunc=_low_half, hashvalues=values)
+
+    def table(self) -> FittedTable[tuple[str, dict[str, Any]]]:
+        """A row per compared subset, the largest first, one for all others together, and the total."""
+        from pilekit.fitted_table import OTHERS, Column, FittedTable, rounded_bytes
+
+        titles = {"read": "Read", "exact": "Exact", "near": "Near", "kept": "Kept"}
+        if self.summary.get("left_out"):
+            titles["left_out"] = "Left out"
+        columns: list[Column[tuple[str, dict[str, Any]]]] = [
+            Column("Subset", lambda row: row[0]),
+            *(Column(title, partial(_count, key)) for key, title in titles.items()),
+            Column("Saved", lambda row: rounded_bytes(row[1]["bytes"]["removed"])),
+        ]
+        rows = self.summary["subsets"]
+        if self._compared is not None:
+            others = [counts for name, counts in rows.items() if name not in self._compared]
+            rows = {name: counts for name, counts in rows.items() if name in self._compared}
+            if others:
+                saved = sum(counts["bytes"]["removed"] for counts in others)
+                sums = {key: sum(counts[key] for counts in others) for key in titles}
+                rows[OTHERS] = {**sums, "bytes": {"removed": saved}}
+        return FittedTable(list(rows.items()), columns, [("Total", self.summary)], ("Saved", "Read"))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))
+        return f"Deduplication({str(self.folder)!r}: {counts})"
 
 
 def _count(key: str, row: tuple[str, dict[str, Any]]) -> str:

@@ -4,8 +4,10 @@
 
 "wait" is the share of the step's time spent waiting for data. A skipped step without a loss shows the last loss. If
 there is room, the number of skipped steps and the newest bits per byte follow. The line appears with the first step
-and vanishes at the end. Warnings are printed above it. The time left is a mean of the step times, weighted towards
-recent steps, times the remaining steps. One slow step (a checkpoint, a cold cache) hardly changes it.
+and vanishes at the end. Warnings are printed above it.
+
+The time left is the number of remaining steps times the mean step time, in which recent steps weigh more. One slow step
+(a checkpoint, a cold cache) hardly changes it.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
         return
     console = Console(stderr=True)
     live = Live(console=console, transient=True, refresh_per_second=5)
-    seconds = 0.0
+    mean_seconds = 0.0
     seen = 0
     loss = bpb = None
 
     def show(metrics: StepMetrics) -> None:
-        nonlocal seconds, seen, loss, bpb
+        nonlocal mean_seconds, seen, loss, bpb
         seen += 1
         loss = metrics.loss if metrics.loss is not None else loss
-        bpb = (metrics.bpb and metrics.bpb.overall) or bpb
+        bpb = (metrics.bpb and metrics.bpb.overall) or bpb  # most steps have no new value
         # A plain mean at first. Otherwise the first step, which is slow, would dominate.
-        seconds += (metrics.step_seconds - seconds) * max(NEWEST_WEIGHT, 1 / seen)
-        live.update(Text(line_of(metrics, steps, seconds, loss, bpb, console.width)))
-        live.start()
+        mean_seconds += (metrics.step_seconds - mean_seconds) * max(NEWEST_WEIGHT, 1 / seen)
+        live.update(Text(line_of(metrics, steps, mean_seconds, loss, bpb, console.width)))
+        live.start()  # does nothing after the first step
 
     try:
         yield show
@@ -57,11 +59,11 @@ def live_line(steps: int) -> Iterator[Callable[[StepMetrics], None]]:
 
 
 def line_of(
-    metrics: StepMetrics, steps: int, seconds: float, loss: float | None, bpb: float | None, columns: int
+    metrics: StepMetrics, steps: int, mean_seconds: float, loss: float | None, bpb: float | None, columns: int
 ) -> str:
-    """The line for a mean step time of `seconds`, the newest loss and the newest bits per byte.
+    """The line for the newest step, the mean step time, the newest loss and the newest bits per byte.
 
-    It fits into `columns`. Up to step 99,999 and losses below 10 it needs at most 80.
+    What follows the time left fits into `columns`. The rest needs at most 80 up to step 99,999 and losses below 10.
     """
     line = "  ".join(
         (
@@ -70,10 +72,11 @@ def line_of(
             f"lr {metrics.lr:.1e}",
             f"{rounded_count(metrics.tokens_per_second)} tokens/s",
             f"wait {metrics.data_wait:.0%}",
-            f"{duration(seconds * max(0, steps - metrics.step))} left",
+            f"{duration(mean_seconds * max(0, steps - metrics.step))} left",
         )
     )
-    for text in (f"  skipped {metrics.skipped}" * bool(metrics.skipped), "" if bpb is None else f"  bpb {bpb:.4f}"):
+    skipped = f"  skipped {metrics.skipped}" if metrics.skipped else ""
+    for text in (skipped, "" if bpb is None else f"  bpb {bpb:.4f}"):
         line += text if len(line + text) <= columns else ""
     return line
 

@@ -20,8 +20,8 @@ SHOWN_BAD_LINES = 10
 
 
 def terminal(piped_width: int = 80) -> Console:
-    """A rich console on standard output. If that is no terminal, it is $COLUMNS wide, or `piped_width`."""
-    from rich.console import Console  # here, because `--json` and errors need no rich
+    """A rich console on standard output. If that is no terminal, it is $COLUMNS wide, or else `piped_width`."""
+    from rich.console import Console  # here, because `--json` and errors need no rich, which takes long to import
 
     return Console(file=sys.stdout, width=shutil.get_terminal_size((piped_width, 24)).columns, highlight=False)
 
@@ -31,7 +31,8 @@ def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
     console = terminal(piped_width)
     with console.capture() as captured:
         console.print(table)
-    sys.stdout.write(re.sub(" +\n", "\n", captured.get()))  # click would not spell out what the terminal lacks
+    # Not click.echo, which does not escape characters that the terminal lacks.
+    sys.stdout.write(re.sub(" +\n", "\n", captured.get()))
 
 
 def report_skipped(skipped: SkippedLines) -> None:

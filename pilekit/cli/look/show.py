@@ -1,4 +1,4 @@
-"""`pilekit show`: one document of a shard, by its number."""
+"""`pilekit show`: one document of a shard or of a token file, by its number."""
 
 from __future__ import annotations
 
@@ -57,24 +57,24 @@ def command(shard: str, number: int, meta: bool, as_json: bool, tokenizer: str |
 
 
 def _show_tokens(path: str, number: int, tokenizer: str | None, meta: bool, as_json: bool) -> None:
-    """Print the text of a document of a token file, and from the table of documents what it is."""
+    """Print the decoded text of a document of a token file; its table of documents tells shard, number and subset."""
     from pilekit.tokenize import load_tokenizer
     from pilekit.tokenize.files.token_file import TokenFile
 
     if tokenizer is None:
         raise click.UsageError("a token file has ids alone: name the tokenizer that made them with --tokenizer")
-    file, loaded = TokenFile(path), load_tokenizer(tokenizer)
+    file, decoder = TokenFile(path), load_tokenizer(tokenizer)
     if number >= len(file):
         raise PilekitError(f"{visible(path)}: has {counted(len(file))}, and no number {number:,}")
-    if file.tokenizer not in (None, loaded.fingerprint):
+    if file.tokenizer not in (None, decoder.fingerprint):
         raise PilekitError(
             f"{visible(path)}: was made with another tokenizer: SHA-256 {file.tokenizer} there, "
-            f"{loaded.fingerprint} here"
+            f"{decoder.fingerprint} here"
         )
     documents = file.documents
     row = {} if documents is None else documents.slice(number, 1).to_pylist()[0]
     fields = {name: row.get(name) for name in ("shard", "number", "subset")} | {"tokens": len(file[number])}
-    _print(fields, loaded.decode(file[number]), meta, as_json)
+    _print(fields, decoder.decode(file[number]), meta, as_json)
 
 
 def _print(fields: dict[str, Any], text: str, meta: bool, as_json: bool) -> None:
@@ -90,8 +90,9 @@ def _print(fields: dict[str, Any], text: str, meta: bool, as_json: bool) -> None
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """The fields as JSON. ASCII spells out control characters; msgspec writes NaN and infinity (of Parquet) as null."""
+    """The fields as JSON in ASCII, so that control characters are escaped."""
     import msgspec
 
+    # Parquet has values that JSON lacks: msgspec writes NaN and infinity as null, and str() the rest.
     plain = msgspec.json.decode(msgspec.json.encode(fields, enc_hook=str))
     return json.dumps(plain)

@@ -27,8 +27,8 @@ from pilekit.progress import byte_progress
 def command(prefixes: tuple[str, ...], out: Path, as_json: bool, **options: Any) -> None:
     """Join token files in the order given, without losing a document; or write one in another format.
 
-    PREFIX is the --out of `pilekit tokenize`, or the path of an .idx of any tool. Ids are copied as they are. Tables of
-    documents are joined if every file has one. A killed run resumes when run again.
+    PREFIX is the --out of `pilekit tokenize`, or the path of an .idx of any tool. Ids are copied as they are. The
+    tables of documents are joined if every file has one. A killed run resumes when run again.
 
     \b
     Example:
