@@ -109,7 +109,8 @@ def command(
     shown: list[Example] = []
     if show is not None:  # First, because a wrong name should not be told after hours.
         cleaner = cleaner_for(corpus, **options)
-        shown = list(itertools.islice(examples(corpus, cleaner, show, on_error=on_error), count))
+        with byte_progress("looking", corpus.size) as advance:
+            shown = list(itertools.islice(examples(corpus, cleaner, show, on_error=on_error, advance=advance), count))
     cleaned: Cleaned | None = None
     if report or out is not None:
         with byte_progress("judging" if report else "cleaning", corpus.size) as advance:

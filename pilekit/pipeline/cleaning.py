@@ -79,9 +79,7 @@ def clean_corpus(
     the rules that each dropped document fails, and `summary.json`. If nothing is kept, that is a `PilekitError`.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    cleaner = cleaner_for(
-        corpus, rules=rules, subsets=subsets, language=language, c4_lines=c4_lines, pii=pii, only=only
-    )
+    cleaner = cleaner_for(corpus, rules, subsets, only, language, c4_lines, pii)
     read_only = cleaner.subsets if only else None
     work = functools.partial(
         _clean_shard, cleaner=cleaner, subsets=read_only, manifest=corpus.manifest, on_error=on_error
@@ -120,13 +118,12 @@ def clean_corpus(
 
 def cleaner_for(
     corpus: Corpus,
-    *,
-    rules: Mapping[str, RuleSet] | Sequence[str] = (),
-    subsets: Sequence[str] | None = None,
-    language: Language | None = None,
-    c4_lines: bool = False,
-    pii: Sequence[str] = (),
-    only: bool = False,
+    rules: Mapping[str, RuleSet] | Sequence[str],
+    subsets: Sequence[str] | None,
+    only: bool,
+    language: Language | None,
+    c4_lines: bool,
+    pii: Sequence[str],
 ) -> Cleaner:
     """The `Cleaner` for the arguments of `clean_corpus`."""
     chosen = subsets_or_all(subsets, corpus.manifest)
@@ -224,13 +221,15 @@ class Example(NamedTuple):
     text: str
 
 
-def examples(corpus: Corpus, cleaner: Cleaner, rule: str, *, on_error: OnError = "raise") -> Iterator[Example]:
+def examples(
+    corpus: Corpus, cleaner: Cleaner, rule: str, *, on_error: OnError = "raise", advance: Advance | None = None
+) -> Iterator[Example]:
     """The documents that only this rule drops, in the order of the corpus; PilekitError for a rule not among them."""
     known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64))).fails
     if rule not in known:
         raise PilekitError(f"{visible(rule, 80)}: there is no such rule; {named_near(rule, known)}")
     subsets = None if cleaner.subsets is None else sorted(cleaner.subsets)
-    with read_corpus(corpus, subsets, on_error) as batches:
+    with read_corpus(corpus, subsets, on_error, advance=advance) as batches:
         for batch in batches:
             judged = cleaner.judge(batch)
             alone = judged.fails[rule] & (judged.matrix(len(batch)).sum(axis=0) == 1)

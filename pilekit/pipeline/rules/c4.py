@@ -9,17 +9,16 @@ policies. The rules judge the document by its kept lines and its text. C4's list
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
 from pilekit.kernels import compiled
-from pilekit.pipeline.rules.rule_set import Comparison, RuleSet, Values, above, below
+from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit
 from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, UInt32
 
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
@@ -36,32 +35,24 @@ class C4(RuleSet):
     few_words       a line with fewer words is not kept
     long_word       nor one that has a word of more characters
     end_mark        nor, unless this is False, one that does not end as a sentence does; FineWeb left this rule out
-    bad_words       drop documents whose text, in lower case, holds one of these as whole words (the rule `bad_word`)
+    bad_words       words for the rule `bad_word`: more of these, as whole words, in the text in lower case
     """
 
-    lorem_ipsum: float = 0
-    curly_bracket: float = 0
-    sentences: float = 3
+    lorem_ipsum: float = limit(above, 0)
+    curly_bracket: float = limit(above, 0)
+    sentences: float = limit(below, 3)
     few_words: float = 5
     long_word: float = 1000
     end_mark: bool = True
-    bad_words: tuple[str, ...] = field(default=())
-    bad_word: float = field(default=0, repr=False)
-
-    RULES: ClassVar[Mapping[str, Comparison]] = {
-        "lorem_ipsum": above,
-        "curly_bracket": above,
-        "sentences": below,
-        "bad_word": above,
-    }
+    bad_words: tuple[str, ...] = ()
+    bad_word: float = limit(above, 0)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges; `bad_word` only with bad words."""
-        sentences = _count_sentences(texts.data, *texts.line_words, texts.words.end, self._keeps(texts))
+        sentences = self._sentences(texts)
         cited = [i for i, text in enumerate(texts.batch.texts) if "[" in text and CITATION.search(text)]
         if cited:
-            other = ScannedTexts(_without_citations(texts.batch.take(cited)))
-            sentences[cited] = _count_sentences(other.data, *other.line_words, other.words.end, self._keeps(other))
+            sentences[cited] = self._sentences(ScannedTexts(_without_citations(texts.batch.take(cited))))
         lorem = texts.places(b"lorem ipsum")
         document = np.searchsorted(texts.offsets, lorem, "right") - 1
         whole = lorem + len(b"lorem ipsum") <= texts.offsets[document + 1]
@@ -86,11 +77,15 @@ class C4(RuleSet):
         ]
         return batch.with_texts(cut)
 
+    def _sentences(self, texts: ScannedTexts) -> Int64:
+        """Sentences in the kept lines of texts without citations."""
+        return _count_sentences(texts.data, texts.first_words, texts.lines.of, texts.words.end, self._keeps(texts))
+
     def _keeps(self, texts: ScannedTexts) -> npt.NDArray[np.bool_]:
         """Whether each line of texts without citations is kept, bool [lines]."""
-        lines, line_words = texts.lines, texts.line_words
+        lines = texts.lines
         keeps = _keep_lines(
-            texts.data, lines.begin, lines.end, line_words.first, texts.words.chars, self.few_words, self.long_word
+            texts.data, lines.begin, lines.end, texts.first_words, texts.words.chars, self.few_words, self.long_word
         )
         if self.end_mark:
             keeps &= _ends_as_sentence(texts.data, lines.begin, lines.end)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from pilekit.kernels import compiled
 from pilekit.pipeline.rules.repeats import characters
-from pilekit.pipeline.rules.rule_set import Comparison, RuleSet, Values, above, at_least, at_most
+from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, at_least, at_most, limit
 from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, share
 
 SHORT_LINE = 30
@@ -28,21 +26,14 @@ class FineWeb(RuleSet):
     datatrove's code has 0.01 for `dup_line_chars` and 0.3 for `newlines`.
     """
 
-    line_punctuation: float = 0.12
-    dup_line_chars: float = 0.10
-    short_lines: float = 0.67
-    newlines: float | None = None
-
-    RULES: ClassVar[Mapping[str, Comparison]] = {
-        "line_punctuation": at_most,
-        "dup_line_chars": at_least,
-        "short_lines": at_least,
-        "newlines": above,
-    }
+    line_punctuation: float = limit(at_most, 0.12)
+    dup_line_chars: float = limit(at_least, 0.10)
+    short_lines: float = limit(at_least, 0.67)
+    newlines: float | None = limit(above, None)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges; `newlines` only if it has a limit."""
-        ends, short = texts.per_line(_count_lines)
+        ends, short = _count_lines(texts.data, *texts.lines)
         newlines = texts.count("\n")
         values = {
             "line_punctuation": np.where(texts.line_counts == 0, 0, share(ends, texts.line_counts)),

@@ -6,14 +6,12 @@ A word is what `text.split()` gives. A document without words fails `words` alon
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from pilekit.kernels import compiled
-from pilekit.pipeline.rules.rule_set import Comparison, RuleSet, Values, above, below, outside
+from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit, outside
 from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, ScannedTexts, UInt32, share
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -37,31 +35,20 @@ class GopherQuality(RuleSet):
     stop_words     fewer different ones of: the, be, to, of, and, that, have, with
     """
 
-    words: tuple[float, float] = (50, 100_000)
-    word_length: tuple[float, float] = (3, 10)
-    hashes: float = 0.1
-    ellipses: float = 0.1
-    bullets: float = 0.9
-    end_ellipses: float = 0.3
-    letters: float = 0.8
-    stop_words: float = 2
-
-    RULES: ClassVar[Mapping[str, Comparison]] = {
-        "words": outside,
-        "word_length": outside,
-        "hashes": above,
-        "ellipses": above,
-        "bullets": above,
-        "end_ellipses": above,
-        "letters": below,
-        "stop_words": below,
-    }
+    words: tuple[float, float] = limit(outside, (50, 100_000))
+    word_length: tuple[float, float] = limit(outside, (3, 10))
+    hashes: float = limit(above, 0.1)
+    ellipses: float = limit(above, 0.1)
+    bullets: float = limit(above, 0.9)
+    end_ellipses: float = limit(above, 0.3)
+    letters: float = limit(below, 0.8)
+    stop_words: float = limit(below, 2)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges."""
         words, lines = texts.word_counts, texts.line_counts
         alnum, length, letters, stop_words = _count_words(texts.data, *texts.words)
-        bullets, ellipses = texts.per_line(_count_marks)
+        bullets, ellipses = _count_marks(texts.data, *texts.lines)
         return {
             "words": alnum.astype(np.float64),
             "word_length": share(length, alnum),

@@ -6,14 +6,12 @@ was met once before, in the same text, is a repeated one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from pilekit.pipeline.rules.repeats import repeated_ngrams, repeated_spans
-from pilekit.pipeline.rules.rule_set import Comparison, RuleSet, Values, above
+from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, limit
 from pilekit.pipeline.rules.scanned_texts import ScannedTexts, share
 
 
@@ -27,28 +25,19 @@ class GopherRepetition(RuleSet):
     dup_5grams ... dup_10grams            characters in repeated sequences of 5 to 10 words
     """
 
-    dup_lines: float = 0.30
-    dup_line_chars: float = 0.20
-    dup_paragraphs: float = 0.30
-    dup_paragraph_chars: float = 0.20
-    top_2gram: float = 0.20
-    top_3gram: float = 0.18
-    top_4gram: float = 0.16
-    dup_5grams: float = 0.15
-    dup_6grams: float = 0.14
-    dup_7grams: float = 0.13
-    dup_8grams: float = 0.12
-    dup_9grams: float = 0.11
-    dup_10grams: float = 0.10
-
-    RULES: ClassVar[Mapping[str, Comparison]] = {
-        "dup_lines": above,
-        "dup_line_chars": above,
-        "dup_paragraphs": above,
-        "dup_paragraph_chars": above,
-        **{f"top_{n}gram": above for n in (2, 3, 4)},
-        **{f"dup_{n}grams": above for n in (5, 6, 7, 8, 9, 10)},
-    }
+    dup_lines: float = limit(above, 0.30)
+    dup_line_chars: float = limit(above, 0.20)
+    dup_paragraphs: float = limit(above, 0.30)
+    dup_paragraph_chars: float = limit(above, 0.20)
+    top_2gram: float = limit(above, 0.20)
+    top_3gram: float = limit(above, 0.18)
+    top_4gram: float = limit(above, 0.16)
+    dup_5grams: float = limit(above, 0.15)
+    dup_6grams: float = limit(above, 0.14)
+    dup_7grams: float = limit(above, 0.13)
+    dup_8grams: float = limit(above, 0.12)
+    dup_9grams: float = limit(above, 0.11)
+    dup_10grams: float = limit(above, 0.10)
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges."""

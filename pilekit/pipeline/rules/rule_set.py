@@ -1,15 +1,16 @@
 """`RuleSet`: what all sets of quality rules share. Each rule is a value of a document and a limit for it.
 
-A set is a frozen dataclass. Its field of a rule's name is the limit, and `RULES` says how the value fails it. `measure`
-gives the values. All rules judge the same text, and all are evaluated on every document, so that neither depends on the
-order of rules. A set is a stage, which keeps the documents that fail no rule.
+A set is a frozen dataclass. A field made by `limit` is a rule: its limit, and how a value fails it. `measure` gives the
+values. All rules judge the same text, and all are evaluated on every document, so that neither depends on the order of
+rules. A set is a stage, which keeps the documents that fail no rule.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from dataclasses import field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +35,13 @@ def outside(values: Values, limits: tuple[float, float]) -> Fails:
     return (values < limits[0]) | (values > limits[1])
 
 
+def limit(fails: Comparison, value: Any) -> Any:
+    """A dataclass field: the limit of the rule of its name, and which values fail it."""
+    return field(default=value, metadata={"fails": fails})
+
+
 class RuleSet(DocumentStage, ABC):
     """A set of rules that judge a document by its text alone."""
-
-    RULES: ClassVar[Mapping[str, Comparison]]
-    """How the value of each rule fails the limit in the field of the same name."""
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents that fail no rule."""
@@ -50,7 +53,8 @@ class RuleSet(DocumentStage, ABC):
 
     def fails(self, values: Mapping[str, Values]) -> dict[str, Fails]:
         """Whether values that `measure` gave fail."""
-        return {rule: self.RULES[rule](of_rule, getattr(self, rule)) for rule, of_rule in values.items()}
+        rules = {one.name: one.metadata["fails"] for one in fields(self) if one.metadata}  # type: ignore[arg-type]
+        return {rule: rules[rule](of_rule, getattr(self, rule)) for rule, of_rule in values.items()}
 
     @abstractmethod
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:

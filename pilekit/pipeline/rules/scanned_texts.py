@@ -7,7 +7,6 @@ word ends: the table of words gives the lines too. Characters are classified by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -53,17 +52,6 @@ class Words(NamedTuple):
     end: Int64
     chars: UInt32
     kinds: Bytes
-    of: Int64
-
-
-class LineWords(NamedTuple):
-    """Which words each line of a batch has.
-
-    first   the first word of each line, and the number of words, int64 [lines + 1]
-    of      the first line of each document, int64 [documents + 1]
-    """
-
-    first: Int64
     of: Int64
 
 
@@ -113,16 +101,15 @@ class ScannedTexts:
         return np.diff(self.words.of)
 
     @cached_property
-    def line_words(self) -> LineWords:
-        """The words of each line."""
-        first = np.append(np.flatnonzero(self.words.kinds & FIRST_OF_LINE), len(self.words.begin))
-        return LineWords(first, np.searchsorted(first, self.words.of))
+    def first_words(self) -> Int64:
+        """The first word of each line, and the number of words, int64 [lines + 1]."""
+        return np.append(np.flatnonzero(self.words.kinds & FIRST_OF_LINE), len(self.words.begin))
 
     @cached_property
     def lines(self) -> Spans:
         """All lines that are not blank."""
-        first, of = self.line_words
-        return Spans(self.words.begin[first[:-1]], self.words.end[first[1:] - 1], of)
+        first, words = self.first_words, self.words
+        return Spans(words.begin[first[:-1]], words.end[first[1:] - 1], np.searchsorted(first, words.of))
 
     @cached_property
     def line_counts(self) -> Int64:
@@ -141,10 +128,6 @@ class ScannedTexts:
         begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
         of = _find_paragraphs(self.data, *self.words, begin, end)
         return Spans(begin[: of[-1]], end[: of[-1]], of)
-
-    def per_line(self, kernel: Callable[..., Int64], *arguments: object) -> Int64:
-        """A kernel's number for each document, from its lines."""
-        return kernel(self.data, *self.lines, *arguments)
 
 
 def share(part: Int64, whole: Int64) -> npt.NDArray[np.float64]:
