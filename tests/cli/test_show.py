@@ -114,7 +114,7 @@ def test_a_manifest_names_the_field_of_the_text(tmp_path: Path) -> None:
 
 def test_show_and_stats_load_nothing_heavy(shard: Path) -> None:
     shard.write_bytes(zstd_frame(record("first")))
-    for name, arguments in (("show", "sys.argv[1], '0'"), ("stats", "sys.argv[1]")):
+    for name, arguments in (("look.show", "sys.argv[1], '0'"), ("stats", "sys.argv[1]")):
         check = (
             f"import sys; from pilekit.cli.{name} import command; command([{arguments}], standalone_mode=False)\n"
             "print([name for name in ('torch', 'numba', 'transformers', 'matplotlib') if name in sys.modules])"
