@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,7 @@ SHORT = 32
 """Up to this many rows with the same first value are ordered by insertion, which halves the time of a sort."""
 
 
-class RowSort:
+class RowSort(AbstractContextManager["RowSort"]):
     """Sorts rows by the first column, then the second, and so on.
 
     folder     existing folder for rows that do not fit in memory
@@ -52,9 +53,6 @@ class RowSort:
         self._file: IO[bytes] | None = None
         self._runs: list[int] = []  # rows of each run in the file
         self._compacted = 0  # rows in the file after the runs were last rewritten
-
-    def __enter__(self) -> RowSort:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 
 from pilekit.cli.display.output import print_fitted
-from pilekit.cli.options import Described, Folder, corpus_argument, exact_subsets, open_corpus
+from pilekit.cli.options import Described, Folder, corpus_argument, exact_subsets, on_error_option, open_corpus
 from pilekit.errors import PilekitError, ToldElsewhere, visible
 from pilekit.progress import Advance, byte_progress, waiting
 
@@ -69,13 +69,7 @@ _OF_RESULTS = ("model_dir", "paths", "comparing", "as_json", "plot")
 )
 @click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass; changes no figure.")
 @click.option("--device", default="auto", show_default=True, metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="At a line that is no document: stop, or skip and count it.",
-)
+@on_error_option()
 @click.option(
     "--out", type=Folder(), metavar="DIR", help="Folder for result.json and the records; run again, it resumes."
 )

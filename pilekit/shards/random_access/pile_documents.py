@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self, overload
+from typing import overload
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from pilekit.shards.random_access.open_readers import OpenReaders
 from pilekit.shards.random_access.selected_lines import lines_of_subsets
 
 
-class PileDocuments:
+class PileDocuments(AbstractContextManager["PileDocuments"]):
     """The documents of a corpus, by position: in the order of shards by name, and of lines in a shard.
 
     data       a path, a glob, a URL, a list of them, or a `Corpus`, which is used whole, val and test shards included;
@@ -92,9 +93,6 @@ class PileDocuments:
     def close(self) -> None:
         """Close all files and drop all frames; they are opened again when they are needed."""
         self._readers.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

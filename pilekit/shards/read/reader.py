@@ -12,9 +12,9 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from pilekit.corpus import Corpus, Manifest, Shard, shard_of, subsets_or_all
 from pilekit.corpus.find import names_many
@@ -33,7 +33,7 @@ MAX_DOCUMENT_BYTES = 1 << 30
 OnError = Literal["raise", "skip"]
 
 
-class ShardReader(Iterator[DocumentBatch]):
+class ShardReader(Iterator[DocumentBatch], AbstractContextManager["ShardReader"]):
     """The batches of one or several shards, in order; `skipped` counts the bad lines that were skipped so far.
 
     `parser` is the parser of a single shard's lines.
@@ -52,9 +52,6 @@ class ShardReader(Iterator[DocumentBatch]):
     def close(self) -> None:
         """Stop reading: the decoding thread ends and the file is closed."""
         self._batches.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

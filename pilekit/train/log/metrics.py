@@ -17,9 +17,9 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -85,7 +85,7 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Bits per byte after this step; missing if nothing was evaluated."""
 
 
-class MetricsLog:
+class MetricsLog(AbstractContextManager["MetricsLog"]):
     """Appends to a run's metrics; a context manager.
 
     path          the file, made if missing
@@ -146,12 +146,7 @@ class MetricsLog:
         self._waiting_since = None
         return None
 
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self.close()
         except PilekitError as unwritten:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -47,7 +46,7 @@ def part(name: Literal["data", "checkpoint", "step"]) -> Iterator[None]:
         yield
 
 
-class Profile:
+class Profile(AbstractContextManager["Profile"]):
     """Profiles the steps of `log.profile` on rank 0; a context manager around the loop.
 
         with Profile(run.path / "profile", config, ranks, against_waiting(stream)) as profile:
@@ -87,12 +86,7 @@ class Profile:
         if number == self._last:
             self._write()
 
-    def __enter__(self) -> Profile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._write()
 
     def _write(self) -> None:

@@ -14,9 +14,8 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -45,7 +44,7 @@ def check_viewers(config: TrainConfig) -> None:
             )
 
 
-class Viewer:
+class Viewer(AbstractContextManager["Viewer"]):
     """Passes figures on until that fails once; a context manager.
 
     add     takes the numbers of a step by name, and the step
@@ -86,12 +85,7 @@ class Viewer:
                 self._title,
             )
 
-    def __enter__(self) -> Viewer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
