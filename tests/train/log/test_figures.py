@@ -19,21 +19,11 @@ from pilekit.train.config import load_config
 from pilekit.train.log import alerts
 from pilekit.train.log.metrics import numbers_of, read_metrics
 from pilekit.train.trainer import Trainer
-from tests.tiny import tiny_corpus, tiny_neox_config, tiny_tokenizer
+from tests.tiny import tiny_corpus
 from tests.train.log.test_viewers import read_tensorboard, read_wandb
+from tests.train.runs import tiny_run
 
-CONFIG = """
-[data]
-path = "{folder}/corpus"
-tokenizer = "{folder}/tokenizer"
-seq_len = 24
-window = 8
-[model]
-config = "{folder}/config.json"
-[train]
-steps = 7
-global_batch_size = 4
-micro_batch_size = 2
+MORE = """
 eval_every = 3
 [optimizer]
 lr = 0.01
@@ -47,12 +37,8 @@ profile = [2, 3]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("figures")
-    tiny_corpus(folder / "corpus" / "train", documents=40)
-    tiny_corpus(folder / "corpus" / "val", shards=1, documents=12, seed=5)
-    tiny_tokenizer(folder / "tokenizer")
-    tiny_neox_config(bos_token_id=0, eos_token_id=0).save_pretrained(folder)
-    (folder / "run.toml").write_text(CONFIG.format(folder=folder))
+    folder = tiny_run(tmp_path_factory.mktemp("figures"), steps=7, micro_batch_size=2, more=MORE)
+    tiny_corpus(folder / "data" / "val", shards=1, documents=12, seed=5)
     return folder
 
 
@@ -60,12 +46,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_records_of_a_run_agree(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb: bool) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     run, changes = tmp_path / "run", ["schedule.kind=constant", f"log.wandb={str(wandb).lower()}"]
-    Trainer(load_config(made / "run.toml", ["train.steps=5", *changes]), run).fit()
-    Trainer(load_config(made / "run.toml", changes), run).fit()
+    Trainer(load_config(made / "tiny.toml", ["train.steps=5", *changes]), run).fit()
+    Trainer(load_config(made / "tiny.toml", changes), run).fit()
     steps = read_metrics(run / "metrics.jsonl")
     assert [step.step for step in steps] == list(range(1, 8))
     assert [step.step for step in steps if step.bpb] == [3, 5, 6, 7]
-    scored = bits_per_byte(run / "model", made / "corpus" / "val")
+    scored = bits_per_byte(run / "model", made / "data" / "val")
     assert steps[-1].bpb
     assert steps[-1].bpb.overall == scored.overall.bpb
     assert steps[-1].bpb.subsets == {name: score.bpb for name, score in scored.subsets.items()}
@@ -83,7 +69,7 @@ def test_the_records_of_a_run_agree(made: Path, tmp_path: Path, monkeypatch: pyt
     assert (run / "profile" / "breakdown.txt").read_text().startswith("Where the time of steps 2 to 3 went")
 
     bare = ["schedule.kind=constant", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=100"]
-    Trainer(load_config(made / "run.toml", [*bare, "log.every=3"]), tmp_path / "bare").fit()
+    Trainer(load_config(made / "tiny.toml", [*bare, "log.every=3"]), tmp_path / "bare").fit()
     losses = [step.loss for step in read_metrics(tmp_path / "bare" / "metrics.jsonl")]
     assert losses == [steps[number - 1].loss for number in (3, 6, 7)]
 
@@ -95,13 +81,13 @@ def test_a_missing_requirement_is_named_before_anything_is_written(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find(name))
     for change, message in (
         ("train.eval_every=0", "log.tensorboard = true: the package tensorboard is not installed"),
-        (f"data.path={made}/corpus/train", "train.eval_every = 3: there are no val shards"),
+        (f"data.path={made}/data/0*", "train.eval_every = 3: there are no val shards"),
     ):
         changes = [change] if "eval" in change else [change, "log.tensorboard=false"]
         with pytest.raises(PilekitError, match=message):
-            Trainer(load_config(made / "run.toml", changes), tmp_path / "run")
+            Trainer(load_config(made / "tiny.toml", changes), tmp_path / "run")
         words = ["--out", str(tmp_path / "run"), "--dry-run", *(word for one in changes for word in ("--set", one))]
-        result = CliRunner().invoke(pilekit, ["train", str(made / "run.toml"), *words])
+        result = CliRunner().invoke(pilekit, ["train", str(made / "tiny.toml"), *words])
         assert message in result.output + str(result.exception)
     assert not (tmp_path / "run").exists()
 
@@ -113,7 +99,7 @@ def test_a_run_that_waits_for_data_warns_once(
     monkeypatch.setattr(alerts, "SPAN", 4)
     changes = ["train.steps=16", "train.eval_every=0", "log.tensorboard=false", "checkpoint.every=1000"]
     with caplog.at_level(logging.WARNING):
-        Trainer(load_config(made / "run.toml", changes), tmp_path / "run").fit()
+        Trainer(load_config(made / "tiny.toml", changes), tmp_path / "run").fit()
     (warning,) = [text for text in caplog.messages if "waiting for data" in text]
     assert re.match(r"steps 11 to 14 spent \d+% of their time waiting for data, step \d+ the longest", warning)
     command = warning.rpartition("are shown by: ")[2]
