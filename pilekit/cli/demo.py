@@ -92,10 +92,11 @@ def command(out: Path) -> None:
 
     The corpus is assembled from standard-library source, docstrings, the language reference and generated arithmetic:
     four training shards, a validation and a test shard. The demo reframes and verifies the shards, verifies a copy with
-    one wrong bit, and removes near-duplicates. It trains a tokenizer, counts the corpus and streams packed batches. One
-    rank and two ranks make the same steps. Token files of two halves are merged and streamed. Two ranks train a small
-    model for some seconds. Its bits per byte on documents of the validation shard, before and after, are compared and
-    drawn. All of it takes a minute or two and no network. A second run keeps the corpus, the models and the scores.
+    one wrong bit, removes near-duplicates, and cleans a subset by Gopher's rules. It trains a tokenizer, counts the
+    corpus and streams packed batches. One rank and two ranks make the same steps. Token files of two halves are merged
+    and streamed. Two ranks train a small model for some seconds. Its bits per byte on documents of the validation
+    shard, before and after, are compared and drawn. All of it takes a minute or two and no network. A second run keeps
+    the corpus, the models and the scores.
 
     \b
     Example:
@@ -121,6 +122,8 @@ def command(out: Path) -> None:
     unique = f"{out / 'unique'}"
     run("dedup", f"{train}", "--manifest", "demo", "--out", unique)
     run("duplicates", unique, "--min-similarity", "0.9", "-n", "2")
+    rules = ("--subsets", "Python Reference", "--rules", "gopher")
+    run("clean", f"{train}", "--manifest", "demo", *rules, "--out", f"{out / 'clean'}")
     run("train-tokenizer", f"{train}", "--vocab-size", "4096", "--out", f"{tokenizer}")
     counting = ("--manifest", "demo", "--tokenizer", f"{tokenizer}", "--copies", "--plot", f"{out / 'stats.png'}")
     run("stats", f"{corpus}", *counting)
