@@ -223,7 +223,7 @@ class _Job:
         self.output.note(DONE, planned, folder / SUMMARY)
 
     def _spill(self) -> None:
-        waiting = [source for source in self.sources if self.output.result(spill_name(source)) is None]
+        waiting = [source for source in self.sources if self.output.result(spill_name(source.name)) is None]
         processes = processes_for([source.shard for source in waiting], self.jobs)
         work = partial(
             spill_source,
@@ -244,7 +244,7 @@ class _Job:
         work = partial(
             write_output,
             output=self.output,
-            sources=self.sources,
+            sources=[source.name for source in self.sources],
             manifest=self.manifest,
             plan_path=self._plan_path,
             memory=self.memory // processes // 4,

@@ -91,9 +91,10 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
                     "it to one of them"
                 )
             identity = _identity(path, folder)
-            if not os.path.samefile(paths.setdefault(identity, path), path):
+            other = paths.setdefault(identity, path)
+            if other != path and not os.path.samefile(other, path):
                 raise PilekitError(
-                    f"two sources have the name {visible(identity)}: {visible(paths[identity])} and {visible(path)}; "
+                    f"two sources have the name {visible(identity)}: {visible(other)} and {visible(path)}; "
                     "documents could not be told apart, so give only one of them"
                 )
             files[identity] = path, size

@@ -147,7 +147,7 @@ def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -
         groups=none,
         borders=none,
     )
-    held_out = HeldOut({}, {})
+    held_out = HeldOut({}, set())
     for subset in range(count):
         _choose(plan, subset, held_out, manifest.assemble, rows_of, scratch, memory)
     plan = _with_held_out(plan, held_out, rows_of)
@@ -180,10 +180,10 @@ def _counts(fates: Fates, sizes: Int64) -> tuple[Any, ...]:
 
 
 class HeldOut(NamedTuple):
-    """Chosen texts -> (split, subset), and chosen groups -> subset."""
+    """Chosen texts -> (split, subset, unit), and chosen groups."""
 
-    texts: dict[int, tuple[int, int]]
-    groups: dict[int, int]
+    texts: dict[int, tuple[int, int, int]]
+    groups: set[int]
 
 
 def _choose(
@@ -214,28 +214,24 @@ def _choose(
                 continue
             new = list(islice((text for _, text in members if text not in held_out.texts), room + 1))
             if 0 < len(new) <= room:
-                held_out.texts.update(dict.fromkeys(new, (split, subset)))
+                held_out.texts.update(dict.fromkeys(new, (split, subset, group)))
                 wanted[split] -= len(new)
                 room -= len(new)
                 if plan.grouped[subset]:
-                    held_out.groups[group] = subset
+                    held_out.groups.add(group)
 
 
 def _with_held_out(plan: Plan, held_out: HeldOut, rows_of: RowsOf) -> Plan:
-    """The plan with what is held out. Of the documents with one text, that of the lowest identity is kept.
-
-    It is a document of the subset and of a group that chose the text.
-    """
+    """The plan with what is held out: of the documents of the unit that chose a text, that of the lowest identity."""
     texts = np.array(sorted(held_out.texts), np.uint64)
-    splits, owners = np.array([held_out.texts[text] for text in texts.tolist()], np.int64).reshape(-1, 2).T
+    chosen = [held_out.texts[text] for text in texts.tolist()]
+    splits, owners = np.array([(split, subset) for split, subset, _ in chosen], np.int64).reshape(-1, 2).T
+    units = np.array([unit for *_, unit in chosen], np.uint64)
     identities = np.full(len(texts), np.iinfo(np.uint64).max)
     for subset in set(owners.tolist()):
-        own = np.array(sorted(group for group, owner in held_out.groups.items() if owner == subset), np.uint64)
         for rows in rows_of(subset):
             place, held = _found(texts, rows[:, TEXT])
-            held[held] = owners[place[held]] == subset
-            if plan.grouped[subset]:
-                held &= _found(own, rows[:, GROUP])[1]
+            held[held] = (owners[place[held]] == subset) & (units[place[held]] == rows[held, GROUP])
             np.minimum.at(identities, place[held], rows[held, IDENTITY])
     groups = np.array(sorted(held_out.groups), np.uint64)
     return replace(plan, texts=texts, splits=splits, owners=owners, identities=identities, groups=groups)

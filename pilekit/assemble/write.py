@@ -48,15 +48,15 @@ def outputs(shards: int) -> list[str]:
     return [*(f"train/{shard:0{digits}}.jsonl" for shard in range(shards)), "val.jsonl", "test.jsonl"]
 
 
-def spill_paths(output: Output, source: Source) -> tuple[Path, Path]:
+def spill_paths(output: Output, source: str) -> tuple[Path, Path]:
     """The files of a source's lines, and of their places and beginnings."""
-    name = xxhash.xxh3_128_hexdigest(source.name.encode())
+    name = xxhash.xxh3_128_hexdigest(source.encode())
     return output.folder / SPILLED / f"{name}.lines", output.folder / SPILLED / f"{name}.places"
 
 
-def spill_name(source: Source) -> str:
+def spill_name(source: str) -> str:
     """The note of a spilled source; it depends on all inputs, as no input has this name."""
-    return f"/spilled/{source.name}"
+    return f"/spilled/{source}"
 
 
 class _Run:
@@ -106,7 +106,7 @@ def spill_source(
     reader = SourceReader(source, manifest, SkippedLines() if on_error == "skip" else None, ahead)
     record, label = record_format(manifest).record, manifest.subsets[source.subset].name
     files = manifest.assemble.shards + 2
-    lines_path, places_path = spill_paths(output, source)
+    lines_path, places_path = spill_paths(output, source.name)
     runs, run = [], _Run()
     with (
         rows_path(output, source).open("rb") as rows_file,
@@ -135,7 +135,7 @@ def spill_source(
         if run.parts:
             runs.append(run.write(lines_file, places_file, files))
         source.check(inputs)
-    output.note(spill_name(source), {"runs": runs}, lines_path, places_path)
+    output.note(spill_name(source.name), {"runs": runs}, lines_path, places_path)
 
 
 def _encoded(record: dict[str, Any], source: Source) -> bytes:
@@ -175,13 +175,13 @@ def write_output(
     advance: Advance,
     *,
     output: Output,
-    sources: list[Source],
+    sources: list[str],
     manifest: Manifest,
     plan_path: Path,
     memory: int,
     ahead: bool,
 ) -> None:
-    """Merge one shard from all sources, index it, and note how many documents it has."""
+    """Merge one shard from all sources, which are given by name; index it, and note how many documents it has."""
     parts = list(_parts_of(number, output, sources))
     size = sum(int(part.begins[-1]) - int(part.begins[0]) for part in parts)
     size += LINE_BYTES * sum(len(part.places) for part in parts)
@@ -207,7 +207,7 @@ def _range_of(number: int, plan: Plan, shards: int) -> tuple[int, int]:
     return (0, 1 << 64) if number >= shards else (borders[number], borders[number + 1])
 
 
-def _parts_of(number: int, output: Output, sources: list[Source]) -> Iterator[_Part]:
+def _parts_of(number: int, output: Output, sources: list[str]) -> Iterator[_Part]:
     for source in sources:
         note = output.result(spill_name(source))
         assert note is not None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import PilekitError
+from pilekit import Corpus, PilekitError, corpus_stats, read
 from pilekit.assemble import assemble_corpus
 from tests.assemble.reference import Case, Part
 from tests.stopping import tree
@@ -107,3 +107,26 @@ def test_the_same_bytes_for_any_jobs_memory_and_order_of_sources(made: tuple[Cas
         .items()
         .isdisjoint(content(assemble_corpus(other.write(tmp_path), tmp_path / "other").folder).items())
     )
+
+
+@pytest.mark.slow
+def test_real_text_in_all_forms(real_corpus: Path, tmp_path: Path) -> None:
+    """The counts of `stats` agree, and 2 jobs in little memory give the same bytes."""
+    texts = [text for batch in read(real_corpus / "minipile-00.jsonl.zst") for text in batch.texts[::4]]
+    case = five_subsets(texts)
+    manifest = case.write(tmp_path)
+    summary = assemble_corpus(manifest, tmp_path / "out", jobs=1).summary
+    case.check(summary, tmp_path / "out")
+    stats = corpus_stats(Corpus(tmp_path / "out", manifest), copies=True).to_dict()["subsets"]
+    for name, row in summary["subsets"].items():
+        assert stats[name]["documents"] == row["train"] + row["val"] + row["test"]
+        assert stats[name]["copies"] >= row["train"] - row["train_documents"]
+    assert sum(row["copies"] for row in stats.values()) == summary["train"] - different_in_train(tmp_path / "out")
+    other = tmp_path / "other"
+    other.mkdir()
+    assemble_corpus(case.write(other, turned=True), other / "out", jobs=2, memory=64 * 10**6)
+    assert content(other / "out") == content(tmp_path / "out")
+
+
+def different_in_train(out: Path) -> int:
+    return len({text for batch in read(out / "train") for text in batch.texts})
