@@ -1,10 +1,11 @@
-"""The documents of token files: where files are cut, and a table with a row per document.
+"""The documents of token files: into which file each goes, and a table with a row per document.
 
-While the output grows, a document is a record of 16 bytes. The table is made from the records at the end:
+While the output grows, each document is a record of 16 bytes. The table is made from the records at the end:
 
     shard: dictionary<string>   number: int64   subset: dictionary<string>   tokens: int32, EOD counted   file: int32
 
-A row group holds documents of one shard, at most 2^18, so neither writing nor reading a part needs much memory.
+A row group holds at most 2^18 documents, of one shard. So neither writing the table nor reading a part of it needs much
+memory.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.tokenize.files.token_file import TokenFile
 
 RECORD = np.dtype([("number", "<i8"), ("tokens", "<i4"), ("subset", "<i4")])
-"""A document in a file of records; `subset` counts the shard's subsets in their order."""
+"""A document in a file of records; `subset` is the place of its subset in the list of its run."""
 
 Records = npt.NDArray[np.void]
 
 Run = tuple[str, Sequence[str], int]
-"""The documents of one shard that follow one another: the shard, the names of the subsets, their number."""
+"""Successive documents of one shard: the shard, the names of their subsets, the number of documents."""
 
 RECORDS = ".records"
 """The name of the file of records while an output grows."""
 
 ROWS = 1 << 18
+"""Most documents in a row group, and in a piece that is read or written at once."""
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema({"shard": _NAMES, "number": pa.int64(), "subset": _NAMES, "tokens": pa.int32(), "file": pa.int32()})
@@ -50,9 +52,9 @@ class Cut:
     documents: int = 0
 
     def place(self, lengths: npt.NDArray[np.int32], limit: int | None) -> Iterator[tuple[int, int, int]]:
-        """(file, first, last) of each run of the next documents that goes into one file.
+        """Place the next documents, of these lengths: (file, first, last) of those that go into the same file.
 
-        A file holds at most `limit` tokens, or one longer document.
+        A file holds at most `limit` tokens, or one longer document. An empty file takes one document at least.
         """
         ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
         first, count = 0, len(lengths)
@@ -71,7 +73,7 @@ class Cut:
 
 
 def write_documents(path: Path, records: Path, runs: Iterable[Run], limit: int | None) -> list[list[int]]:
-    """Write the table from the records, which come in these runs; [documents, tokens] of each file."""
+    """Write the table from the records, which come in these runs; returns [documents, tokens] of each file."""
     cut, counts = Cut(), [[0, 0]]
     with (
         records.open("rb") as source,
@@ -83,25 +85,26 @@ def write_documents(path: Path, records: Path, runs: Iterable[Run], limit: int |
         for shard, subsets, documents in runs:
             for done in range(0, documents, ROWS):
                 rows = np.fromfile(source, RECORD, min(ROWS, documents - done))
-                file = np.empty(len(rows), np.int32)
-                for number, first, last in cut.place(rows["tokens"], limit):
-                    file[first:last] = number
-                    counts += [[0, 0]] * (number == len(counts))
-                    tokens = int(rows["tokens"][first:last].sum(dtype=np.int64))
-                    counts[-1] = [counts[-1][0] + last - first, counts[-1][1] + tokens]
+                files = np.empty(len(rows), np.int32)
+                for file, first, last in cut.place(rows["tokens"], limit):
+                    files[first:last] = file
+                    if file == len(counts):
+                        counts.append([0, 0])
+                    counts[file][0] += last - first
+                    counts[file][1] += int(rows["tokens"][first:last].sum(dtype=np.int64))
                 columns = [
                     pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(rows), np.int32)), [shard]),
                     pa.array(rows["number"]),
                     pa.DictionaryArray.from_arrays(pa.array(rows["subset"]), list(subsets)),
                     pa.array(rows["tokens"]),
-                    pa.array(file),
+                    pa.array(files),
                 ]
                 writer.write_table(pa.table(columns, schema=SCHEMA))
     return counts
 
 
 def read_documents(path: Path, columns: list[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """The rows `first` to `last` of the table, by row group."""
+    """The rows `first` to `last` - 1 of the table, a batch per row group."""
     with pq.ParquetFile(path) as table:
         begin = 0
         for group in range(table.num_row_groups):
@@ -116,32 +119,34 @@ def read_documents(path: Path, columns: list[str], first: int, last: int) -> Ite
 def document_runs(
     file: TokenFile, name: str, labels: dict[str, int], *, by_table: bool = True
 ) -> Iterator[tuple[str, npt.NDArray[np.int64], npt.NDArray[np.uint16], npt.NDArray[np.int64]]]:
-    """(shard, numbers, codes of the labels, tokens) of each run of documents of one shard, at most 2^18 at once.
+    """(shard, numbers, codes of the labels, tokens) of successive documents of one shard, at most 2^18 at once.
 
     name       the shard of a file without a table
     labels     the code of each label; new labels get the next codes
     by_table   False: as if the file had no table
 
-    PilekitError for a table that does not fit its file.
+    Raises PilekitError for a table that does not fit its file.
     """
     done = 0
     try:
         batches = file.document_batches() if by_table else None
-        while batches is None and done < len(file):
-            lengths = file.lengths_of(done, done + ROWS)
-            codes = np.full(len(lengths), labels.setdefault(UNLABELLED, len(labels)), np.uint16)
-            yield name, np.arange(done, done + len(lengths)), codes, lengths
-            done += len(lengths)
-        for batch in filter(len, batches or ()):
+        if batches is None:
+            for first in range(0, len(file), ROWS):
+                lengths = file.lengths_of(first, first + ROWS)
+                codes = np.full(len(lengths), labels.setdefault(UNLABELLED, len(labels)), np.uint16)
+                yield name, np.arange(first, first + len(lengths)), codes, lengths
+            return
+        for batch in filter(len, batches):
             shards, subsets, lengths = batch["shard"], batch["subset"], batch["tokens"].to_numpy()
             if not np.array_equal(lengths, file.lengths_of(done, done + len(batch))):
                 raise ValueError(
                     f"its tokens are not those of the index, in the {counted(len(batch), 'row')} from {done:,}"
                 )
             done += len(batch)
-            known = [labels.setdefault(label, len(labels)) for label in subsets.dictionary.to_pylist()]
-            codes, numbers = np.array(known, np.uint16)[subsets.indices], batch["number"].to_numpy()
-            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(shards.indices)) + 1).tolist(), len(batch)]):
+            code_of = [labels.setdefault(label, len(labels)) for label in subsets.dictionary.to_pylist()]
+            codes, numbers = np.array(code_of, np.uint16)[subsets.indices], batch["number"].to_numpy()
+            next_shards = np.flatnonzero(np.diff(shards.indices)) + 1
+            for begin, end in pairwise([0, *next_shards.tolist(), len(batch)]):
                 yield shards[begin].as_py(), numbers[begin:end], codes[begin:end], lengths[begin:end]
         if done != len(file):
             raise ValueError(f"it has {counted(done)}, not {len(file):,}")

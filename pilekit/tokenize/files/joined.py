@@ -1,8 +1,8 @@
 """The ids and records of an output while it grows, in the folder `joined` of the job.
 
 Each part of the work (a shard, a token file) is appended once, in order. The note of the part then says where the
-output ended. After a kill the output is cut to that place, and the next part is appended. So the disk never holds more
-than the output and the shards under way.
+output ended. After a kill the output is cut to the end in the last note, and the next part is appended. So the disk
+never holds more than the output and the shards under way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Joined:
     """The files of ids and the file of records; `cut` is where the output ends.
 
     parts     the names of all parts, in order; the first `done` of them are in the output
-    results   the notes; emptied if the output is not what they tell, so that all is done again
+    results   the results in the parts' notes; emptied, and the notes removed, if the output does not have what they
+              tell, so that all is done again
     """
 
     def __init__(self, files: TokenFiles, output: Output, parts: Sequence[str], results: dict[str, Any]) -> None:
@@ -52,25 +53,26 @@ class Joined:
                 for file, first, last in self.cut.place(rows["tokens"], self.files.limit):
                     size = int(rows["tokens"][first:last].sum(dtype=np.int64)) * self.files.item
                     with _appending(self.folder / self.files.raw(file), self.files.head) as out:
-                        while size:
-                            piece = ids.read(min(size, _COPIED_BYTES))
-                            if not piece:
-                                raise PilekitError(f"{visible(part)}: was changed while it was read; run again")
-                            size -= out.write(piece)
+                        if not _copied(ids, out, size):
+                            raise PilekitError(f"{visible(part)}: was changed while it was read; run again")
                 records_file.write(rows.tobytes())
         self.output.note(part, {**result, "end": astuple(self.cut)})
 
     def _resume(self) -> bool:
-        """Cut the output to its end and remove what is behind; False if it holds less than that."""
-        raws = [self.folder / self.files.raw(file) for file in range(self.cut.file + 1)]
-        size = self.files.head + self.cut.tokens * self.files.item
-        ends = {raws[-1]: size, self.records: self.cut.documents * RECORD.itemsize} if self.cut.documents else {}
+        """Cut the files to `self.cut` and remove all others; False if one is missing or too short."""
+        ends: dict[Path, int | None] = {}  # None: a full file of ids stays as it is
+        if self.cut.documents:
+            ends = {self.folder / self.files.raw(file): None for file in range(self.cut.file)}
+            ends[self.folder / self.files.raw(self.cut.file)] = self.files.head + self.cut.tokens * self.files.item
+            ends[self.records] = self.cut.documents * RECORD.itemsize
         for path in self.folder.iterdir() if self.folder.exists() else ():
-            if path not in ends and path not in (raws if ends else ()):
+            if path not in ends:
                 path.unlink()
-        if not all(path.exists() for path in (*raws, *ends)):
-            return not ends
         for path, end in ends.items():
+            if not path.exists():
+                return False
+            if end is None:
+                continue
             with os.fdopen(open_own(path), "rb+") as file:
                 if os.fstat(file.fileno()).st_size < end:
                     return False
@@ -83,9 +85,19 @@ def is_joined(results: dict[str, Any], part: str) -> bool:
     return "end" in results.get(part, {})
 
 
+def _copied(source: BinaryIO, target: BinaryIO, size: int) -> bool:
+    """Copy so many bytes; False if the source ends before."""
+    while size:
+        piece = source.read(min(size, _COPIED_BYTES))
+        if not piece:
+            return False
+        size -= target.write(piece)
+    return True
+
+
 @contextmanager
 def _appending(path: Path, head: int = 0) -> Iterator[BinaryIO]:
-    """The file, open for writing at its end, and on disk after the block. A new file gets `head` zeros first."""
+    """The file, open for writing at its end, and on disk after the block. A new file begins with `head` zeros."""
     try:
         with os.fdopen(open_own(path), "rb+") as file:
             if not file.seek(0, os.SEEK_END):

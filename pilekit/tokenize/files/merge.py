@@ -1,9 +1,9 @@
 """`merge_token_files`: several token files as one, or in another format, without losing a document.
 
-Ids are copied as they are, in the order of the files; only what stands beside them is new. doc_idx is 0, then the
-entries of each file but its first, plus the sequences before it: leaving that out is how merges elsewhere lose all
-documents but those of the first file. A killed run resumes behind the last whole file. Memory does not grow with the
-files, which are read in pieces.
+Ids are copied as they are, in the order of the files; the files beside them are made anew. An entry of doc_idx counts
+sequences, so each file's entries grow by the number of sequences in the files before it. (Merges elsewhere leave that
+out, and lose all documents but those of the first file.) A killed run resumes after the last file that was copied
+whole. Memory does not grow with the files, which are read in pieces.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class MergedTokens:
 
     def to_dict(self) -> dict[str, Any]:
         """All counts and paths, for programs."""
-        told = {name: getattr(self, name) for name in ("documents", "sequences", "tokens", "dtype")}
-        return {**told, "files": [str(path) for path in self.files], "inputs": self.inputs}
+        counts = {name: getattr(self, name) for name in ("documents", "sequences", "tokens", "dtype")}
+        return {**counts, "files": [str(path) for path in self.files], "inputs": self.inputs}
 
     def table(self) -> FittedTable[tuple[str, dict[str, int]]]:
         """A row per file read, and the total."""
@@ -106,7 +106,8 @@ def merge_token_files(
     tokenizers, for a file that contradicts itself, and for an output that is an input.
     """
     inputs = open_token_files(sources, sequences_are_documents)
-    files = token_files(out, format, None, 0 if inputs[0].dtype.itemsize == 2 else 1 << 16)
+    vocabulary = 0 if inputs[0].dtype.itemsize == 2 else 1 << 16  # Its size decides the item of the output.
+    files = token_files(out, format, None, vocabulary)
     made_by = _made_by(inputs)
     _refuse_inputs(inputs, files)
     if format not in ("megatron", "parquet") and "eod" in made_by and made_by["eod"] is None:
@@ -132,10 +133,10 @@ def merge_token_files(
         return _finish(inputs, files, output, runs, tokenizer, keep_table)
 
     results, _ = finished_output(files, parameters, sources_of, make)
-    told = {name: results[name] for name in ("documents", "sequences", "tokens", "dtype")}
+    counts = {name: results[name] for name in ("documents", "sequences", "tokens", "dtype")}
     paths = tuple(files.prefix.parent / name for name in results["files"])
-    counts = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
-    return MergedTokens(**told, files=paths, inputs=counts)
+    merged = {str(file.path): {"documents": len(file), "tokens": file.tokens} for file in inputs}
+    return MergedTokens(**counts, files=paths, inputs=merged)
 
 
 def open_token_files(sources: Source | Sequence[Source], sequences_are_documents: bool) -> list[TokenFile]:
@@ -153,9 +154,9 @@ def open_token_files(sources: Source | Sequence[Source], sequences_are_documents
 
 
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
-    """The settings that all files share, nothing if a file does not tell them; PilekitError for differences."""
+    """The values of `_MADE_BY`, in which all files agree; empty if a file has no header. PilekitError if two differ."""
     first = inputs[0]
-    told: list[tuple[TokenFile, dict[str, Any]]] = []
+    known: list[tuple[TokenFile, dict[str, Any]]] = []
     for file in inputs:
         if file.dtype != first.dtype:
             raise _differs("dtype", file, file.dtype, first, first.dtype)
@@ -163,16 +164,18 @@ def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
         if header is None or file.tokenizer is None:
             logger.warning("%s: has no header, so its tokenizer is not known", visible(str(file.path)))
             continue
-        told.append((file, {name: header.parameters.get(name) for name in _MADE_BY}))
-        for name, theirs in told[-1][1].items():
-            if theirs != told[0][1][name]:
-                raise _differs(name, file, theirs, told[0][0], told[0][1][name])
-    return told[0][1] if len(told) == len(inputs) else {}
+        settings = {name: header.parameters.get(name) for name in _MADE_BY}
+        known.append((file, settings))
+        first_known, expected = known[0]
+        for name, value in settings.items():
+            if value != expected[name]:
+                raise _differs(name, file, value, first_known, expected[name])
+    return known[0][1] if len(known) == len(inputs) else {}
 
 
-def _differs(field: str, file: TokenFile, theirs: object, first: TokenFile, ours: object) -> PilekitError:
+def _differs(field: str, file: TokenFile, value: object, first: TokenFile, expected: object) -> PilekitError:
     return PilekitError(
-        f"{visible(str(file.path))}: {field} is {visible(str(theirs), 80)}, but {visible(str(ours), 80)} in "
+        f"{visible(str(file.path))}: {field} is {visible(str(value), 80)}, but {visible(str(expected), 80)} in "
         f"{visible(str(first.path))}; merge only files of one kind"
     )
 
@@ -188,7 +191,7 @@ def _refuse_inputs(inputs: Sequence[TokenFile], files: TokenFiles) -> None:
 def _all_have_tables(inputs: Sequence[TokenFile]) -> bool:
     without = [file for file in inputs if file.document_batches() is None]
     if without:
-        others = f" and {len(without) - 1} more" * (len(without) > 1)
+        others = f" and {len(without) - 1} more" if len(without) > 1 else ""
         logger.warning("no table of documents is written: %s%s has none", visible(str(without[0].path)), others)
     return not without
 
@@ -196,18 +199,17 @@ def _all_have_tables(inputs: Sequence[TokenFile]) -> bool:
 def _join(
     inputs: Sequence[TokenFile], files: TokenFiles, output: Output, keep_table: bool, advance: Advance | None
 ) -> list[tuple[str, list[str], int]]:
-    """Append the ids and records of all files; the runs of the records."""
+    """Append the ids and records of all files; returns the runs of the records, for the table of documents."""
     parts = [f"/{number}" for number in range(len(inputs))]
     results = output.results()
     if DOCUMENTS not in results:
         joined = Joined(files, output, parts, results)
-        labels = dict.fromkeys(results[parts[joined.done - 1]]["labels"] if joined.done else ())
+        labels = results[parts[joined.done - 1]]["labels"] if joined.done else []
         codes = {label: code for code, label in enumerate(labels)}
-        left = sum(file.tokens for file in inputs[joined.done :])
         if advance is not None:
-            advance((sum(file.tokens for file in inputs) - left) * files.item)
-        check_free_disk(output.folder, left * files.item, "merging")
-        for part, file in list(zip(parts, inputs, strict=True))[joined.done :]:
+            advance(sum(file.tokens for file in inputs[: joined.done]) * files.item)
+        check_free_disk(output.folder, sum(file.tokens for file in inputs[joined.done :]) * files.item, "merging")
+        for part, file in zip(parts[joined.done :], inputs[joined.done :], strict=True):
             result: dict[str, Any] = {"runs": [], "labels": []}
             with _ids(file, advance) as ids:
                 joined.append(part, result, ids, _records(file, keep_table, result, codes))
@@ -215,12 +217,12 @@ def _join(
         if not joined.cut.documents:
             output.forget()
             raise PilekitError("nothing to write: the files have no document")
-    names = results[parts[-1]]["labels"]
-    return [(shard, names, documents) for part in parts for shard, documents in results[part]["runs"]]
+    all_labels = results[parts[-1]]["labels"]
+    return [(shard, all_labels, documents) for part in parts for shard, documents in results[part]["runs"]]
 
 
 def _records(file: TokenFile, by_table: bool, result: dict[str, Any], codes: dict[str, int]) -> Iterator[Records]:
-    """The records of a file; its runs and the labels so far go into `result`."""
+    """The records of a file; puts its runs, and the labels of the files so far, into `result`."""
     name, runs = file.path.name.removesuffix(".idx"), result["runs"]
     for shard, numbers, labels, lengths in document_runs(file, name, codes, by_table=by_table):
         if lengths.max() >= 1 << 31:
@@ -242,7 +244,7 @@ def _finish(
     tokenizer: dict[str, Any] | None,
     keep_table: bool,
 ) -> dict[str, Any]:
-    """Write the indexes; the results for the header."""
+    """Write the indexes and the table of documents; returns the results for the header."""
     sequences = sum(file.sequences for file in inputs)
     documents = sum(map(len, inputs))
     if files.format == "megatron":
@@ -278,7 +280,7 @@ def _ids(file: TokenFile, advance: Advance | None) -> BinaryIO:
 
 
 class _Chained(io.RawIOBase):
-    """Files read as one."""
+    """Files that are read as one."""
 
     def __init__(self, paths: Sequence[Path], advance: Advance | None) -> None:
         self._left = [path.open("rb", buffering=0) for path in paths]

@@ -1,8 +1,9 @@
 """The life of an output of token files, whatever it is made from.
 
-Everything is made in `PREFIX.unfinished/`, the folder of a job, and renamed to its names at the end: indexes last, then
-the header. So a name that is there is complete. A killed run resumes in that folder; a finished output of the same job
-answers at once; an output of another job, and a file that is not ours, is an error.
+Everything is made in `PREFIX.unfinished/`, the folder of a job. At the end the files are renamed to their final names,
+the indexes last, and then the header is written. So a file under its final name is complete. A killed run resumes in
+that folder. If the same job is finished already, its results are read from the header. An output of another job, and a
+file that is not ours, is an error.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def finished_output(
     sources: Iterable[Shard],
     make: Callable[[Output, Inputs], dict[str, Any]],
 ) -> tuple[dict[str, Any], str]:
-    """The results in the header of the output, and how messages call the header.
+    """Make the output if it is not finished; returns the results in its header, and the header's path for messages.
 
     sources   the files that the job reads
-    make      makes the files in the folder `joined` of the job; its results have their sizes by name, as `files`
+    make      makes the files in the folder `joined` of the job, and returns the results; `files` in them tells the
+              size of each file by its name
     """
     folder, name = files.prefix.parent, f"{files.stem}.json"
     shown = visible(str(folder / name))
@@ -75,11 +77,11 @@ def finished_output(
 def finish_files(
     files: TokenFiles, output: Output, runs: Sequence[Run], tokenizer: str, *, keep_table: bool = True
 ) -> dict[str, Any]:
-    """Write the table of documents, and the indexes that are missing; the item and the files, for the header.
+    """Write the table of documents, and the indexes that are missing; returns `dtype` and `files` for the header.
 
     runs         the runs of the records
-    tokenizer    the name that a `.ds.metadata` tells
-    keep_table   the table becomes a file of the output; else only the indexes are made from it
+    tokenizer    the tokenizer's name, for `.ds.metadata`
+    keep_table   whether the table is a file of the output; without, it only serves to make the indexes
     """
     folder, results = output.folder / "joined", output.results()
     table = folder / f"{files.stem}{DOCUMENTS_SUFFIX}"
@@ -96,10 +98,13 @@ def finish_files(
         if files.raw(file) not in files.names(file):
             (folder / files.raw(file)).unlink(missing_ok=True)
         first += documents
-    names = [*(name for file in range(len(counts)) for name in files.names(file)), *([table.name] * keep_table)]
+    names = [name for file in range(len(counts)) for name in files.names(file)]
+    if keep_table:
+        names.append(table.name)
     names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it nothing reads the ids.
+    unsigned = files.dtype == "int32" and files.format in ("npy", "ds", "llmc")  # Their readers take it for uint32.
     return {
-        "dtype": files.dtype if files.dtype == "uint16" or files.format in ("megatron", "parquet") else "uint32",
+        "dtype": "uint32" if unsigned else files.dtype,
         "files": {name: (folder / name).stat().st_size for name in names},
     }
 
@@ -113,7 +118,7 @@ def _remove(folder: Path, *, finished: bool = False) -> None:
 
 
 def _refuse_others(files: TokenFiles) -> None:
-    """Raise PilekitError if something has the name of the first file; `_publish` looks for the others."""
+    """Raise PilekitError if a foreign file has a name of the output; `_publish` checks all files but the first."""
     for name in (*files.names(0), f"{files.stem}{DOCUMENTS_SUFFIX}", f"{files.stem}.json"):
         path = files.prefix.parent / name
         if path.exists() or path.is_symlink():
@@ -124,10 +129,13 @@ def _refuse_others(files: TokenFiles) -> None:
 
 
 def _publish(files: TokenFiles, output: Output, done: dict[str, Any]) -> None:
-    """Rename all files to their names. A killed run may have renamed some."""
+    """Rename all files to their final names. A killed run may have renamed some."""
     for name, size in done["files"].items():
         made, path = output.folder / "joined" / name, files.prefix.parent / name
         if made.exists() and not path.exists():
             made.rename(path)
+        elif not path.exists():
+            unfinished = visible(str(output.folder))
+            raise PilekitError(f"{visible(str(path))}: is gone; put it back, or remove {unfinished} and run again")
         elif made.exists() or path.stat().st_size != size:
             raise PilekitError(f"{visible(str(path))}: is there, and this job has not made it; remove it")

@@ -1,8 +1,8 @@
 """`TokenFile`: a checked view of a `.bin` and its `.idx`, whoever wrote them.
 
-Opening reads the index once, in pieces, and the size of the `.bin`, but no id. Files are mapped when a document is
-asked for; ids are views of the mapped `.bin`. A `.bin` in parts (`X-00000-of-00082.bin` beside `X.idx`, as Pythia
-publishes) is read as one file.
+Opening reads the index once, in pieces, and compares its fields with each other and with the size of the `.bin`. No id
+is read. Files are mapped when a document is asked for, and ids are views of the mapped `.bin`. A `.bin` in parts
+(`X-00000-of-00082.bin` beside `X.idx`, as Pythia publishes) is read as one file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ KIND = "token file"
 
 _DTYPES = {code: name for name, code in ITEMS.items()}
 _FIELDS = {"sizes": "<i4", "pointers": "<i8", "doc_idx": "<i8"}
+"""What follows the head of an index, in this order."""
 _PIECE = 1 << 20
 _ENDS = ("_text_document", "")
+"""What may stand between a prefix and `.idx`."""
 
 
 class TokenFile:
@@ -42,8 +44,8 @@ class TokenFile:
     sequences_are_documents   ignore doc_idx, and take each sequence for a document
 
     `tokens` is the number of all ids, `dtype` their numpy dtype, `sequences` the number of sequences (a document may
-    have several). PilekitError for a file that is not there, and for an index that contradicts itself or the `.bin`,
-    with the field.
+    have several). Raises PilekitError for a file that is not there, and for an index that contradicts itself or the
+    `.bin`; the message names the field.
     """
 
     dtype: np.dtype[Any]
@@ -70,14 +72,14 @@ class TokenFile:
 
     def take(self, documents: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
         """The ids of these documents, each as `file[i]` gives it."""
-        begins, ends = (self._starts(documents + after) for after in (0, 1))
+        begins, ends = self._starts(documents), self._starts(documents + 1)
         parts, firsts = self._parts
         part_of = np.minimum(np.searchsorted(firsts, begins, side="right"), len(parts)) - 1
-        places = zip(*((edge - firsts[part_of]).tolist() for edge in (begins, ends)), part_of.tolist(), strict=True)
+        begins, ends = begins - firsts[part_of], ends - firsts[part_of]
         found = []
-        for begin, end, part in places:
+        for begin, end, part in zip(begins.tolist(), ends.tolist(), part_of.tolist(), strict=True):
             ids, following = parts[part][begin:end], part + 1
-            while len(ids) < end - begin:
+            while len(ids) < end - begin:  # The document goes on in the next part.
                 ids = np.concatenate([ids, parts[following][: end - begin - len(ids)]])
                 following += 1
             found.append(ids)
@@ -88,6 +90,10 @@ class TokenFile:
 
     def __repr__(self) -> str:
         return f"TokenFile({str(self.path)!r}, {len(self):,} documents, {self.tokens:,} tokens, {self.dtype})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Otherwise all ids would be copied.
+        return functools.partial(TokenFile, self.path, sequences_are_documents=self._flat), ()
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -104,7 +110,7 @@ class TokenFile:
         return lengths
 
     def first_sequences(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """doc_idx: the first sequence of the documents `first` to `last` - 1; of `len(file)`, the end."""
+        """doc_idx: the first sequence of each of the documents `first` to `last` - 1; for `len(file)`, the end."""
         return np.arange(first, last) if self._flat else self._read("doc_idx", first, last)
 
     def sizes(self, first: int, last: int) -> npt.NDArray[np.int32]:
@@ -125,15 +131,15 @@ class TokenFile:
         import pyarrow.dataset as ds
 
         path, numbered = Path(f"{self._stem}{DOCUMENTS_SUFFIX}"), self._numbered()
-        chosen = None
-        if numbered is not None and not path.exists():
-            chosen = ds.field("file") == numbered[1]
+        rows_of_file = None
+        if numbered is not None and not path.exists():  # One table for all files of the output.
+            rows_of_file = ds.field("file") == numbered[1]
             path = Path(f"{numbered[0]}{DOCUMENTS_SUFFIX}")
         if not path.exists():
             return None
         checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         table = ds.dataset(path, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
-        batches: Iterator[pa.RecordBatch] = table.to_batches(filter=chosen, use_threads=False)
+        batches: Iterator[pa.RecordBatch] = table.to_batches(filter=rows_of_file, use_threads=False)
         return batches
 
     @property
@@ -158,8 +164,22 @@ class TokenFile:
                 return read_header(path.parent, KIND, path.name)
         return None
 
+    def bins(self) -> list[Path]:
+        """The `.bin`, or its parts."""
+        whole = Path(f"{self._stem}.bin")
+        if whole.exists():
+            return [whole]
+        name = re.compile(re.escape(Path(self._stem).name) + r"-(\d{5})-of-(\d{5})\.bin")
+        matches = [match for match in map(name.fullmatch, sorted(os.listdir(self.path.parent))) if match]  # noqa: PTH208
+        if not matches:
+            self._fail(f"{visible(str(whole))} is not there")
+        last = int(matches[-1][2])  # 83 parts end with 00082-of-00082.
+        if [int(match[1]) for match in matches] != list(range(last + 1)):
+            self._fail(f"its .bin has {last + 1} parts, but {len(matches)} are there")
+        return [self.path.with_name(match.string) for match in matches]
+
     def check_ids(self, vocabulary: int, advance: Callable[[int], None] = lambda size: None) -> None:
-        """Raise PilekitError for an id that a vocabulary of this size has not; `advance` gets the bytes done."""
+        """Raise PilekitError for an id outside a vocabulary of this size; `advance` receives the bytes done."""
         done = 0
         for part in self._parts[0]:
             for begin in range(0, len(part), _PIECE):
@@ -171,20 +191,8 @@ class TokenFile:
                 advance(ids.nbytes)
             done += len(part)
 
-    @property
-    def _stem(self) -> str:
-        return str(self.path).removesuffix(".idx")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Otherwise all ids would be copied.
-        return functools.partial(TokenFile, self.path, sequences_are_documents=self._flat), ()
-
-    def _numbered(self) -> tuple[str, int] | None:
-        """For `X-00003_text_document`, a file of several: (`X_text_document`, 3)."""
-        match = re.fullmatch(r"(.*)-(\d{5})(_text_document)", self._stem, re.DOTALL)
-        return None if match is None else (match[1] + match[3], int(match[2]))
-
     def _open(self) -> None:
+        """Read and check the head of the index, then the rest."""
         size = self.path.stat().st_size
         with self.path.open("rb") as file:
             head = file.read(IDX_HEAD.size)
@@ -204,9 +212,9 @@ class TokenFile:
         if size != wanted:
             why = f"{self.sequences:,} sequences and {length:,} entries of doc_idx take {wanted:,} bytes"
             self._fail(f"has {size:,} bytes, but {why}")
-        counts = {"sizes": self.sequences, "pointers": self.sequences, "doc_idx": length}
-        begins = IDX_HEAD.size + np.cumsum([0, 4 * self.sequences, 8 * self.sequences]).astype(int)
-        self._counts, self._begins = counts, dict(zip(counts, begins.tolist(), strict=True))
+        self._counts = {"sizes": self.sequences, "pointers": self.sequences, "doc_idx": length}
+        pointers = IDX_HEAD.size + 4 * self.sequences
+        self._begins = {"sizes": IDX_HEAD.size, "pointers": pointers, "doc_idx": pointers + 8 * self.sequences}
         self._check()
 
     def _check(self) -> None:
@@ -217,12 +225,12 @@ class TokenFile:
             if sizes.min() < 0:
                 self._fail(f"sizes has {sizes.min()} at {begin + int(sizes.argmin()):,}")
             ends = self.tokens + np.cumsum(sizes, dtype=np.int64)
-            wrong = np.flatnonzero(pointers != (ends - sizes) * self.dtype.itemsize)
+            expected = (ends - sizes) * self.dtype.itemsize
+            wrong = np.flatnonzero(pointers != expected)
             if len(wrong):
-                there, here = pointers[wrong[0]], int((ends - sizes)[wrong[0]]) * self.dtype.itemsize
-                self._fail(
-                    f"pointers has {there:,} at {begin + int(wrong[0]):,}, but the sizes before come to {here:,}"
-                )
+                first = int(wrong[0])
+                there = f"pointers has {pointers[first]:,} at {begin + first:,}"
+                self._fail(f"{there}, but the sizes before come to {expected[first]:,}")
             self.tokens = int(ends[-1])
         if not self._flat:
             self._check_doc_idx()
@@ -232,46 +240,35 @@ class TokenFile:
             self._fail(f"sizes come to {self.tokens * self.dtype.itemsize:,} bytes, but {_shown(bins)} has {size:,}")
 
     def _check_doc_idx(self) -> None:
+        """It must go from 0 to the number of sequences, and never fall."""
         length, last = self._counts["doc_idx"], -1
         edges = [int(self._read("doc_idx", at, at + 1)[0]) for at in (0, length - 1) if length]
         if edges != [0, self.sequences]:
-            told = f"{edges[0]:,} to {edges[1]:,}" if edges else "nothing"
-            why = f"doc_idx goes from {told}, not from 0 to the number of sequences, {self.sequences:,}"
+            span = f"{edges[0]:,} to {edges[1]:,}" if edges else "nothing"
+            why = f"doc_idx goes from {span}, not from 0 to the number of sequences, {self.sequences:,}"
             self._fail(why, "if each sequence is a document, `pilekit merge --sequences-are-documents` mends it")
         for begin in range(0, length, _PIECE):
             piece = np.append(last, self._read("doc_idx", begin, begin + _PIECE))
-            if len(falls := np.flatnonzero(np.diff(piece) < 0)):
+            falls = np.flatnonzero(np.diff(piece) < 0)
+            if len(falls):
                 self._fail(f"doc_idx falls behind {begin + int(falls[0]) - 1:,}")
             last = int(piece[-1])
 
-    def bins(self) -> list[Path]:
-        """The `.bin`, or its parts."""
-        whole = Path(f"{self._stem}.bin")
-        if whole.exists():
-            return [whole]
-        name = re.compile(re.escape(Path(self._stem).name) + r"-(\d{5})-of-(\d{5})\.bin")
-        found = sorted(match.string for match in map(name.fullmatch, os.listdir(self.path.parent)) if match)  # noqa: PTH208
-        if not found:
-            self._fail(f"{visible(str(whole))} is not there")
-        last = int(found[-1][-9:-4])
-        if [int(one[-18:-13]) for one in found] != list(range(last + 1)):
-            self._fail(f"its .bin has {last + 1} parts, but {len(found)} are there")
-        return [self.path.with_name(one) for one in found]
-
-    def _bytes(self, name: str) -> int:
-        return int(self._counts[name] * np.dtype(_FIELDS[name]).itemsize)
-
     def _read(self, name: str, first: int, last: int) -> npt.NDArray[Any]:
-        """Entries of a field of the index."""
+        """The entries `first` to `last` - 1 of a field of the index, or to its end."""
         dtype = np.dtype(_FIELDS[name])
         count = max(0, min(last, self._counts[name]) - first)
         return np.fromfile(self.path, dtype, count, offset=self._begins[name] + first * dtype.itemsize)
 
     @functools.cached_property
     def _mapped(self) -> dict[str, npt.NDArray[Any]]:
-        # Plain arrays on the mapped files, because slicing a memmap takes ten times as long.
+        """The fields of the index, as plain arrays on the mapped file: slicing a memmap takes ten times as long."""
         mapped = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
-        return {name: mapped[at : at + self._bytes(name)].view(_FIELDS[name]) for name, at in self._begins.items()}
+        fields = {}
+        for name, dtype in _FIELDS.items():
+            size = self._counts[name] * np.dtype(dtype).itemsize
+            fields[name] = mapped[self._begins[name] :][:size].view(dtype)
+        return fields
 
     @functools.cached_property
     def _parts(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
@@ -288,12 +285,21 @@ class TokenFile:
         starts[inside] = self._mapped["pointers"][sequences[inside]] // self.dtype.itemsize
         return starts
 
+    @property
+    def _stem(self) -> str:
+        return str(self.path).removesuffix(".idx")
+
+    def _numbered(self) -> tuple[str, int] | None:
+        """For `X-00003_text_document`, one of several files of an output: (`X_text_document`, 3)."""
+        match = re.fullmatch(r"(.*)-(\d{5})(_text_document)", self._stem, re.DOTALL)
+        return None if match is None else (match[1] + match[3], int(match[2]))
+
     def _fail(self, what: str, remedy: str = "write it again") -> NoReturn:
         raise PilekitError(f"{visible(str(self.path))}: {what}; {remedy}")
 
 
 def index_paths(prefix: str | Path) -> list[Path]:
-    """The indexes of all files of an output, in their order; empty if there is none of this prefix."""
+    """The indexes of all files of the output at `prefix`, in their order; empty if there is none."""
     path = Path(prefix)
     if path.suffix == ".idx":
         return [path]

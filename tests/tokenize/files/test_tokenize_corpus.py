@@ -313,6 +313,11 @@ def test_another_job_and_other_files_are_refused_and_stay(tmp_path: Path, corpus
         assert (tmp_path / name / name).read_bytes() == b"not ours"
         assert (tmp_path / name / "pile.unfinished").exists() == ("00001" in name)  # told before the work if possible
         (tmp_path / name / name).unlink()
+        if "00001" in name:  # The files before it have their names already.
+            published = (tmp_path / name / "pile-00000.npy").rename(tmp_path / "moved")
+            with pytest.raises(PilekitError, match=r"pile-00000\.npy: is gone; put it back, or remove .*unfinished"):
+                tokenize_corpus(corpus, tmp_path / name / "pile", loaded, format="npy", tokens_per_file=50_000)
+            published.rename(tmp_path / name / "pile-00000.npy")
         tokenize_corpus(corpus, tmp_path / name / "pile", loaded, format="npy", tokens_per_file=50_000)
         assert "pile.unfinished" not in {path.name for path in (tmp_path / name).iterdir()}
     (tmp_path / "out" / "pile_text_document.bin").write_bytes(b"short")
