@@ -11,9 +11,9 @@ sources alone: until a line is spilled, the manifest's other settings may change
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,14 +26,15 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.header import read_header, write_header
-from pilekit.artifacts.job_folder import LOCK_FILE, Output, output_folder
+from pilekit.artifacts.job_folder import LOCK_FILE, output_folder
 from pilekit.assemble.assembled import COUNTS, PARTS, AssembledCorpus
 from pilekit.assemble.count import count_source, counts_of, read_rows
 from pilekit.assemble.find_sources import Source, find_sources, inputs_of
 from pilekit.assemble.plan import epochs_of, make_plan
-from pilekit.assemble.write import SPILLED, outputs, spill_name, spill_source, write_output
-from pilekit.corpus import Manifest, Shard, load_manifest
-from pilekit.engine import Advance, map_shards
+from pilekit.assemble.read_source import Job
+from pilekit.assemble.write import SPILLED, outputs, plan_path, spill_name, spill_source, write_output
+from pilekit.corpus import Shard, load_manifest
+from pilekit.engine import map_shards
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
@@ -98,13 +99,13 @@ def assemble_corpus(
     with suppress(_Planned), output_folder(folder, kind=KIND, parameters=parameters, **given) as output:
         result = output.result(DONE)
         if result is None or any(output.result(name) is None for name in result["documents"]):
-            job = _Job(described, sources, inputs, output, memory, on_error, jobs, advance)
-            job.count()
-            result = job.plan(parameters)
+            run = _Run(Job(described, inputs, output, on_error), sources, memory, jobs, advance)
+            run.count()
+            result = run.plan(parameters)
             if plan:
                 written = False
                 raise _Planned
-            job.write(result)
+            run.write(result)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     assert result is not None
     skipped = SkippedLines(result["summary"]["skipped"], [BadLine(*bad) for bad in result["bad_lines"]])
@@ -122,35 +123,22 @@ def _take_other_settings(folder: Path, parameters: Mapping[str, Any], inputs: In
 
 
 @dataclass(frozen=True)
-class _Job:
-    """The steps of a run; each does only what has no valid note."""
+class _Run:
+    """The steps; each does only what has no valid note."""
 
-    manifest: Manifest
+    job: Job
     sources: list[Source]
-    inputs: Inputs
-    output: Output
     memory: int
-    on_error: OnError
     jobs: int | None
     advance: Report | None
 
     def count(self) -> None:
         """Read all sources and write the rows of their documents."""
-        notes = {source.name: self.output.result(source.name) for source in self.sources}
-        if self.on_error == "raise":  # An earlier run may have skipped lines that are errors now.
+        notes = {source.name: self.job.output.result(source.name) for source in self.sources}
+        if self.job.on_error == "raise":  # An earlier run may have skipped lines that are errors now.
             notes = {name: note for name, note in notes.items() if note and not note["skipped"]}
         waiting = [source for source in self.sources if not notes.get(source.name)]
-        processes = processes_for([source.shard for source in waiting], self.jobs)
-        work = partial(
-            count_source,
-            output=self.output,
-            inputs=self.inputs,
-            manifest=self.manifest,
-            on_error=self.on_error,
-            ahead=decompress_ahead(processes),
-        )
-        total = sum(source.size for source in waiting)
-        map_shards(work, waiting, jobs=processes, on_progress=self._progress("counting", total))
+        self._each("counting", count_source, waiting, [source.shard for source in waiting])
 
     def plan(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Make the plan; the summary, the planned shares, the bad lines, and the documents of each output."""
@@ -158,8 +146,8 @@ class _Job:
         rows: dict[str, dict[str, Any]] = {}
         weights: dict[str, float] = {}
         skipped = SkippedLines()
-        for place, subset in enumerate(self.manifest.subsets):
-            read, bad_lines = counts_of(self.output, self.sources, place)
+        for place, subset in enumerate(self.job.manifest.subsets):
+            read, bad_lines = counts_of(self.job.output, self.sources, place)
             skipped.merge(bad_lines)
             row = {"epochs": epochs_of(subset), **read, **counts[place]}
             if row["read"] != sum(row[part] for part in PARTS):
@@ -173,7 +161,7 @@ class _Job:
                 f"{totals['val'] + totals['test']:,} held out, {totals['removed']:,} removed and "
                 f"{totals['left_out']:,} left out"
             )
-        settings = self.manifest.assemble
+        settings = self.job.manifest.assemble
         cuts = [totals["train"] * shard // settings.shards for shard in range(settings.shards + 1)]
         documents = [last - first for first, last in pairwise(cuts)] + [totals["val"], totals["test"]]
         names = outputs(settings.shards)
@@ -192,71 +180,59 @@ class _Job:
     def _planned(self, parameters: Mapping[str, Any]) -> list[dict[str, int]]:
         """Make the plan, unless it is there; the counts of each subset."""
         name = f"/plan/{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}"
-        note = self.output.result(name)
+        note = self.job.output.result(name)
         if note is None:
-            rows = partial(read_rows, self.output, self.sources)
-            plan, counts = make_plan(self.manifest, rows, self._plan_path.parent, self.memory)
-            with write_atomically(self._plan_path) as file:
+            path = plan_path(self.job.output)
+            rows = partial(read_rows, self.job.output, self.sources)
+            plan, counts = make_plan(self.job.manifest, rows, path.parent, self.memory)
+            with write_atomically(path) as file:
                 plan.save(file)
             note = {"counts": counts}
-            self.output.note(name, note, self._plan_path)
+            self.job.output.note(name, note, path)
         found: list[dict[str, int]] = note["counts"]
         return found
 
     def write(self, planned: dict[str, Any]) -> None:
         """Spill the lines, merge the shards, check their documents, and write the summary."""
-        names = outputs(self.manifest.assemble.shards)
-        folder, documents = self.output.folder, planned["documents"]
-        waiting = [number for number, name in enumerate(names) if name in documents and not self.output.result(name)]
+        names = outputs(self.job.manifest.assemble.shards)
+        folder, documents = self.job.output.folder, planned["documents"]
+        waiting = [
+            number for number, name in enumerate(names) if name in documents and not self.job.output.result(name)
+        ]
         if waiting:
             used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             needed = int(planned["text_bytes"] * (SPILLED_PER_TEXT + STORED_PER_TEXT))
             check_free_disk(folder, needed - used, "assembling")
-            self._spill()
-            self._merge(waiting, names, planned["text_bytes"])
+            rest = [source for source in self.sources if self.job.output.result(spill_name(source.name)) is None]
+            self._each("spilling", spill_source, rest, [source.shard for source in rest], parts=2)
+            sizes = [Shard(names[number], names[number], planned["text_bytes"] // len(names)) for number in waiting]
+            sources = [source.name for source in self.sources]
+            self._each("writing", write_output, waiting, sizes, parts=4, sources=sources)
         for name, number in documents.items():
-            note = self.output.result(name)
+            note = self.job.output.result(name)
             if note is None or note["documents"] != number:
                 raise RuntimeError(f"{name} was planned with {number} documents, not {note}")
         with write_atomically(folder / SUMMARY) as file:
             file.write(msgspec.json.format(msgspec.json.encode(planned["summary"]), indent=2) + b"\n")
-        self.output.note(DONE, planned, folder / SUMMARY)
+        self.job.output.note(DONE, planned, folder / SUMMARY)
 
-    def _spill(self) -> None:
-        waiting = [source for source in self.sources if self.output.result(spill_name(source.name)) is None]
-        processes = processes_for([source.shard for source in waiting], self.jobs)
-        work = partial(
-            spill_source,
-            output=self.output,
-            inputs=self.inputs,
-            manifest=self.manifest,
-            plan_path=self._plan_path,
-            memory=self.memory // processes // 2,
-            on_error=self.on_error,
-            ahead=decompress_ahead(processes),
-        )
-        total = sum(source.size for source in waiting)
-        map_shards(work, waiting, jobs=processes, on_progress=self._progress("spilling", total))
+    def _each(
+        self,
+        step: str,
+        function: Callable[..., None],
+        items: Sequence[Any],
+        sizes: list[Shard],
+        parts: int = 1,
+        **rest: Any,
+    ) -> None:
+        """Call the function for each item; `sizes` has their names and sizes. A process gets its part of memory."""
+        processes = processes_for(sizes, self.jobs)
+        job = replace(self.job, memory=self.memory // processes // parts, ahead=decompress_ahead(processes))
+        total = sum(shard.size or 0 for shard in sizes)
 
-    def _merge(self, waiting: list[int], names: Sequence[str], text_bytes: int) -> None:
-        shards = [Shard(names[number], names[number], text_bytes // 3 // len(names)) for number in waiting]
-        processes = processes_for(shards, self.jobs)
-        work = partial(
-            write_output,
-            output=self.output,
-            sources=[source.name for source in self.sources],
-            manifest=self.manifest,
-            plan_path=self._plan_path,
-            memory=self.memory // processes // 4,
-            ahead=decompress_ahead(processes),
-        )
-        progress = self._progress("writing", text_bytes * len(waiting) // len(names))
-        map_shards(work, waiting, jobs=processes, names=[shard.name for shard in shards], on_progress=progress)
+        def progress(amount: int) -> None:
+            if self.advance is not None:
+                self.advance(step, amount, total)
 
-    @property
-    def _plan_path(self) -> Path:
-        return self.output.folder / SCRATCH / "plan.npz"
-
-    def _progress(self, step: str, total: int) -> Advance:
-        advance = self.advance
-        return (lambda amount: None) if advance is None else lambda amount: advance(step, amount, total)
+        names = [shard.name for shard in sizes]
+        map_shards(partial(function, job=job, **rest), items, jobs=processes, names=names, on_progress=progress)

@@ -16,13 +16,10 @@ import xxhash
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.find_sources import Source
-from pilekit.assemble.read_source import SourceReader
-from pilekit.corpus import Manifest
+from pilekit.assemble.read_source import Job, SourceReader
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance
-from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
-from pilekit.shards.read.reader import OnError
 
 Rows = npt.NDArray[np.uint64]
 """uint64 [documents, 4]: IDENTITY, TEXT (xxh3_64), GROUP (xxh3_64; the text's without groups), SIZE (UTF-8 bytes)."""
@@ -32,20 +29,10 @@ ROWS_AT_A_TIME = 1 << 18
 COUNTED = "scratch/counted"
 
 
-def count_source(
-    source: Source,
-    advance: Advance,
-    *,
-    output: Output,
-    inputs: Inputs,
-    manifest: Manifest,
-    on_error: OnError,
-    ahead: bool,
-) -> None:
+def count_source(source: Source, advance: Advance, *, job: Job) -> None:
     """Write the rows of a source, and note its counts."""
-    skipped = SkippedLines()
-    reader = SourceReader(source, manifest, skipped if on_error == "skip" else None, ahead)
-    path = rows_path(output, source)
+    reader = SourceReader(source, job)
+    path = rows_path(job.output, source)
     read = size = 0
     with write_atomically(path) as file:
         for documents in reader.documents(advance):
@@ -58,10 +45,15 @@ def count_source(
             file.write(np.stack(columns, axis=1).tobytes())
             read += len(sizes)
             size += int(sizes.sum())
-        source.check(inputs)
-    bad_lines = [[bad.path, bad.line, bad.reason] for bad in skipped.examples]
-    counts = {"read": read + reader.empty, "empty": reader.empty, "skipped": skipped.count, "bad_lines": bad_lines}
-    output.note(source.name, {**counts, "text_bytes": size}, path)
+        source.check(job.inputs)
+    bad_lines = [[bad.path, bad.line, bad.reason] for bad in reader.skipped.examples]
+    counts = {
+        "read": read + reader.empty,
+        "empty": reader.empty,
+        "skipped": reader.skipped.count,
+        "bad_lines": bad_lines,
+    }
+    job.output.note(source.name, {**counts, "text_bytes": size}, path)
 
 
 def rows_path(output: Output, source: Source) -> Path:

@@ -7,7 +7,7 @@ left out, so both passes over a source give the same documents.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,16 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.find_sources import Source
 from pilekit.corpus import Manifest
 from pilekit.documents import RecordFormat
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline import document_hashes
+from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, record_of, text_of
 from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, line_blocks, located_errors
+from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, line_blocks, located_errors
 from pilekit.shards.read.unchanged import open_unchanged
 
 BATCH_BYTES = 4 << 20
@@ -42,39 +44,41 @@ class Documents(NamedTuple):
     kept: list[dict[str, Any]]
 
 
-@dataclass
-class SourceReader:
-    """Reads one source.
+@dataclass(frozen=True)
+class Job:
+    """What the workers of all steps know; `memory` is that of one process."""
 
-    skipped   counts bad lines and files; None: they raise `PilekitError`
-    empty     documents without text so far
-    """
-
-    source: Source
     manifest: Manifest
-    skipped: SkippedLines | None
+    inputs: Inputs
+    output: Output
+    on_error: OnError
+    memory: int = 0
     ahead: bool = True
-    empty: int = 0
-    _keep: list[tuple[str, tuple[str, ...]]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.subset = self.manifest.subsets[self.source.subset]
-        self.text_field = self.subset.text_field or self.manifest.text_field
-        paths = [tuple(path.split(".")) for path in self.subset.keep]
-        self._keep = [(path[-1], path) for path in paths]
-        self._group = tuple(self.subset.group.split(".")) if self.subset.group else ()
+
+class SourceReader:
+    """Reads one source. `skipped` and `empty` count bad lines and documents without text so far."""
+
+    def __init__(self, source: Source, job: Job):
+        subset = job.manifest.subsets[source.subset]
+        self.source, self.job = source, job
+        self.text_field = subset.text_field or job.manifest.text_field
+        self.skipped, self.empty = SkippedLines(), 0
+        self._group = tuple(subset.group.split(".")) if subset.group else ()
+        self._keep = [tuple(path.split(".")) for path in subset.keep]
 
     def documents(self, advance: Advance) -> Iterator[Documents]:
         """All documents in order, in batches of a few megabytes; `advance` receives the stored bytes."""
         if self.source.is_text:
             return self._text_files(advance)
         path = self.source.files[0][1]
-        parser = LineParser(path, self.source.name, RecordFormat(self.text_field, ()), None, self.skipped)
+        skipped = self.skipped if self.job.on_error == "skip" else None
+        parser = LineParser(path, self.source.name, RecordFormat(self.text_field, ()), None, skipped)
         return self._rows(path, parser, advance) if is_parquet(path) else self._lines(path, parser, advance)
 
     def _lines(self, path: str, parser: LineParser, advance: Advance) -> Iterator[Documents]:
         read = 0
-        with located_errors(path, lambda: read), line_blocks(path, advance=advance, ahead=self.ahead) as blocks:
+        with located_errors(path, lambda: read), line_blocks(path, advance=advance, ahead=self.job.ahead) as blocks:
             for block in blocks:
                 lines, first = block.lines(), read
                 read += len(lines)
@@ -99,7 +103,7 @@ class SourceReader:
             table = open_table(file, size := file.seek(0, 2))
             format_of(table, parser.format, path)
             there = table.schema_arrow.names
-            wanted = [self.text_field, *(path[0] for path in (self._group, *(path for _, path in self._keep)) if path)]
+            wanted = [self.text_field, *(path[0] for path in (self._group, *self._keep) if path)]
             rows = RowBlocks(table, [name for name in dict.fromkeys(wanted) if name in there], path, MAX_DOCUMENT_BYTES)
             for block in rows:
                 records = decoded_rows(pa.Table.from_batches(block))
@@ -129,7 +133,7 @@ class SourceReader:
             if self._group:
                 groups.append(group)
             if self._keep:
-                found = ((name, _value(record, path)) for name, path in self._keep)
+                found = ((path[-1], _value(record, path)) for path in self._keep)
                 kept.append({name: value for name, value in found if value is not None})
         return Documents(document_hashes(self.source.name, np.array(numbers, np.int64), 0), texts, groups, kept)
 
@@ -175,7 +179,7 @@ class SourceReader:
         except OSError as error:
             raise PilekitError(f"{shown}: cannot be read ({error.strerror})") from error
         except UnicodeDecodeError as error:
-            if self.skipped is None:
+            if self.job.on_error == "raise":
                 raise PilekitError(
                     f"{shown}: is not valid UTF-8 (byte {error.start:,}); remove it from the sources, or skip such "
                     "files with --on-error skip"

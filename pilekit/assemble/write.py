@@ -24,15 +24,13 @@ from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.count import rows_path
 from pilekit.assemble.find_sources import Source
 from pilekit.assemble.plan import NOT_HELD_OUT, Plan
-from pilekit.assemble.read_source import SourceReader
-from pilekit.corpus import Manifest, Shard
+from pilekit.assemble.read_source import Job, SourceReader
+from pilekit.corpus import Shard
 from pilekit.corpus.sidecar_files import INDEX_SUFFIX
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.index.build import build_index
-from pilekit.shards.read.damage import SkippedLines
-from pilekit.shards.read.reader import OnError, record_format
+from pilekit.shards.read.reader import record_format
 from pilekit.shards.write.shard_writer import ShardWriter
 
 UInt64 = npt.NDArray[np.uint64]
@@ -46,6 +44,11 @@ def outputs(shards: int) -> list[str]:
     """The names of all output files: train shards, val, test."""
     digits = max(2, len(str(shards - 1)))
     return [*(f"train/{shard:0{digits}}.jsonl" for shard in range(shards)), "val.jsonl", "test.jsonl"]
+
+
+def plan_path(output: Output) -> Path:
+    """The file of the plan."""
+    return output.folder / "scratch" / "plan.npz"
 
 
 def spill_paths(output: Output, source: str) -> tuple[Path, Path]:
@@ -89,27 +92,14 @@ class _Run:
         return [int(begin) for begin in np.searchsorted(output[order], np.arange(files + 1))]
 
 
-def spill_source(
-    source: Source,
-    advance: Advance,
-    *,
-    output: Output,
-    inputs: Inputs,
-    manifest: Manifest,
-    plan_path: Path,
-    memory: int,
-    on_error: OnError,
-    ahead: bool,
-) -> None:
+def spill_source(source: Source, advance: Advance, *, job: Job) -> None:
     """Write the lines of a source, each as often as it is used, and note the runs."""
-    plan = Plan.load(plan_path)
-    reader = SourceReader(source, manifest, SkippedLines() if on_error == "skip" else None, ahead)
-    record, label = record_format(manifest).record, manifest.subsets[source.subset].name
-    files = manifest.assemble.shards + 2
-    lines_path, places_path = spill_paths(output, source.name)
+    reader, plan, shards = SourceReader(source, job), Plan.load(plan_path(job.output)), job.manifest.assemble.shards
+    record, label = record_format(job.manifest).record, job.manifest.subsets[source.subset].name
+    lines_path, places_path = spill_paths(job.output, source.name)
     runs, run = [], _Run()
     with (
-        rows_path(output, source).open("rb") as rows_file,
+        rows_path(job.output, source).open("rb") as rows_file,
         write_atomically(lines_path) as lines_file,
         write_atomically(places_path) as places_file,
     ):
@@ -127,15 +117,15 @@ def spill_source(
             line_of[used] = np.arange(first, len(run.ends) - 1)
             for indices, places in plan.places(source.subset, documents.identities, np.maximum(copies, split > 0)):
                 in_train = np.searchsorted(plan.borders, places, side="right")
-                to = np.where(split[indices] > 0, manifest.assemble.shards - 1 + split[indices], in_train)
+                to = np.where(split[indices] > 0, shards - 1 + split[indices], in_train)
                 run.parts.append((line_of[indices], to, places))
-            if run.size >= memory:
-                runs.append(run.write(lines_file, places_file, files))
+            if run.size >= job.memory:
+                runs.append(run.write(lines_file, places_file, shards + 2))
                 run = _Run()
         if run.parts:
-            runs.append(run.write(lines_file, places_file, files))
-        source.check(inputs)
-    output.note(spill_name(source.name), {"runs": runs}, lines_path, places_path)
+            runs.append(run.write(lines_file, places_file, shards + 2))
+        source.check(job.inputs)
+    job.output.note(spill_name(source.name), {"runs": runs}, lines_path, places_path)
 
 
 def _encoded(record: dict[str, Any], source: Source) -> bytes:
@@ -170,26 +160,16 @@ class _Part:
             return memoryview(file.read(int(self.begins[high]) - int(self.begins[low])))
 
 
-def write_output(
-    number: int,
-    advance: Advance,
-    *,
-    output: Output,
-    sources: list[str],
-    manifest: Manifest,
-    plan_path: Path,
-    memory: int,
-    ahead: bool,
-) -> None:
+def write_output(number: int, advance: Advance, *, job: Job, sources: list[str]) -> None:
     """Merge one shard from all sources, which are given by name; index it, and note how many documents it has."""
-    parts = list(_parts_of(number, output, sources))
+    parts = list(_parts_of(number, job.output, sources))
     size = sum(int(part.begins[-1]) - int(part.begins[0]) for part in parts)
     size += LINE_BYTES * sum(len(part.places) for part in parts)
-    first, last = _range_of(number, Plan.load(plan_path), manifest.assemble.shards)
-    buckets = max(1, math.ceil(size / memory))
+    first, last = _range_of(number, Plan.load(plan_path(job.output)), job.manifest.assemble.shards)
+    buckets = max(1, math.ceil(size / job.memory))
     borders = [first + (last - first) * bucket // buckets for bucket in range(buckets + 1)]
-    name = outputs(manifest.assemble.shards)[number]
-    path = output.path(name, ".zst")
+    name = outputs(job.manifest.assemble.shards)[number]
+    path = job.output.path(name, ".zst")
     with ShardWriter(path, follow_links=False) as writer:
         for begin, end in pairwise(borders):
             before = writer.text_bytes
@@ -197,8 +177,8 @@ def write_output(
             advance(writer.text_bytes - before)
     index = Path(f"{path}{INDEX_SUFFIX}")
     shard = Shard(name, str(path), path.stat().st_size)
-    built = build_index(shard, manifest=manifest, ahead=ahead, place=str(index))
-    output.note(name, {"documents": built.header.documents}, path, index)
+    built = build_index(shard, manifest=job.manifest, ahead=job.ahead, place=str(index))
+    job.output.note(name, {"documents": built.header.documents}, path, index)
 
 
 def _range_of(number: int, plan: Plan, shards: int) -> tuple[int, int]:
