@@ -82,7 +82,7 @@ def test_default_lanes_are_the_documented_ones(corpora: Corpora, settings: Setti
     assert (plan["rows"], plan["columns"], plan["unit"]) == (24, 4, unit_of(len(corpora["mixed"].lines), 96))
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("packing", ["best_fit", "concat", pytest.param("none", marks=pytest.mark.slow)])
 def test_single_frames_are_read_as_the_reference_reads_them(
     tmp_path: Path, settings: Settings, expected: Expected, packing: Any
 ) -> None:

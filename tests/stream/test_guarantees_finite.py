@@ -33,8 +33,13 @@ def share_of(steps: list[STEP], rank: int, parts: int, grad_accum: int) -> list[
     return [step[part * size : (part + 1) * size] for step in steps for part in range(first, first + grad_accum)]
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    ("drop_last", "packing"),
+    [
+        *[(False, packing) for packing in PACKINGS],
+        *[pytest.param(True, packing, marks=[pytest.mark.slow] * (packing != "best_fit")) for packing in PACKINGS],
+    ],
+)
 def test_a_finite_pass_is_the_references(
     corpora: Corpora, settings: Settings, encode: Encoder, packing: Any, drop_last: bool
 ) -> None:
@@ -66,8 +71,10 @@ def test_several_epochs_repeats_and_a_filter(
         assert [batch.documents() for batch in stream] == [[list(row.documents) for row in step] for step in steps]
 
 
-@pytest.mark.parametrize("packing", ["best_fit", "concat"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "packing"),
+    [(0, "best_fit"), (0, "concat"), (2, "best_fit"), pytest.param(2, "concat", marks=pytest.mark.slow)],
+)
 def test_a_pass_resumes_after_every_batch(corpora: Corpora, settings: Settings, packing: str, workers: int) -> None:
     """Chained: each batch from a new stream, which resumes from the state after the batch before."""
     given = finite(settings, packing=packing, batch_size=3, grad_accum=2, rank=1, world_size=2, drop_last=workers == 0)
@@ -102,7 +109,9 @@ def test_a_pass_resumes_with_other_ranks_and_accumulation(
         run(corpus.folder, finite(settings, batch_size=12), state=inside)
 
 
-@pytest.mark.parametrize(("way", "workers"), [("loader", 0), ("loader", 2), ("stock", 2)])
+@pytest.mark.parametrize(
+    ("way", "workers"), [("loader", 0), ("loader", 2), pytest.param("stock", 2, marks=pytest.mark.slow)]
+)
 def test_passes_follow_each_other(corpora: Corpora, settings: Settings, way: Way, workers: int) -> None:
     """As with a DistributedSampler: the same pass again, unless `set_epoch` chooses another."""
     stream = PileStream(corpora["few"].folder, **finite(settings, batch_size=2, seq_len=16))
@@ -159,7 +168,7 @@ def test_peek_and_stats(corpora: Corpora, settings: Settings, encode: Encoder) -
     assert sum(one["rows"] for one in stats) == sum(bool(row.documents) for step in steps for row in step)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("world_size", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_raw_documents_are_shared_as_a_distributed_sampler_does(
     corpora: Corpora, world_size: int, drop_last: bool

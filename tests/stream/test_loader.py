@@ -55,7 +55,7 @@ def test_what_fails_is_one_line_wherever(corpora: Corpora, settings: Settings, w
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_however_workers_start(corpora: Corpora, settings: Settings, context: str) -> None:
     given = {**settings, "batch_size": 16, "outputs": ALL, "filters": [no_brown_fox]}
     stream = PileStream(corpora["uneven"].folder, **given)
