@@ -165,11 +165,11 @@ def _clean_shard(
         if output is None or inputs is None:
             collections.deque(cleanings, maxlen=0)
             return {"subsets": counts.subsets, **skipped_lines(reader)}
-        rows = opened.enter_context(dropped_table(_part(output, shard)))
+        list_dropped = opened.enter_context(dropped_table(_part(output, shard)))
 
         def kept() -> Iterator[DocumentBatch]:
             for cleaning in cleanings:
-                rows.add(cleaning.dropped, cleaning.failed)
+                list_dropped(cleaning.dropped, cleaning.failed)
                 yield cleaning.kept
 
         files = write_documents(output.path(stem(shard), ".jsonl.zst"), kept(), lambda: inputs.check(shard))

@@ -7,7 +7,7 @@ Rows are in the order of the corpus. Each shard writes a table of its own, and a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,36 +33,29 @@ SCHEMA = pa.schema(
 )
 
 
-class DroppedRows:
-    """Gathers rows into row groups of a table that `dropped_table` opened."""
-
-    def __init__(self, writer: pq.ParquetWriter):
-        self._writer = writer
-        self._rows: list[dict[str, Any]] = []
-
-    def add(self, dropped: DocumentBatch, rules: Sequence[Sequence[str]]) -> None:
-        """Add documents, each with the names of the rules that it fails."""
-        numbers, sizes = dropped.numbers.tolist(), dropped.text_bytes().tolist()
-        for number, subset, size, failed in zip(numbers, dropped.subsets, sizes, rules, strict=True):
-            row = {"shard": dropped.shard, "number": number, "subset": subset, "bytes": size, "rules": failed}
-            self._rows.append(row)
-        if len(self._rows) >= ROWS_PER_GROUP:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the gathered rows as a row group."""
-        if self._rows:
-            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=SCHEMA))
-        self._rows = []
+AddRows = Callable[[DocumentBatch, Sequence[Sequence[str]]], None]
+"""Takes dropped documents, and for each the names of the rules that it fails."""
 
 
 @contextmanager
-def dropped_table(path: Path) -> Iterator[DroppedRows]:
-    """Yield `DroppedRows` of the table at `path`, which appears under its name when the block succeeds."""
+def dropped_table(path: Path) -> Iterator[AddRows]:
+    """Yield a function that adds rows to the table at `path`, which appears under its name when the block succeeds."""
+    rows: list[dict[str, Any]] = []
     with write_atomically(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-        rows = DroppedRows(writer)
-        yield rows
-        rows.flush()
+
+        def flush() -> None:
+            writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
+            rows.clear()
+
+        def add(dropped: DocumentBatch, rules: Sequence[Sequence[str]]) -> None:
+            shard, numbers, sizes = dropped.shard, dropped.numbers.tolist(), dropped.text_bytes().tolist()
+            columns = zip([shard] * len(dropped), numbers, dropped.subsets, sizes, rules, strict=True)
+            rows.extend(dict(zip(SCHEMA.names, row, strict=True)) for row in columns)
+            if len(rows) >= ROWS_PER_GROUP:
+                flush()
+
+        yield add
+        flush()
 
 
 def join_tables(path: Path, parts: Iterable[Path]) -> int:

@@ -61,7 +61,7 @@ def shard_job(
         if on_error == "raise":  # An earlier run may have skipped lines that are errors now.
             done = {name: result for name, result in done.items() if not result.get("skipped")}
         waiting = [shard for shard in corpus.shards if shard.name not in done]
-        if waiting and whole in done:
+        if waiting and whole in done and not output.finished:
             output.forget()
             waiting = list(corpus.shards)
         if advance is not None:

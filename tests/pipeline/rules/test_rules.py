@@ -125,6 +125,10 @@ THRESHOLDS: list[tuple[RuleSet, str, list[str], list[bool]]] = [
         (GopherRepetition(), f"dup_{n}grams", [sized(f"{gram} - {gram}", size) for size in (101, 100, 99)], ABOVE)
         for n, gram in ((n, " ".join("abcdefghij"[: n - 1]) + " " + "z" * (21 - 2 * n)) for n in range(5, 11))
     ),
+    (GopherRepetition(), "top_2gram", ["aa bb aa cc bb cc", "aa bb aa bb"], [False, True]),  # no pair occurs twice
+    # What is searched for reaches from one text of a batch into the next.
+    (C4(), "lorem_ipsum", ["Lorem", " ipsum"], [False, False]),
+    (C4(end_mark=False), "sentences", ["a b c d e\n" * 2 + "a b c d java", "script b c d e\n" * 3], [False, False]),
     (C4(), "lorem_ipsum", ["lorem\nipsum", "lorem-ipsum", "LoREM iPsum"], ABOVE),
     (C4(), "curly_bracket", ["(", "[", "a {"], ABOVE),
     (C4(), "sentences", ["Here we are now. " * n for n in (2, 3, 4)], BELOW),
