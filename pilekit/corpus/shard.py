@@ -84,7 +84,7 @@ def shard_of(path: str) -> Shard:
         raise PilekitError(f"{visible(path)}: is a folder, not a shard; name a file in it")
     try:
         size = Path(path).stat().st_size
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a null character
         size = None
     return with_split_of_root([make_shard(name, path, size)], folder)[0]
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilekit import read
 from pilekit.artifacts.header import write_header
 from pilekit.corpus import Corpus, Shard, local, shard_of
 from pilekit.corpus.shard import split_of
@@ -211,6 +212,8 @@ def test_errors_of_paths(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(PilekitError, match="is a folder, not a shard; name a file in it") as failure:
             shard_of(path)
         assert str(failure.value).startswith(f"{path}: ")
+    with pytest.raises(PilekitError, match=r"^a\\x00\.jsonl: cannot be opened"):
+        list(read("a\0.jsonl"))
     make("two/00.jsonl.zst", "two/00.jsonl")
     for source in (folder / "two", [folder / "a/00.jsonl", folder / "a/00.jsonl"]):
         with pytest.raises(PilekitError, match=r"two shards have the name 00\.jsonl: .*00\.jsonl.* and .*00\.jsonl"):

@@ -18,6 +18,7 @@ Decisions depend on the candidates and the threshold alone, not on memory.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -90,12 +91,13 @@ class Resolver:
         counts, removed = self._counts, scratch_array(self._folder, np.bool_, len(self._candidates.flagged))
         hot_runs = np.concatenate([np.empty((2, 0), dtype=np.uint64), *self._candidates.runs], axis=1)
         hashes, first = np.unique(hot_runs[0], return_index=True)
-        words = np.minimum(hot_runs[1, first], 1 + MOST_REPRESENTATIVES)  # one word of state and the representatives
+        # Each hot run gets a word of state and as many words for representatives as it may need.
+        words = np.minimum(hot_runs[1, first], 1 + MOST_REPRESENTATIVES)
         begins = (np.cumsum(words) - words).astype(np.int64)
         representatives = scratch_array(self._folder, np.uint64, int(words.sum()))
         left, unmapped = self._candidates.rows.count, _mapped_bytes()
         for ranks, run_hashes, others in self._whole_documents():
-            # `decide` wants, for a member of a hot run, the place and size of the run among all representatives.
+            # A row of a member of a hot run gets the place of the run's words, and their number.
             places = np.full(len(ranks), -1)
             members = np.flatnonzero(run_hashes)
             runs = np.searchsorted(hashes, run_hashes[members])
@@ -136,4 +138,4 @@ class Resolver:
 
 def _mapped_bytes() -> int:
     """Bytes of mapped files in this process's memory."""
-    return 4096 * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[2])
+    return mmap.PAGESIZE * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[2])
