@@ -46,8 +46,8 @@ class Source:
 
     @property
     def shard(self) -> Shard:
-        """The source as a shard; for text files, only name and size are right."""
-        return Shard(self.name, self.files[0][1], self.size)
+        """The source as a shard, for messages and for its size."""
+        return Shard(f"text files from {self.name} on" if self.is_text else self.name, self.files[0][1], self.size)
 
     def version(self) -> str:
         """Changes when a file is written again."""
