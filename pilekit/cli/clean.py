@@ -159,18 +159,22 @@ def _language(names: str | None, model: Path | None, score: float) -> Language |
 
 
 def _print_tables(cleaned: Cleaned) -> None:
-    """A table for each judged subset, one for all, and the sum of the parts."""
+    """A table for each subset of which something is dropped, one for all, and the sum of the parts."""
+    counts = cleaned.summary
     if len(cleaned.judged) > 1:
         for name in cleaned.judged:
-            print_fitted(cleaned.table(name))
-            click.echo()
-    print_fitted(cleaned.table())
-    counts = cleaned.summary
+            if counts["subsets"][name]["dropped"]:
+                print_fitted(cleaned.table(name))
+                click.echo()
+    if counts["rules"]:
+        print_fitted(cleaned.table())
     parts = [f"{counts['kept']:,} kept", f"{counts['dropped']:,} dropped"]
     parts += [f"{counts[name]:,} {name.replace('_', ' ')}" for name in ("skipped", "left_out") if counts[name]]
     click.echo(f"{counts['read']:,} read = {' + '.join(parts)}")
     if counts["edited"]:
-        click.echo(f"{counts['edited']:,} of the kept ones changed")
+        edited = {name: one["edited"] for name, one in counts["subsets"].items() if one["edited"]}
+        of_subsets = ", ".join(f"{visible(name, 40)} {number:,}" for name, number in edited.items())
+        click.echo(f"{counts['edited']:,} of the kept ones changed: {of_subsets}")
     for label, documents in sorted(counts.get("languages", {}).items(), key=lambda item: -item[1])[:10]:
         click.echo(f"language {visible(label, 20) or '(none)'}: {documents:,}")
     if cleaned.folder is not None:

@@ -20,7 +20,7 @@ def data(tmp_path: Path) -> Path:
         making.record(good + "\n{\x1b[31m", "Pile-CC"),
         making.record("Some badgers.", "Pile-CC"),
         making.record(good.replace("too", "badger"), "Pile-CC"),
-        making.record("x = {}", "Github"),
+        making.record("x = {}  # ask me@some.org", "Github"),
     ]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "00.jsonl.zst").write_bytes(making.zstd_frame(b"\n".join(lines) + b"\n"))
@@ -42,6 +42,8 @@ def test_the_tables_the_json_and_the_folder(data: Path, tmp_path: Path) -> None:
     found = run_json("clean", data, *options, "--report")
     assert found == json.loads((out / "summary.json").read_bytes())
     assert list(found) == ["read", "kept", "dropped", "skipped", "left_out", "edited", "bytes", "rules", "subsets"]
+    printed = run("clean", data, "--report", "--pii", "email", exit_code=0).stdout.splitlines()
+    assert printed == ["5 read = 5 kept + 0 dropped", "1 of the kept ones changed: Github 1"]
     (tmp_path / "bad.txt").write_text("Badger\n\n")
     found = run_json("clean", data, "--rules", "c4-fineweb", "--bad-words", tmp_path / "bad.txt", "--report")
     assert found["rules"]["c4-fineweb.bad_word"]["documents"] == 1
