@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,9 @@ from pilekit.cli.display.output import print_fitted
 from pilekit.cli.options import Prefix, json_option, token_format_option
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
+
+if TYPE_CHECKING:
+    from pilekit.tokenize.files.formats import Format
 
 
 @click.command()
@@ -24,7 +27,7 @@ from pilekit.progress import byte_progress
     help="Take each sequence for a document: for files whose doc_idx other merges broke.",
 )
 @json_option
-def command(prefixes: tuple[str, ...], out: Path, as_json: bool, **options: Any) -> None:
+def command(prefixes: tuple[str, ...], out: Path, format: Format, sequences_are_documents: bool, as_json: bool) -> None:
     """Join token files in the order given, without losing a document; or write one in another format.
 
     PREFIX is the --out of `pilekit tokenize`, or the path of an .idx of any tool. Ids are copied as they are. The
@@ -37,9 +40,11 @@ def command(prefixes: tuple[str, ...], out: Path, as_json: bool, **options: Any)
     """
     from pilekit.tokenize.files.merge import merge_token_files, open_token_files
 
-    files = open_token_files(prefixes, options["sequences_are_documents"])
+    files = open_token_files(prefixes, sequences_are_documents)
     with byte_progress("merging", sum(file.tokens * file.dtype.itemsize for file in files)) as advance:
-        merged = merge_token_files(files, out, advance=advance, **options)
+        merged = merge_token_files(
+            files, out, format=format, sequences_are_documents=sequences_are_documents, advance=advance
+        )
     if as_json:
         click.echo(json.dumps(merged.to_dict(), indent=2))
         return
