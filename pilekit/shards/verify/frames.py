@@ -56,7 +56,7 @@ def locate(damage: ShardDamage, begins: list[int], read: int, lines: int) -> tup
         return number, damage.since, f"{damage.reason} ({place})", True
     if number is None:
         return None, damage.byte, damage.reason, False
-    # After the frame before, the reader stood at another place than this frame's: the one before is damaged.
+    # The damaged frame is the one before, if it did not end where this one begins, or this one, if it runs on.
     begins_elsewhere = 0 < number == read < len(begins) and damage.byte != begins[number]
     runs_on = number + 1 < len(begins) and damage.byte > begins[number + 1]
     if not begins_elsewhere and not runs_on:
