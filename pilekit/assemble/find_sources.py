@@ -5,8 +5,6 @@ path of its file relative to the manifest, without compression suffix for a shar
 order and the spelling of patterns change nothing.
 """
 
-# ruff: noqa: PTH121 (paths are strings, as they were found; a Path for each would take most of the time)
-
 from __future__ import annotations
 
 import os
@@ -71,34 +69,28 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
     folder, target = Path(path).parent, out.resolve()
     sources: list[Source] = []
     owners: dict[Path, str] = {}
-    paths: dict[str, str] = {}
-    resolved: dict[str, Path] = {}
-    for place, subset in enumerate(manifest.subsets):
+    places: dict[str, Path] = {}
+    parents: dict[str, Path] = {}
+    for number, subset in enumerate(manifest.subsets):
         files: dict[str, tuple[str, int]] = {}
         for path, size in _files_of(subset, folder):
             parent, name = os.path.split(path)
-            if parent not in resolved:
-                resolved[parent] = Path(parent).resolve()
-                if resolved[parent].is_relative_to(target):
-                    raise PilekitError(
-                        f"{visible(str(out))}: holds {visible(path)}, which is to be read; name another folder with "
-                        "--out"
-                    )
-            owner = owners.setdefault(resolved[parent] / name, subset.name)
-            if owner != subset.name:
-                raise PilekitError(
-                    f"{visible(path)}: is a source of two subsets, {visible(owner)} and {visible(subset.name)}; give "
-                    "it to one of them"
-                )
+            if parent not in parents:
+                parents[parent] = Path(parent).resolve()
+            place = parents[parent] / name
+            if place.is_relative_to(target):
+                raise PilekitError(f"{visible(path)}: lies in {visible(str(out))}; name another folder with --out")
+            if (owner := owners.setdefault(place, subset.name)) != subset.name:
+                both = f"{visible(owner)} and {visible(subset.name)}"
+                raise PilekitError(f"{visible(path)}: is a source of two subsets, {both}; give it to one of them")
             identity = _identity(path, folder)
-            other = paths.setdefault(identity, path)
-            if other != path and not os.path.samefile(other, path):
+            if (other := places.setdefault(identity, place)) != place:
                 raise PilekitError(
-                    f"two sources have the name {visible(identity)}: {visible(other)} and {visible(path)}; "
+                    f"two sources have the name {visible(identity)}: {visible(other.name)} and {visible(name)}; "
                     "documents could not be told apart, so give only one of them"
                 )
             files[identity] = path, size
-        sources += _batched(place, files)
+        sources += _batched(number, files)
     return sorted(sources, key=lambda source: source.name)
 
 
@@ -141,7 +133,7 @@ def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
         try:
             found = local.search(path, every=True)
         except PilekitError as error:
-            raise PilekitError(f"the subset {shown}: {error}") from error
+            raise PilekitError(f"the subset {shown}, source {visible(pattern)}: {error}") from error
         # Of a folder the shards are taken, if it has any. Files that the pattern itself names or matches are all taken.
         depth = 0 if Path(path).is_dir() else len(Path(path).parts) - len(Path(found.root).parts)
         folders: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
