@@ -25,7 +25,7 @@ from pilekit import __version__
 from pilekit.corpus import Corpus, Manifest, Shard, load_manifest
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
@@ -122,8 +122,6 @@ class TokenCorpus(Corpus):
             lines = SelectedLines(len(numbers)) if every else SelectedLines.where(int(numbers[-1]) + 1, [numbers])
             self._found[name] = first, lines, codes
             first += len(numbers)
-        if len(self.labels) > MAX_SUBSETS:
-            raise too_many_subsets(MAX_SUBSETS)
         sources_of: dict[str, Any] = {}
         for file in self.files:
             sources_of |= file.shards

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.corpus import UNLABELLED
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.tokenize.files.token_file import TokenFile
 
@@ -144,6 +145,8 @@ def document_runs(
                 )
             done += len(batch)
             code_of = [labels.setdefault(label, len(labels)) for label in subsets.dictionary.to_pylist()]
+            if len(labels) > MAX_SUBSETS:
+                raise too_many_subsets(MAX_SUBSETS)
             codes, numbers = np.array(code_of, np.uint16)[subsets.indices], batch["number"].to_numpy()
             next_shards = np.flatnonzero(np.diff(shards.indices)) + 1
             for begin, end in pairwise([0, *next_shards.tolist(), len(batch)]):

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from pilekit import PilekitError, TokenFile, merge_token_files, tokenize_corpus
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
+from pilekit.stream.read.token_files import TokenCorpus
 from tests.cli.running import run, run_json
 from tests.stopping import tree
 from tests.tokenize.files import readers
+from tests.tokenize.files.conftest import shards_of
 from tests.tokenize.files.test_token_file import index
 from tests.tokenize.making import byte_level_bpe, saved
 
@@ -157,6 +159,16 @@ def test_a_doc_idx_that_another_merge_left_behind(tmp_path: Path) -> None:
     assert (tmp_path / "y_text_document.idx").read_bytes() == good
     opened = TokenFile(tmp_path / "x", sequences_are_documents=True)
     assert [document.tolist() for document in opened] == [[1, 2], [3], [4, 5, 6]]
+
+
+def test_more_labels_than_a_corpus_may_have(tmp_path: Path, tokenizer: Path) -> None:
+    for name in ("a", "b"):
+        shards_of(tmp_path / name, [("text", f"{name}{number}") for number in range(3000)])
+        tokenize_corpus(tmp_path / name, tmp_path / "tokens" / name, tokenizer)
+    files = [tmp_path / "tokens" / name for name in ("a", "b")]
+    for work in (lambda: merge_token_files(files, tmp_path / "ab"), lambda: TokenCorpus(files)):
+        with pytest.raises(PilekitError, match="more than 4,096 different subset labels"):
+            work()
 
 
 def test_a_table_that_is_not_that_of_the_file(tmp_path: Path, corpus: Path, tokenizer: Path) -> None:
