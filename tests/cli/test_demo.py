@@ -143,17 +143,8 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     assert "B is better than A" in output
     for name in ("gain.png", "before/bpb.png", "after/bpb.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
-    made = {
-        "sources",
-        "corpus",
-        "reframed",
-        "damaged",
-        "unique",
-        "tokenizer.json",
-        "stats.png",
-        "steps.py",
-        "train.toml",
-    }
+    made = {"sources", "corpus", "reframed", "damaged", "unique", "clean", "tokenizer.json", "stats.png", "steps.py"}
+    made |= {"tokens", "train.toml"}
     assert {path.name for path in out.iterdir()} == made | {"before", "after", "gain.png"}
     assert not list(out.rglob("*.partial"))
     nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)
