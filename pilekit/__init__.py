@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pilekit.corpus import Shard as Shard
     from pilekit.corpus import load_manifest as load_manifest
     from pilekit.corpus import resolve_subsets as resolve_subsets
+    from pilekit.cutting.decontaminate import decontaminate as decontaminate
+    from pilekit.cutting.decontaminated import Decontaminated as Decontaminated
+    from pilekit.cutting.decontamination import Decontamination as Decontamination
     from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
     from pilekit.dedup.result import Deduplication as Deduplication
@@ -96,6 +99,9 @@ _NAMES = {
     "pilekit.assemble.assemble_corpus": "assemble_corpus",
     "pilekit.assemble.assembled": "AssembledCorpus",
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
+    "pilekit.cutting.decontaminate": "decontaminate",
+    "pilekit.cutting.decontaminated": "Decontaminated",
+    "pilekit.cutting.decontamination": "Decontamination",
     "pilekit.dedup.run": "deduplicate",
     "pilekit.dedup.deduplicated": "Deduplicated",
     "pilekit.dedup.result": "Deduplication",

@@ -10,7 +10,7 @@ shard, so that a kept line is written byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -160,3 +160,21 @@ class DocumentBatch:
             i for i, (new, old) in enumerate(zip(texts, self.texts, strict=True)) if new is not old and new != old
         }
         return replace(self, texts=texts, edited=self.edited | changed) if changed else self
+
+    def with_pieces(self, pieces: Mapping[int, Sequence[str]]) -> DocumentBatch:
+        """Each document at one of these indices is replaced by documents with these texts, and its other fields.
+
+        They share its number, so this is for batches that are written.
+        """
+        if not pieces:
+            return self
+        parts = [(i, text) for i, old in enumerate(self.texts) for text in pieces.get(i, [old])]
+        places = [place for place, _ in parts]
+        return replace(
+            self,
+            texts=[text for _, text in parts],
+            subsets=[self.subsets[i] for i in places],
+            numbers=self.numbers[places] if places else self.numbers[:0],
+            lines=None if self.lines is None else [self.lines[i] for i in places],
+            edited=frozenset(new for new, old in enumerate(places) if old in pieces or old in self.edited),
+        )

@@ -142,6 +142,7 @@ RUN = {
     "storage.md": "",
     "dedup.md": "",
     "cleaning.md": "",
+    "cutting.md": "",
     "tokens.md": "",
     "streaming.md": "",
     "bpb.md": "## The protocol",

@@ -37,6 +37,7 @@ COMMANDS = {
     "dedup": "Remove copies and near-duplicates, with a proof for each.",
     "duplicates": "Show removed documents beside the kept ones, word by word.",
     "clean": "Report and drop what quality rules, language or PII say.",
+    "decontaminate": "Cut out the text of evaluations, with a proof for each cut.",
     "tokenize": "Write token files for Megatron, GPT-NeoX and other trainers.",
     "merge": "Join token files, or write them in another format.",
     "stream": "Pack raw shards into training batches and show a few.",
@@ -52,7 +53,10 @@ ROOMS = {
 }
 """The folders of commands whose module is not `pilekit.cli.<name>`."""
 
-RESUMED = ("index", "reframe", "select", "assemble", "dedup", "clean", "tokenize", "merge", "train", "demo")
+RESUMED = (
+    *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate"),
+    *("tokenize", "merge", "train", "demo"),
+)
 """Commands that keep finished work, beside `bpb --out`."""
 
 REPORT_SECONDS = 30.0

@@ -10,26 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.parquet_rows import parquet_rows, required
 from pilekit.documents import DocumentBatch
 
-ROWS_PER_GROUP = 1 << 16
-SCHEMA = pa.schema(
-    [
-        pa.field(name, type, nullable=False)
-        for name, type in {
-            "shard": pa.string(),
-            "number": pa.int64(),
-            "subset": pa.string(),
-            "bytes": pa.int64(),
-            "rules": pa.list_(pa.string()),
-        }.items()
-    ]
+SCHEMA = required(
+    shard=pa.string(), number=pa.int64(), subset=pa.string(), bytes=pa.int64(), rules=pa.list_(pa.string())
 )
 
 
@@ -40,22 +30,14 @@ AddRows = Callable[[DocumentBatch, Sequence[Sequence[str]]], None]
 @contextmanager
 def dropped_table(path: Path) -> Iterator[AddRows]:
     """Yield a function that adds rows to the table at `path`, which appears under its name when the block succeeds."""
-    rows: list[dict[str, Any]] = []
-    with write_atomically(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
-
-        def flush() -> None:
-            writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
-            rows.clear()
+    with parquet_rows(path, SCHEMA) as rows:
 
         def add(dropped: DocumentBatch, rules: Sequence[Sequence[str]]) -> None:
             shard, numbers, sizes = dropped.shard, dropped.numbers.tolist(), dropped.text_bytes().tolist()
-            columns = zip([shard] * len(dropped), numbers, dropped.subsets, sizes, rules, strict=True)
-            rows.extend(dict(zip(SCHEMA.names, row, strict=True)) for row in columns)
-            if len(rows) >= ROWS_PER_GROUP:
-                flush()
+            for row in zip([shard] * len(dropped), numbers, dropped.subsets, sizes, rules, strict=True):
+                rows.add(dict(zip(SCHEMA.names, row, strict=True)))
 
         yield add
-        flush()
 
 
 def join_tables(path: Path, parts: Iterable[Path]) -> int:

@@ -170,7 +170,7 @@ def _find_words(
             if byte < _ASCII:
                 code, size = np.uint32(byte), one
             else:
-                code, size = _decoded(data, at)
+                code, size = decoded(data, at)
             kind = kind_of[np.uint64(code)]
             if kind & SPACE:
                 if count:
@@ -193,7 +193,7 @@ def _find_words(
 
 
 @compiled()
-def _decoded(data: Bytes, at: np.uint64) -> tuple[np.uint32, np.uint64]:
+def decoded(data: Bytes, at: np.uint64) -> tuple[np.uint32, np.uint64]:
     """(number of the character, its bytes) at a byte that is not ASCII."""
     first, second = data[at], np.uint32(data[at + np.uint64(1)]) & _LOW_6
     if first < _THREE:

@@ -1,0 +1,51 @@
+"""A Parquet file that is written row by row, in row groups, and appears when it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pilekit.artifacts.atomic_write import write_atomically
+
+ROWS_PER_GROUP = 1 << 16
+
+
+class ParquetRows:
+    """Gathers rows into row groups of a file that `parquet_rows` opened; `count` is the number of rows."""
+
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema):
+        self.count = 0
+        self._writer, self._schema = writer, schema
+        self._rows: list[Mapping[str, Any]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row."""
+        self._rows.append(row)
+        self.count += 1
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the gathered rows as a row group."""
+        if self._rows:
+            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+        self._rows = []
+
+
+def required(**columns: pa.DataType) -> pa.Schema:
+    """A schema of these columns, none of which may be null."""
+    return pa.schema([pa.field(name, type, nullable=False) for name, type in columns.items()])
+
+
+@contextmanager
+def parquet_rows(path: Path, schema: pa.Schema) -> Iterator[ParquetRows]:
+    """Yield the `ParquetRows` of the file at `path`, which appears under its name when the block succeeds."""
+    with write_atomically(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        rows = ParquetRows(writer, schema)
+        yield rows
+        rows.flush()

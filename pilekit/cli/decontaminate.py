@@ -1,0 +1,126 @@
+"""`pilekit decontaminate`: a corpus without the text of evaluations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.options import (
+    Described,
+    Folder,
+    corpus_argument,
+    exact_subsets,
+    jobs_option,
+    json_option,
+    on_error_option,
+    open_corpus,
+)
+from pilekit.errors import counted, visible
+from pilekit.progress import step_progress
+
+
+class _ManyEvaluations(click.Command):
+    """Lets `--against` take all files up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with `--against` before each of its files."""
+        spelt: list[str] = []
+        taking = False
+        for argument in args:
+            if argument.startswith("-"):
+                taking = argument == "--against"
+            elif taking and spelt[-1] != "--against":
+                spelt.append("--against")
+            spelt.append(argument)
+        return super().parse_args(ctx, spelt)
+
+
+@click.command(cls=_ManyEvaluations)
+@corpus_argument
+@click.option("--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name.")
+@click.option(
+    "--against",
+    multiple=True,
+    required=True,
+    metavar="EVAL...",
+    help="Evaluations, up to the next option: JSON lines, Parquet or Pile shards.",
+)
+@click.option("--fields", default="text", show_default=True, metavar="NAMES", help="A record's texts: question,answer.")
+@click.option("--ngram", type=click.IntRange(1, 100), default=13, show_default=True, help="Words in an n-gram.")
+@click.option(
+    "--common",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Ignore n-grams in more documents of the corpus than this; 0: ignore none.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Characters to cut on each side of a span.",
+)
+@click.option(
+    "--remove",
+    type=click.Choice(["spans", "documents"]),
+    default="spans",
+    show_default=True,
+    help="Cut the spans out of documents, or drop documents with a span.",
+)
+@click.option(
+    "--out",
+    default="decontaminated",
+    show_default=True,
+    type=Folder(),
+    metavar="DIR",
+    help="New folder for the clean shards, the proofs and the summary.",
+)
+@click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
+@on_error_option()
+@jobs_option
+@json_option
+def command(
+    paths: tuple[str, ...], manifest: Described, against: tuple[str, ...], no_write: bool, as_json: bool, **options: Any
+) -> None:
+    """Cut the text of evaluations out of a corpus, with a proof for each cut.
+
+    A word is lower-cased and has no punctuation. An n-gram of 13 words that an evaluation and a document share is a
+    hit; the words are compared, so there are no false ones. Hits beside each other are a span. The span goes, with 200
+    characters on each side; what is left of the document becomes documents. n-grams in more than 10 documents are
+    ignored, because licences and phrases are no leak. hits.parquet in DIR names each span and the record it is from,
+    evaluations.parquet tells which records are dirty. Other lines stay byte for byte. A killed run resumes when run
+    again.
+
+    \b
+    Example:
+      pilekit decontaminate data/ --against mmlu.jsonl gsm8k.parquet --fields question,answer
+      pilekit decontaminate data/ --against val.jsonl.zst --no-write
+    """
+    from pilekit.cutting.decontaminate import decontaminate
+
+    if options["only"] and options["subsets"] is None:
+        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
+    corpus = open_corpus(paths, manifest)
+    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    options["fields"] = [name.strip() for name in options["fields"].split(",")]
+    with step_progress() as advance:
+        found = decontaminate(corpus, against=list(against), write=not no_write, advance=advance, **options)
+    report_skipped(found.skipped)
+    summary = found.summary
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    print_fitted(found.evaluations())
+    click.echo()
+    print_fitted(found.table())
+    parts = [f"{summary['untouched']:,} untouched", f"{summary['cut']:,} cut", f"{summary['dropped']:,} dropped"]
+    parts += [f"{summary[name]:,} {name.replace('_', ' ')}" for name in ("skipped", "left_out") if summary[name]]
+    click.echo(f"{summary['read']:,} read = {' + '.join(parts)}; {counted(summary['pieces'], 'piece')}")
+    written = (
+        "hits.parquet and evaluations.parquet" if no_write else "clean shards, hits.parquet and evaluations.parquet"
+    )
+    click.echo(f"{written} in {visible(str(found.folder))}")

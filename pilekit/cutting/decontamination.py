@@ -1,0 +1,87 @@
+"""`Decontamination`: the folder of a finished run, its summary and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilekit.cutting.hits import HITS
+from pilekit.shards.read.damage import SkippedLines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pilekit.fitted_table import Column, FittedTable
+
+SUMMARY = "summary.json"
+Row = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, repr=False)
+class Decontamination:
+    """The result of `decontaminate`.
+
+    folder     with hits.parquet, common.parquet, evaluations.parquet, too_short.parquet, summary.json and clean/
+    summary    the content of summary.json
+    skipped    the bad lines
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    skipped: SkippedLines
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "untouched", "cut", "dropped"))
+        return f"Decontamination({str(self.folder)!r}: {counts})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary."""
+        return self.summary
+
+    def to_arrow(self) -> pa.Table:
+        """A row per subset with its counts, for pandas, polars and plots."""
+        from pilekit.fitted_table import arrow_table
+
+        return arrow_table(self.summary["subsets"])
+
+    @property
+    def hits(self) -> pa.Table:
+        """A row for each span and each record that holds some of it."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.folder / HITS)
+
+    def table(self) -> FittedTable[Row]:
+        """A row per subset with what was cut of it, the largest first, and the total."""
+        from pilekit.fitted_table import Column, FittedTable
+
+        titles = {"read": "Read", "spans": "Spans", "cut": "Cut", "pieces": "Pieces", "dropped": "Dropped"}
+        columns: list[Column[Row]] = [Column("Subset", lambda row: row[0])]
+        columns += [Column(title, _count(key)) for key, title in titles.items()]
+        removed = _count("characters_removed")
+        columns.append(Column("Characters", removed, Column("Chars", removed)))
+        return FittedTable(list(self.summary["subsets"].items()), columns, [("Total", self.summary)], ("Pieces",))
+
+    def evaluations(self) -> FittedTable[Row]:
+        """A row per evaluation: its records, those that the corpus holds something of, and those too short to tell."""
+        from pilekit.fitted_table import DASH, Column, FittedTable
+
+        def share(row: Row) -> str:
+            return f"{100 * row[1]['dirty'] / row[1]['records']:.2f}" if row[1]["records"] else DASH
+
+        columns: list[Column[Row]] = [Column("Evaluation", lambda row: row[0])]
+        titles = {"records": "Records", "dirty": "Dirty", "too_short": "Too short"}
+        columns += [Column(title, _count(key)) for key, title in titles.items()]
+        return FittedTable(list(self.summary["evaluations"].items()), [*columns, Column("Dirty %", share)], [])
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def _count(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[1][key]:,}"

@@ -1,0 +1,61 @@
+"""Decontamination in plain Python, written from the rule: slow, and short enough to be read in a minute."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+Place = tuple[str, int, int]
+"""A word, and where its piece of the text begins and ends."""
+
+
+def words_of(text: str) -> list[Place]:
+    pieces = [(match[0], match.start(), match.end()) for match in re.finditer(r"\S+", text)]
+    kept = [("".join(c for c in piece.lower() if unicodedata.category(c)[0] not in "PS"), *at) for piece, *at in pieces]
+    return [(word, begin, end) for word, begin, end in kept if word]
+
+
+def ngrams_of(text: str, ngram: int = 13) -> list[tuple[str, ...]]:
+    words = [word for word, _, _ in words_of(text)]
+    size = ngram if len(words) >= ngram else max(len(words), min(8, ngram))
+    return [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
+
+
+def spans(text: str, wanted: set[tuple[str, ...]], ngram: int = 13) -> list[tuple[int, int, set[tuple[str, ...]]]]:
+    """(begin, end, n-grams) of each span of a text."""
+    words, found = words_of(text), []
+    for at in range(len(words)):
+        for size in range(min(8, ngram), ngram + 1):
+            hit = tuple(word for word, _, _ in words[at : at + size])
+            if len(hit) == size and hit in wanted:
+                found.append((at, at + size, {hit}))
+    joined: list[tuple[int, int, set[tuple[str, ...]]]] = []
+    for begin, end, hits in found:
+        if joined and begin <= joined[-1][1]:
+            first, before, others = joined.pop()
+            begin, end, hits = first, max(before, end), others | hits
+        joined.append((begin, end, hits))
+    return [(words[begin][1], words[end - 1][2], hits) for begin, end, hits in joined]
+
+
+def common(texts: Sequence[str], wanted: set[tuple[str, ...]], limit: int, ngram: int = 13) -> set[tuple[str, ...]]:
+    counts = Counter(hit for text in texts for hit in set().union(*(hits for *_, hits in spans(text, wanted, ngram))))
+    return {hit for hit, documents in counts.items() if limit and documents > limit}
+
+
+def pieces(text: str, cut: Sequence[tuple[int, int]], window: int = 200) -> list[str]:
+    gone = [False] * len(text)
+    for begin, end in cut:
+        begin, end = max(0, begin - window), min(len(text), end + window)
+        while begin > 0 and not text[begin].isspace() and not text[begin - 1].isspace():
+            begin -= 1
+        while end < len(text) and not text[end].isspace() and not text[end - 1].isspace():
+            end += 1
+        gone[begin:end] = [True] * (end - begin)
+    edges = [at + 1 for at, (one, other) in enumerate(pairwise(gone)) if one != other]
+    found = [text[begin:end].strip() for begin, end in pairwise([0, *edges, len(text)]) if not gone[begin]]
+    left = [piece for piece in found if len(piece) >= 200]
+    return left if len(left) <= 10 else []

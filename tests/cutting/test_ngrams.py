@@ -1,0 +1,111 @@
+"""The kernel finds the n-grams that the reference finds, in any Unicode, and no others."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilekit.cutting.ngrams import NGrams
+from pilekit.cutting.words import folds, normalised
+from tests.cutting import reference
+from tests.pipeline import making
+
+RNG = random.Random(5)
+WORDS = ["".join(RNG.choices("abcdefghijklmnop", k=RNG.randrange(2, 9))) for _ in range(3000)]
+
+odd = st.text(
+    st.sampled_from("aAbſKİI\u0307ΣςσΑ’'·.-—$€½²①Ⓐ\u00ad\u200d\u0301é漢\U0001d49c😀\x00\x1c\x85\u3000 \r\n\t"),
+    max_size=14,
+)
+
+
+def found(ngrams: NGrams, text: str) -> set[tuple[int, str]]:
+    batch = making.batch(["before", text])
+    data, _ = batch.utf8()
+    hits = list(ngrams.find(batch))
+    assert all(hit.document == 1 for hit in hits)
+    for hit in hits:
+        piece = data[hit.begin : hit.end].tobytes().decode()
+        assert " ".join(word for word, _, _ in reference.words_of(piece)) == ngrams.text(hit.ngram)
+    return {(hit.word, ngrams.text(hit.ngram)) for hit in hits}
+
+
+def expected(evaluations: list[str], text: str, ngram: int) -> set[tuple[int, str]]:
+    wanted = {hit for one in evaluations for hit in reference.ngrams_of(one, ngram) if len(hit) >= min(8, ngram)}
+    words = [word for word, _, _ in reference.words_of(text)]
+    sizes = range(min(8, ngram), ngram + 1)
+    places = [(at, tuple(words[at : at + size])) for at in range(len(words)) for size in sizes]
+    return {(at, " ".join(hit)) for at, hit in places if hit in wanted and at + len(hit) <= len(words)}
+
+
+@given(st.lists(odd, max_size=4), odd, st.integers(1, 4), st.randoms())
+def test_odd_text_is_found_as_the_reference_finds_it(
+    texts: list[str], text: str, ngram: int, rng: random.Random
+) -> None:
+    text = " ".join([text, *rng.choices([*texts, ""], k=3)])
+    text = text.swapcase() if rng.random() < 0.3 else text
+    assert normalised(text) == [word for word, _, _ in reference.words_of(text)]
+    ngrams = NGrams.build(map(normalised, texts), ngram)
+    assert found(ngrams, text) == expected(texts, text, ngram)
+
+
+@given(
+    st.lists(st.text("ab ", max_size=40), max_size=5), st.text("abAB -\n", max_size=120), st.sampled_from([9, 11, 13])
+)
+def test_short_texts_are_matched_whole(texts: list[str], text: str, ngram: int) -> None:
+    text = f"{text} {' '.join(texts)}"
+    ngrams = NGrams.build(map(normalised, texts), ngram)
+    assert found(ngrams, text) == expected(texts, text, ngram)
+
+
+@pytest.mark.parametrize("end", [0x3100, pytest.param(0x110000, marks=pytest.mark.slow)])
+def test_every_character_is_folded_as_the_rule_says(end: int) -> None:
+    table = folds()
+    for code in range(end):
+        if not 0xD800 <= code < 0xE000:
+            words, folded = normalised(f"x{chr(code)}y"), int(table[code])
+            if chr(code).isspace():
+                assert (len(words), folded) == (2, 0xFFFFFFFF)
+            elif words == ["xy"]:
+                assert folded == 0xFFFFFFFE, hex(code)
+            elif code not in (0x0130, 0x0307, 0x03A3, 0x03C2):
+                assert words == [f"x{chr(folded)}y"], hex(code)
+
+
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_planted_text_is_found_at_every_offset_and_in_every_dress(tmp_path: Path, step: int) -> None:
+    question, eight, seven = RNG.sample(WORDS, 13), RNG.sample(WORDS, 8), RNG.sample(WORDS, 7)
+    NGrams.build([question, eight, seven], 13).save(tmp_path)
+    ngrams = NGrams.load(tmp_path)
+    assert sorted(ngrams.words.tolist()) == [8, 13]
+    rest = [word for word in WORDS if word not in question]
+    for offset in range(0, 3001, step):
+        text = " ".join([*(rest * 2)[:offset], *question, *rest[: offset % 3]])
+        assert found(ngrams, text) == {(offset, " ".join(question))}, offset
+        if offset % 58 == 0:
+            assert found(ngrams, text.replace(question[6], f"{question[6]}x")) == set()
+    plain = " ".join(question)
+    for dress in (
+        plain.upper(),
+        plain.replace(" ", "\r\n"),
+        plain.replace(" ", " — ").title(),
+        f"(“{plain.replace(' ', '”, “', 5)}!!!",
+        f"漢字é 😀 {plain} 😀é",
+        f"…{plain.replace(question[4], '-'.join(question[4]))}\u3000",
+    ):
+        assert {place for _, place in found(ngrams, dress)} == {plain}
+    assert found(ngrams, " ".join(seven)) == set()
+    assert found(ngrams, " ".join(["some", *eight, *eight[1:]])) == {(1, " ".join(eight))}
+
+
+@pytest.mark.parametrize("megabytes", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_clean_text_has_no_hits_and_many_equal_texts_are_no_special_case(megabytes: int) -> None:
+    texts = [" ".join(RNG.choices(WORDS, k=1000)) for _ in range(160)] + ["the same " * 600] * 50
+    ngrams = NGrams.build(map(normalised, texts), 13)
+    assert len(ngrams.keys) == 160 * 988 + 2
+    clean = [" ".join(RNG.choices(WORDS, k=1000)) for _ in range(160 * megabytes)]
+    assert list(ngrams.find(making.batch(clean))) == []
