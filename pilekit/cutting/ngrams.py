@@ -1,8 +1,8 @@
 """`NGrams`: the n-grams of evaluation texts, and where a batch of documents holds them.
 
 A text of fewer words than an n-gram is an n-gram by itself, if it has at least `SHORTEST` words. Different n-grams are
-sorted by a 64-bit hash; a table of buckets finds one, after a filter of 8 to 16 bits for each has let it pass. The hash
-rolls over the words of a document. A text of fewer words is looked for where the filter holds the hash of its last
+sorted by a 64-bit hash; a table of buckets finds one, after a filter of 16 to 32 bits for each has let it pass. The
+hash rolls over the words of a document. A text of fewer words is looked for where the filter holds the hash of its last
 `SHORTEST` words. A found hash is a hit only if the words are equal.
 
 The arrays are files that all processes map, so that memory holds them once.
@@ -115,32 +115,36 @@ class NGrams(NamedTuple):
         """The arrays in a folder, mapped into memory."""
         return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in cls._fields))
 
+    def tables(self) -> tuple[UInt32, Int64, Int64, UInt64, Bytes, UInt64, UInt32]:
+        """What the kernel looks n-grams up in."""
+        return (folds(), self.sizes, self.shorts, self.keys, self.words, self.filter, self.buckets)
+
     def text(self, ngram: int) -> str:
         """The words of an n-gram, joined by blanks."""
-        begin = int(self.begin[ngram])
-        at = begin
-        for _ in range(int(self.words[ngram])):
-            at = at + 1 + int(np.argmax(self.store[at:] == ord(" ")))
-        return bytes(self.store[begin : at - 1]).decode()
+        begin, words, size = int(self.begin[ngram]), int(self.words[ngram]), 64
+        while (text := self.store[begin : begin + size].tobytes()).count(b" ") < words:
+            size *= 2
+        return b" ".join(text.split(b" ")[:words]).decode()
 
     def find(self, batch: DocumentBatch) -> Iterator[Hit]:
         """All n-grams in the documents, in the order of their last words."""
         data, offsets = batch.utf8()
-        tables = (self.sizes, self.shorts, self.keys, self.words, self.filter, self.buckets)
         found = np.empty((1024, 5), np.int64)
-        count = _find(data, offsets, folds(), *tables, found)
+        count = _find(data, offsets, *self.tables(), found)
         if count > len(found):
             found = np.empty((count, 5), np.int64)
-            _find(data, offsets, folds(), *tables, found)
+            _find(data, offsets, *self.tables(), found)
+        found = found[:count]
+        columns = (self.begin[found[:, 4]].tolist(), self.words[found[:, 4]].tolist())
+        text, store = data.data, self.store.data
         run, document, first, end = list[str](), -1, 0, 0  # words of a document from `first` on, up to the byte `end`
-        for hit in map(Hit._make, found[:count].tolist()):
+        for hit, begin, length in zip(map(Hit._make, found.tolist()), *columns, strict=True):
             if hit.document != document or not first <= hit.word <= first + len(run):
                 run, document, first, end = [], hit.document, hit.word, hit.begin
-            run += normalised(data[end : hit.end].tobytes().decode())
+            run += normalised(str(text[end : hit.end], "utf-8"))
             end = max(end, hit.end)
-            words = run[hit.word - first : hit.word - first + int(self.words[hit.ngram])]
-            expected, begin = "".join(f"{word} " for word in words).encode(), int(self.begin[hit.ngram])
-            if self.store[begin : begin + len(expected)].tobytes() == expected:
+            expected = " ".join([*run[hit.word - first : hit.word - first + length], ""]).encode()
+            if store[begin : begin + len(expected)] == expected:
                 yield hit
 
 
