@@ -168,6 +168,17 @@ def test_pieces_are_the_references(text: str, cuts: list[tuple[int, int]], windo
     assert pieces_around(text, spans, window) == reference.pieces(text, spans, window)
 
 
+def test_hits_without_a_word_between_are_one_span(tmp_path: Path) -> None:
+    eight, twelve = QUESTIONS[3], QUESTIONS[2]
+    (tmp_path / "quiz.jsonl").write_bytes(making.record(eight) + b"\n" + making.record(twelve))
+    texts = [f"So: {eight} – {twelve} So.", f"So: {eight} or {twelve} So."]
+    (tmp_path / "00.jsonl").write_bytes(b"\n".join(map(making.record, texts)))
+    found = decontaminate(tmp_path / "00.jsonl", against=tmp_path / "quiz.jsonl", out=tmp_path / "out", write=False)
+    rows = [(row["number"], row["start"], row["end"], row["words"]) for row in found.hits.to_pylist()]
+    spans = [(number, texts[number][start:end], words) for number, start, end, words in rows]
+    assert spans == [*[(0, f"{eight} – {twelve}", 20)] * 2, (1, eight, 8), (1, twelve, 12)]
+
+
 def test_subsets_documents_and_bad_lines(data: Path, tmp_path: Path) -> None:
     lines, given = lines_of(data / "data"), options(data)
     labels = {key: [json.loads(line)["meta"]["pile_set_name"] for line in all] for key, all in lines.items()}
