@@ -53,17 +53,14 @@ class C4(RuleSet):
         cited = [i for i, text in enumerate(texts.batch.texts) if "[" in text and CITATION.search(text)]
         if cited:
             sentences[cited] = self._sentences(ScannedTexts(_without_citations(texts.batch.take(cited))))
-        lorem = texts.places(b"lorem ipsum")
-        document = np.searchsorted(texts.offsets, lorem, "right") - 1
-        whole = lorem + len(b"lorem ipsum") <= texts.offsets[document + 1]
+        lorem = [texts.lower.count(b"lorem ipsum", *span) for span in pairwise(texts.offsets.tolist())]
         values = {
-            "lorem_ipsum": np.bincount(document[whole], minlength=len(texts.batch)).astype(np.float64),
+            "lorem_ipsum": np.array(lorem, np.float64),
             "curly_bracket": texts.count("{").astype(np.float64),
             "sentences": sentences.astype(np.float64),
         }
         if self.bad_words:
-            found = _WordFinder(self.bad_words)
-            values["bad_word"] = np.array([found.count(text) for text in texts.batch.texts], np.float64)
+            values["bad_word"] = _count_bad(texts.batch.texts, self.bad_words)
         return values
 
     def cut(self, batch: DocumentBatch) -> DocumentBatch:
@@ -88,11 +85,11 @@ class C4(RuleSet):
             texts.data, lines.begin, lines.end, texts.first_words, texts.words.chars, self.few_words, self.long_word
         )
         if self.end_mark:
-            keeps &= _ends_as_sentence(texts.data, lines.begin, lines.end)
+            keeps &= texts.lines_with('.?!"', at_end=True) & ~texts.lines_with(["..."], at_end=True)
         for part in (b"javascript", *POLICY):
-            places = texts.places(part)
-            line = np.searchsorted(lines.begin, places, "right") - 1
-            keeps[line[places + len(part) <= lines.end[line]]] = False
+            ends = np.cumsum([len(piece) + len(part) for piece in texts.lower.split(part)])[:-1]
+            line = np.searchsorted(lines.begin, ends - len(part), "right") - 1
+            keeps[line[ends <= lines.end[line]]] = False
         return keeps
 
 
@@ -100,21 +97,18 @@ def _without_citations(batch: DocumentBatch) -> DocumentBatch:
     return replace(batch, texts=[CITATION.sub("", text) if "[" in text else text for text in batch.texts])
 
 
-class _WordFinder:
-    """Counts which of some words or phrases are in a text, in lower case and not inside longer words."""
-
-    def __init__(self, wanted: Iterable[str]):
-        self._patterns: dict[str, list[re.Pattern[str]]] = {}
-        for one in dict.fromkeys(map(str.lower, wanted)):
-            # Looking for an expression costs much more than looking up its first word in the words of the text.
-            first = re.search(r"\w+", one)
-            pattern = re.compile(rf"(?<!\w){re.escape(one)}(?!\w)")
-            self._patterns.setdefault(first[0] if first else "", []).append(pattern)
-
-    def count(self, text: str) -> int:
-        lower = text.lower()
-        near = {"", *re.findall(r"\w+", lower)} & self._patterns.keys()
-        return sum(pattern.search(lower) is not None for first in near for pattern in self._patterns[first])
+def _count_bad(texts: Iterable[str], bad_words: Iterable[str]) -> Values:
+    """How many of some words or phrases are in each text, in lower case and not inside longer words."""
+    # Looking for an expression costs much more than looking up its first word in the words of the text.
+    patterns = [
+        (re.findall(r"\w+", word)[:1], re.compile(rf"(?<!\w){re.escape(word)}(?!\w)"))
+        for word in dict.fromkeys(map(str.lower, bad_words))
+    ]
+    counts = []
+    for text in map(str.lower, texts):
+        words = set(re.findall(r"\w+", text))
+        counts.append(sum(words.issuperset(first) and pattern.search(text) is not None for first, pattern in patterns))
+    return np.array(counts, np.float64)
 
 
 @compiled()
@@ -137,18 +131,6 @@ def _keep_lines(
 def _is_end(byte: np.uint8) -> bool:
     """Whether the byte is `.`, `?` or `!`."""
     return bool(byte == 0x2E or byte == 0x3F or byte == 0x21)
-
-
-@compiled()
-def _ends_as_sentence(data: Bytes, begin: Int64, end: Int64) -> npt.NDArray[np.bool_]:
-    """Whether each line ends in `.`, `?`, `!` or `"`, and not in `...`."""
-    ends = np.zeros(len(begin), np.bool_)
-    for line in range(len(begin)):
-        last = end[line] - 1
-        if _is_end(data[last]) or data[last] == 0x22:
-            dots = last - begin[line] >= 2 and data[last] == data[last - 1] == data[last - 2] == 0x2E
-            ends[line] = not dots
-    return ends
 
 
 @compiled()

@@ -33,7 +33,8 @@ class FineWeb(RuleSet):
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges; `newlines` only if it has a limit."""
-        ends, short = _count_lines(texts.data, *texts.lines)
+        ends = texts.count_lines(texts.lines_with(".!?。！？।", at_end=True))
+        short = texts.count_lines(_sizes(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE)
         newlines = texts.count("\n")
         values = {
             "line_punctuation": np.where(texts.line_counts == 0, 0, share(ends, texts.line_counts)),
@@ -46,19 +47,9 @@ class FineWeb(RuleSet):
 
 
 @compiled()
-def _count_lines(data: Bytes, begin: Int64, end: Int64, of: Int64) -> Int64:
-    """Lines that end in a mark, lines of at most 30 characters: int64 [2, documents]."""
-    found = np.zeros((2, len(of) - 1), np.int64)
-    for document in range(len(of) - 1):
-        for line in range(of[document], of[document + 1]):
-            first, last = begin[line], end[line]
-            byte = data[last - 1]
-            if byte < 0x80:
-                found[0, document] += byte == 0x2E or byte == 0x21 or byte == 0x3F  # . ! ?
-            elif last - first >= 3:
-                mark = (np.int64(data[last - 3]) << 16) | (np.int64(data[last - 2]) << 8) | np.int64(byte)
-                found[0, document] += mark == 0xE38082 or mark == 0xEFBC81 or mark == 0xEFBC9F or mark == 0xE0A5A4
-            size = last - first
-            if size <= SHORT_LINE or (size <= 4 * SHORT_LINE and characters(data, first, last) <= SHORT_LINE):
-                found[1, document] += 1
-    return found
+def _sizes(data: Bytes, begin: Int64, end: Int64) -> Int64:
+    """The characters of each line, int64 [lines]."""
+    sizes = np.empty(len(begin), np.int64)
+    for line in range(len(begin)):
+        sizes[line] = characters(data, begin[line], end[line])
+    return sizes

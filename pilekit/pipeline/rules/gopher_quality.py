@@ -18,7 +18,6 @@ STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 _AS_NUMBERS = np.array([int.from_bytes(word.encode(), "big") for word in STOP_WORDS], np.uint64)
 _PUNCTUATION = np.isin(np.arange(256), list(string.punctuation.encode()))
-_QUOTES = np.array([int.from_bytes(quote.encode(), "big") for quote in "“”‘’"], np.int64)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class GopherQuality(RuleSet):
         """What each rule judges."""
         words, lines = texts.word_counts, texts.line_counts
         alnum, length, letters, stop_words = _count_words(texts.data, *texts.words)
-        bullets, ellipses = _count_marks(texts.data, *texts.lines)
+        bullets = texts.count_lines(texts.lines_with("•-*", at_end=False))
+        ellipses = texts.count_lines(texts.lines_with(("...", "…"), at_end=True))
         return {
             "words": alnum.astype(np.float64),
             "word_length": share(length, alnum),
@@ -62,15 +62,9 @@ class GopherQuality(RuleSet):
 
 
 @compiled()
-def _three(data: Bytes, at: np.int64) -> np.int64:
-    """The three bytes from `at` on as a number."""
-    return (np.int64(data[at]) << 16) | (np.int64(data[at + 1]) << 8) | np.int64(data[at + 2])
-
-
-@compiled()
 def _is_quote(data: Bytes, at: np.int64) -> bool:
     """Whether the three bytes from `at` on are one of “ ” ‘ ’."""
-    return data[at] == 0xE2 and _three(data, at) in _QUOTES
+    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] in (0x98, 0x99, 0x9C, 0x9D)
 
 
 @compiled()
@@ -109,19 +103,4 @@ def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: By
                         seen |= 1 << i
         for i in range(len(_AS_NUMBERS)):
             found[3, document] += seen >> i & 1
-    return found
-
-
-@compiled()
-def _count_marks(data: Bytes, begin: Int64, end: Int64, of: Int64) -> Int64:
-    """Lines that begin with a bullet, lines that end with an ellipsis: int64 [2, documents]."""
-    found = np.zeros((2, len(of) - 1), np.int64)
-    for document in range(len(of) - 1):
-        for line in range(of[document], of[document + 1]):
-            first, last = begin[line], end[line]
-            size = last - first
-            bullet = size >= 3 and _three(data, first) == 0xE280A2  # •
-            found[0, document] += bullet or data[first] == 0x2D or data[first] == 0x2A  # - *
-            if size >= 3 and (_three(data, last - 3) == 0x2E2E2E or _three(data, last - 3) == 0xE280A6):  # ... …
-                found[1, document] += 1
     return found

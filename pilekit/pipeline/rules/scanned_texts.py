@@ -7,6 +7,7 @@ word ends: the table of words gives the lines too. Characters are classified by 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -77,14 +78,6 @@ class ScannedTexts:
         """All texts with ASCII letters in lower case."""
         return self.data.tobytes().lower()
 
-    def places(self, part: bytes) -> Int64:
-        """Where `part`, in lower case, begins in `lower`, int64 [places]; it may reach into the next text."""
-        found, at = [], self.lower.find(part)
-        while at >= 0:
-            found.append(at)
-            at = self.lower.find(part, at + 1)
-        return np.array(found, np.int64)
-
     @cached_property
     def words(self) -> Words:
         """All words."""
@@ -116,6 +109,21 @@ class ScannedTexts:
         """Lines of each text, int64 [documents]."""
         return np.diff(self.lines.of)
 
+    def lines_with(self, marks: Iterable[str], at_end: bool) -> npt.NDArray[np.bool_]:
+        """Whether each line begins, or ends, with one of `marks`, bool [lines]."""
+        begin, end, _ = self.lines
+        found = np.zeros(len(begin), bool)
+        for mark in map(str.encode, marks):
+            place, has = end - len(mark) if at_end else begin, end - begin >= len(mark)
+            for i, byte in enumerate(mark):
+                has[has] = self.data[place[has] + i] == byte
+            found |= has
+        return found
+
+    def count_lines(self, chosen: npt.NDArray[np.bool_]) -> Int64:
+        """How many lines of each text are `chosen`, bool [lines]; int64 [documents]."""
+        return np.diff(np.append(0, np.cumsum(chosen))[self.lines.of])
+
     @cached_property
     def repeated_lines(self) -> tuple[Int64, Int64]:
         """(lines that repeat an earlier line of the text, their characters), int64 [documents]."""
@@ -124,10 +132,15 @@ class ScannedTexts:
     @cached_property
     def paragraphs(self) -> Spans:
         """The pieces of `re.split(r"\\n{2,}", text.strip())`; none of a text without words."""
-        most = len(self.data) // 3 + len(self.batch) + 1
-        begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
-        of = _find_paragraphs(self.data, *self.words, begin, end)
-        return Spans(begin[: of[-1]], end[: of[-1]], of)
+        words, has = self.words, np.flatnonzero(self.word_counts)
+        begin, end = words.begin[words.of[has]], words.end[words.of[has + 1] - 1]  # of the stripped texts
+        newlines = np.flatnonzero(self.data == 10)
+        first = newlines[np.diff(newlines, prepend=-2) > 1]
+        last = newlines[np.diff(newlines, append=len(self.data) + 1) > 1]
+        text = np.searchsorted(begin, first, "right") - 1
+        cuts = (last > first) & (text >= 0) & (first < np.append(end, 0)[text])
+        begin, end = np.sort(np.append(begin, last[cuts] + 1)), np.sort(np.append(end, first[cuts]))
+        return Spans(begin, end, np.searchsorted(begin, self.offsets))
 
 
 def share(part: Int64, whole: Int64) -> npt.NDArray[np.float64]:
@@ -204,42 +217,3 @@ def decoded(data: Bytes, at: np.uint64) -> tuple[np.uint32, np.uint64]:
         return high | (second << np.uint32(6)) | third, np.uint64(3)
     high = ((np.uint32(first) & np.uint32(7)) << np.uint32(18)) | (second << np.uint32(12))
     return high | (third << np.uint32(6)) | (np.uint32(data[at + np.uint64(3)]) & _LOW_6), np.uint64(4)
-
-
-@compiled()
-def _find_paragraphs(
-    data: Bytes,
-    word_begin: Int64,
-    word_end: Int64,
-    chars: UInt32,
-    kinds: Bytes,
-    words_of: Int64,
-    begin: Int64,
-    end: Int64,
-) -> Int64:
-    """Write the paragraphs' places; returns the first one of each document. They are cut only between two words."""
-    of = np.zeros(len(words_of), np.int64)
-    piece = 0
-    for document in range(len(words_of) - 1):
-        of[document] = piece
-        first, last = words_of[document], words_of[document + 1]
-        if first == last:
-            continue
-        begin[piece] = word_begin[first]
-        for word in range(first + 1, last):
-            if not kinds[word] & FIRST_OF_LINE:
-                continue
-            newlines = 0
-            for at in range(word_end[word - 1], word_begin[word] + 1):
-                if data[at] == 10:
-                    newlines += 1
-                    continue
-                if newlines >= 2:
-                    end[piece] = at - newlines
-                    piece += 1
-                    begin[piece] = at
-                newlines = 0
-        end[piece] = word_end[last - 1]
-        piece += 1
-    of[-1] = piece
-    return of
