@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.cleaner import added
 from pilekit.shards.read.damage import SkippedLines
 
 if TYPE_CHECKING:
@@ -18,12 +17,6 @@ if TYPE_CHECKING:
     from pilekit.fitted_table import Column, FittedTable
 
 PARTS = ("kept", "dropped", "skipped", "left_out")
-
-_EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("read", *PARTS, "edited"), 0),
-    "bytes": {"read": 0, "kept": 0, "dropped": 0},
-    "rules": {},
-}
 
 Row = tuple[str, Mapping[str, Any]]
 """A rule, and its `documents`, `alone` and `bytes`."""
@@ -36,17 +29,13 @@ class Cleaned:
     folder    where the shards are; None if they were only counted
     summary   read, kept, dropped, skipped, left_out, edited, bytes and rules, and the same for each subset
     skipped   the bad lines skipped
+    judged    the subsets that were judged, the largest first
     """
 
     folder: Path | None
     summary: dict[str, Any]
     skipped: SkippedLines
-    _subsets: frozenset[str] | None = None
-
-    @property
-    def judged(self) -> list[str]:
-        """The subsets that were judged, the largest first."""
-        return [name for name in self.summary["subsets"] if self._subsets is None or name in self._subsets]
+    judged: tuple[str, ...]
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "dropped", "skipped"))
@@ -71,8 +60,8 @@ class Cleaned:
         """
         from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
 
-        names = [subset] if subset else self.judged
-        counts = reduce(added, (self.summary["subsets"][name] for name in names), _EMPTY)
+        names = (subset,) if subset else self.judged
+        counts = reduce(added, (self.summary["subsets"][name] for name in names), no_counts())
         rows = [row for row in counts["rules"].items() if row[1]["documents"] or subset is None]
         total = {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}
 
@@ -103,7 +92,7 @@ def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     results = list(results)
     subsets: dict[str, Any] = reduce(added, (result["subsets"] for result in results), {})
     subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["bytes"]["read"], item[0])))
-    total = reduce(added, subsets.values(), dict(_EMPTY))
+    total = reduce(added, subsets.values(), no_counts())
     for part, name in (("skipped", "skipped"), ("left_out", "others")):
         total[part] = sum(result[name] for result in results)
         total["read"] += total[part]
@@ -112,3 +101,20 @@ def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             shown = ", ".join(f"{counts[part]:,} {part}" for part in ("read", *PARTS))
             raise PilekitError(f"documents got lost ({visible(name)}): {shown}; please report this")
     return {**total, "subsets": subsets}
+
+
+def no_counts(rules: Iterable[str] = ()) -> dict[str, Any]:
+    """The counts of a subset before any document was read."""
+    return {
+        **dict.fromkeys(("read", *PARTS, "edited"), 0),
+        "bytes": {"read": 0, "kept": 0, "dropped": 0},
+        "rules": {rule: {"documents": 0, "alone": 0, "bytes": 0} for rule in rules},
+    }
+
+
+def added(one: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The sums of the numbers of the same names, in nested dicts too."""
+    sums = dict(one)
+    for name, value in more.items():
+        sums[name] = added(sums.get(name, {}), value) if isinstance(value, Mapping) else sums.get(name, 0) + value
+    return sums

@@ -18,17 +18,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
+from pilekit.artifacts.parquet_rows import parquet_rows, required
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.cleaned import Cleaned, summarize
-from pilekit.pipeline.cleaner import Cleaner, Counts
-from pilekit.pipeline.dropped_table import dropped_table, join_tables
+from pilekit.pipeline.cleaner import Cleaner
 from pilekit.pipeline.language import Language
 from pilekit.pipeline.pipeline import described
 from pilekit.pipeline.redact_pii import RedactPII
@@ -45,6 +47,10 @@ WHOLE = "/dropped"
 """The name of the note about the joined table; no shard's name begins with a slash."""
 
 PARTS = ".dropped"
+DROPPED_ROWS = required(
+    shard=pa.string(), number=pa.int64(), subset=pa.string(), bytes=pa.int64(), rules=pa.list_(pa.string())
+)
+"""The columns of `dropped.parquet`, whose rows are in the order of the corpus."""
 
 
 def clean_corpus(
@@ -105,14 +111,12 @@ def clean_corpus(
         corpus, out, work, kind=KIND, parameters=parameters, on_error=on_error, jobs=jobs, advance=advance, whole=WHOLE
     ) as output:
         cleaned = _cleaned(output.folder, cleaner, output.results(), corpus)
+        if cleaned.summary["kept"] and WHOLE not in output.results():
+            _finish(output, corpus.shards, cleaned.summary)
+        shutil.rmtree(output.folder / PARTS, ignore_errors=True)
         if not cleaned.summary["kept"]:
             output.forget()
-            shutil.rmtree(output.folder / PARTS, ignore_errors=True)
             raise PilekitError(_nothing(cleaned, cleaner))
-        if WHOLE not in output.results():
-            _finish(output, corpus.shards, cleaned.summary)
-        if not output.finished:
-            shutil.rmtree(output.folder / PARTS, ignore_errors=True)
     return cleaned
 
 
@@ -157,23 +161,24 @@ def _clean_shard(
     inputs: Inputs | None = None,
 ) -> dict[str, Any]:
     """Count what is kept and dropped of one shard; with `output`, write both and note the counts."""
-    counts = Counts(cleaner.subsets)
+    counts: dict[str, dict[str, Any]] = {}
     chosen = None if subsets is None else sorted(subsets)
     with ExitStack() as opened:
         reader = opened.enter_context(read(shard, chosen, on_error, manifest=manifest, advance=advance, ahead=ahead))
         cleanings = (cleaner.clean(batch, counts) for batch in reader)
         if output is None or inputs is None:
             collections.deque(cleanings, maxlen=0)
-            return {"subsets": counts.subsets, **skipped_lines(reader)}
-        list_dropped = opened.enter_context(dropped_table(_part(output, shard)))
+            return {"subsets": counts, **skipped_lines(reader)}
+        dropped = opened.enter_context(parquet_rows(_part(output, shard), DROPPED_ROWS))
 
         def kept() -> Iterator[DocumentBatch]:
-            for cleaning in cleanings:
-                list_dropped(cleaning.dropped, cleaning.failed)
-                yield cleaning.kept
+            for batch, rows in cleanings:
+                for row in rows:
+                    dropped.add(row)
+                yield batch
 
         files = write_documents(output.path(stem(shard), ".jsonl.zst"), kept(), lambda: inputs.check(shard))
-    result = {"subsets": counts.subsets, **skipped_lines(reader)}
+    result = {"subsets": counts, **skipped_lines(reader)}
     output.note(shard.name, result, *files)
     return result
 
@@ -185,8 +190,13 @@ def _part(output: Output, shard: Shard) -> Path:
 
 def _finish(output: Output, shards: Sequence[Shard], summary: Mapping[str, Any]) -> None:
     """Join the tables, write the summary, and note both."""
-    dropped, written = output.folder / DROPPED, output.folder / SUMMARY
-    rows = join_tables(dropped, (_part(output, shard) for shard in shards))
+    dropped, written, rows = output.folder / DROPPED, output.folder / SUMMARY, 0
+    with write_atomically(dropped) as file, pq.ParquetWriter(file, DROPPED_ROWS, compression="zstd") as writer:
+        for shard in shards:
+            with pq.ParquetFile(_part(output, shard)) as table:
+                for group in range(table.num_row_groups):
+                    writer.write_table(table.read_row_group(group))
+                rows += table.metadata.num_rows
     if rows != summary["dropped"]:
         raise PilekitError(f"documents got lost: {summary['dropped']:,} dropped, {rows:,} listed; please report this")
     with write_atomically(written) as file:
@@ -197,7 +207,8 @@ def _finish(output: Output, shards: Sequence[Shard], summary: Mapping[str, Any])
 def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], corpus: Corpus) -> Cleaned:
     """All shards' results together."""
     summary = summarize([results[shard.name] for shard in corpus.shards])
-    return Cleaned(folder, summary, all_skipped(results, corpus.shards), cleaner.subsets)
+    judged = tuple(filter(cleaner.judges, summary["subsets"]))
+    return Cleaned(folder, summary, all_skipped(results, corpus.shards), judged)
 
 
 def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:
@@ -225,15 +236,15 @@ def examples(
     corpus: Corpus, cleaner: Cleaner, rule: str, *, on_error: OnError = "raise", advance: Advance | None = None
 ) -> Iterator[Example]:
     """The documents that only this rule drops, in the order of the corpus; PilekitError for a rule not among them."""
-    known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64))).fails
+    known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64)))[0]
     if rule not in known:
         raise PilekitError(f"{visible(rule, 80)}: there is no such rule; {named_near(rule, known)}")
     subsets = None if cleaner.subsets is None else sorted(cleaner.subsets)
     with read_corpus(corpus, subsets, on_error, advance=advance) as batches:
         for batch in batches:
-            judged = cleaner.judge(batch)
-            alone = judged.fails[rule] & (judged.matrix(len(batch)).sum(axis=0) == 1)
+            fails, values = cleaner.judge(batch)
+            alone = fails[rule] & (np.sum(list(fails.values()), axis=0) == 1)
             for index in np.flatnonzero(alone).tolist():
-                value = judged.values[rule][index]
-                text = value if isinstance(value, str) else f"{value:.4g}"
+                value = values[rule][index]
+                text = f"{value[0]} {value[1]:.2f}" if rule == "language" else f"{value:.4g}"
                 yield Example(batch.shard, int(batch.numbers[index]), batch.subsets[index], text, batch.texts[index])
