@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pilekit.documents import DocumentBatch
 from pilekit.kernels import compiled
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit
-from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, UInt32
+from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, sums
 
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 POLICY = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies", b"use of cookies", b"use cookies")
@@ -76,14 +76,15 @@ class C4(RuleSet):
 
     def _sentences(self, texts: ScannedTexts) -> Int64:
         """Sentences in the kept lines of texts without citations."""
-        return _count_sentences(texts.data, texts.first_words, texts.lines.of, texts.words.end, self._keeps(texts))
+        begin, end, *_ = texts.words
+        return sums(_count_sentences(texts.data, begin, end, texts.first_words, self._keeps(texts)), texts.lines.of)
 
     def _keeps(self, texts: ScannedTexts) -> npt.NDArray[np.bool_]:
         """Whether each line of texts without citations is kept, bool [lines]."""
         lines = texts.lines
-        keeps = _keep_lines(
-            texts.data, lines.begin, lines.end, texts.first_words, texts.words.chars, self.few_words, self.long_word
-        )
+        keeps = np.diff(texts.first_words) >= self.few_words
+        long = np.flatnonzero(texts.words.chars > self.long_word)
+        keeps[np.searchsorted(texts.first_words, long, "right") - 1] = False
         if self.end_mark:
             keeps &= texts.lines_with('.?!"', at_end=True) & ~texts.lines_with(["..."], at_end=True)
         for part in (b"javascript", *POLICY):
@@ -112,46 +113,25 @@ def _count_bad(texts: Iterable[str], bad_words: Iterable[str]) -> Values:
 
 
 @compiled()
-def _keep_lines(
-    data: Bytes, begin: Int64, end: Int64, first: Int64, chars: UInt32, few_words: float, long_word: float
-) -> npt.NDArray[np.bool_]:
-    """Whether each line has enough words, and none too long."""
-    keeps = np.ones(len(begin), np.bool_)
-    for line in range(len(begin)):
-        if first[line + 1] - first[line] < few_words:
-            keeps[line] = False
-        elif end[line] - begin[line] > long_word:
-            for word in range(first[line], first[line + 1]):
-                if chars[word] > long_word:
-                    keeps[line] = False
-    return keeps
-
-
-@compiled()
-def _is_end(byte: np.uint8) -> bool:
-    """Whether the byte is `.`, `?` or `!`."""
-    return bool(byte == 0x2E or byte == 0x3F or byte == 0x21)
-
-
-@compiled()
-def _count_sentences(data: Bytes, first: Int64, of: Int64, word_end: Int64, keeps: npt.NDArray[np.bool_]) -> Int64:
-    """Sentences in the kept lines of each document: words that end in `.?!` and perhaps quotes; 1 or more a line."""
-    found = np.zeros(len(of) - 1, np.int64)
-    for document in range(len(of) - 1):
-        for line in range(of[document], of[document + 1]):
-            if not keeps[line]:
-                continue
-            sentences = 0
-            for word in range(first[line], first[line + 1]):
-                begin, at = (word_end[word - 1] if word else 0), word_end[word] - 1
-                while at > begin:
-                    byte = data[at]
-                    if byte == 0x22 or byte == 0x27 or byte == 0x29 or byte == 0x5D:  # " ' ) ]
-                        at -= 1
-                    elif (byte == 0x9D or byte == 0x99) and data[at - 1] == 0x80 and data[at - 2] == 0xE2:  # ” ’
-                        at -= 3
-                    else:
-                        break
-                sentences += _is_end(data[at])
-            found[document] += max(1, sentences)
+def _count_sentences(data: Bytes, begin: Int64, end: Int64, first: Int64, keeps: npt.NDArray[np.bool_]) -> Int64:
+    """Sentences in each kept line, 1 or more: words that end in `.`, `?` or `!`, and perhaps quotes or brackets."""
+    found = np.zeros(len(keeps), np.int64)
+    for line in np.flatnonzero(keeps):
+        for word in range(first[line], first[line + 1]):
+            at = end[word] - 1
+            while at > begin[word]:
+                byte = data[at]
+                if byte == 0x22 or byte == 0x27 or byte == 0x29 or byte == 0x5D:  # " ' ) ]
+                    at -= 1
+                elif (
+                    at > begin[word] + 2
+                    and (byte == 0x9D or byte == 0x99)
+                    and data[at - 1] == 0x80
+                    and data[at - 2] == 0xE2
+                ):  # ” ’
+                    at -= 3
+                else:
+                    break
+            found[line] += data[at] == 0x2E or data[at] == 0x3F or data[at] == 0x21
+        found[line] = max(1, found[line])
     return found

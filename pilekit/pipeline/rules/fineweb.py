@@ -9,7 +9,7 @@ import numpy as np
 from pilekit.kernels import compiled
 from pilekit.pipeline.rules.repeats import characters
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, at_least, at_most, limit
-from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, share
+from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, share, sums
 
 SHORT_LINE = 30
 
@@ -33,8 +33,8 @@ class FineWeb(RuleSet):
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges; `newlines` only if it has a limit."""
-        ends = texts.count_lines(texts.lines_with(".!?。！？।", at_end=True))
-        short = texts.count_lines(_sizes(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE)
+        ends = sums(texts.lines_with(".!?。！？।", at_end=True), texts.lines.of)
+        short = sums(_sizes(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.of)
         newlines = texts.count("\n")
         values = {
             "line_punctuation": np.where(texts.line_counts == 0, 0, share(ends, texts.line_counts)),

@@ -12,7 +12,7 @@ import numpy as np
 
 from pilekit.kernels import compiled
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, below, limit, outside
-from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, ScannedTexts, UInt32, share
+from pilekit.pipeline.rules.scanned_texts import ALNUM, ALPHA, Bytes, Int64, ScannedTexts, UInt32, share, sums
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
@@ -47,8 +47,8 @@ class GopherQuality(RuleSet):
         """What each rule judges."""
         words, lines = texts.word_counts, texts.line_counts
         alnum, length, letters, stop_words = _count_words(texts.data, *texts.words)
-        bullets = texts.count_lines(texts.lines_with("•-*", at_end=False))
-        ellipses = texts.count_lines(texts.lines_with(("...", "…"), at_end=True))
+        bullets = sums(texts.lines_with("•-*", at_end=False), texts.lines.of)
+        ellipses = sums(texts.lines_with(("...", "…"), at_end=True), texts.lines.of)
         return {
             "words": alnum.astype(np.float64),
             "word_length": share(length, alnum),

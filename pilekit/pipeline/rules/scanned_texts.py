@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -120,10 +120,6 @@ class ScannedTexts:
             found |= has
         return found
 
-    def count_lines(self, chosen: npt.NDArray[np.bool_]) -> Int64:
-        """How many lines of each text are `chosen`, bool [lines]; int64 [documents]."""
-        return np.diff(np.append(0, np.cumsum(chosen))[self.lines.of])
-
     @cached_property
     def repeated_lines(self) -> tuple[Int64, Int64]:
         """(lines that repeat an earlier line of the text, their characters), int64 [documents]."""
@@ -141,6 +137,11 @@ class ScannedTexts:
         cuts = (last > first) & (text >= 0) & (first < np.append(end, 0)[text])
         begin, end = np.sort(np.append(begin, last[cuts] + 1)), np.sort(np.append(end, first[cuts]))
         return Spans(begin, end, np.searchsorted(begin, self.offsets))
+
+
+def sums(values: npt.NDArray[Any], of: Int64) -> Int64:
+    """The sums of values in groups, int64; `of` is the first value of each group, and the number of values."""
+    return np.diff(np.append(0, np.cumsum(values, dtype=np.int64))[of])
 
 
 def share(part: Int64, whole: Int64) -> npt.NDArray[np.float64]:
