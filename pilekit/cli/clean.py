@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pilekit.pipeline.language import Language
     from pilekit.pipeline.rules.rule_set import RuleSet
 
-ALL = ("gopher", "c4", "fineweb")
+ALL = "gopher,c4,fineweb"
 SHOWN_CHARS = 600
 """Characters of a document that --show prints."""
 
@@ -96,22 +96,25 @@ def command(
         raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
     language = _language(options.pop("language"), options.pop("language_model"), options.pop("language_score"))
     options["pii"] = [] if options["pii"] is None else [kind.strip() for kind in options["pii"].split(",")]
-    if names is None and out is not None and not (language or options["pii"]):
-        raise click.UsageError("say what is dropped: --rules, --language, or --pii for what is replaced")
+    if names is None and not (language or options["pii"]):
+        if out is not None:
+            raise click.UsageError("say what is dropped: --rules, --language, or --pii for what is replaced")
+        names = ALL
     from pilekit.pipeline.cleaning import clean_corpus, cleaner_for, examples
 
-    chosen = (ALL if out is None and not (language or options["pii"]) else ()) if names is None else names.split(",")
-    options["rules"] = _rules(chosen, options.pop("limits"), options.pop("bad_words"))
+    options["rules"] = _rules(
+        () if names is None else names.split(","), options.pop("limits"), options.pop("bad_words")
+    )
     options["language"] = language
     corpus = open_corpus(paths, manifest)
     options["subsets"] = exact_subsets(options["subsets"], corpus)
     on_error, jobs = options.pop("on_error"), options.pop("jobs")
     shown: list[Example] = []
+    cleaned: Cleaned | None = None
     if show is not None:  # First, because a wrong name should not be told after hours.
         cleaner = cleaner_for(corpus, **options)
         with byte_progress("looking", corpus.size) as advance:
             shown = list(itertools.islice(examples(corpus, cleaner, show, on_error=on_error, advance=advance), count))
-    cleaned: Cleaned | None = None
     if report or out is not None:
         with byte_progress("judging" if report else "cleaning", corpus.size) as advance:
             cleaned = clean_corpus(corpus, out, on_error=on_error, jobs=jobs, advance=advance, **options)
@@ -141,7 +144,7 @@ def _rules(names: Sequence[str], limits: Sequence[str], bad_words: Path | None) 
     try:
         words = tuple(filter(None, map(str.strip, bad_words.read_text("utf-8").splitlines())))
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        why = getattr(error, "strerror", "it is not UTF-8")
         raise PilekitError(f"{visible(str(bad_words))}: cannot be read: {why}") from error
     if not words:
         raise PilekitError(f"{visible(str(bad_words))}: holds no words; write one a line")

@@ -62,11 +62,8 @@ class Language(DocumentStage):
 
     def detect(self, batch: DocumentBatch) -> list[tuple[str, float]]:
         """(best label, its score) of each document; ("", 0) for a text of which the model says nothing."""
-        found = (
-            _loaded(str(self.model)).predict([text.replace("\n", " ") for text in batch.texts])
-            if len(batch)
-            else ((), ())
-        )
+        texts = [text.replace("\n", " ") for text in batch.texts]
+        found = _loaded(str(self.model)).predict(texts) if texts else ((), ())
         return [
             (labels[0].removeprefix(_LABEL), float(scores[0])) if len(labels) else ("", 0.0)
             for labels, scores in zip(*found, strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any
 
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.rules.c4 import C4
@@ -42,7 +41,12 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
     for change in changes:
         rule, _, typed = change.partition("=")
         name, _, limit = rule.partition(".")
-        known = {f"{one}.{field}": value for one, rules in changed.items() for field, value in _limits(rules).items()}
+        known = {
+            f"{one}.{field.name}": getattr(rules, field.name)
+            for one, rules in changed.items()
+            for field in fields(rules)  # type: ignore[arg-type]
+            if field.name not in ("end_mark", "bad_words")
+        }
         if rule not in known:
             raise PilekitError(f"{visible(change, 80)}: there is no such limit; {named_near(rule, known)}")
         pair = isinstance(known[rule], tuple)
@@ -64,9 +68,3 @@ def named_near(rule: str, known: Iterable[str]) -> str:
     same = [one for one in known if one.startswith(rule.partition(".")[0] + ".")]
     sets = dict.fromkeys(one.partition(".")[0] for one in known)
     return f"there are {', '.join(same)}" if same else f"write SET.rule; the chosen sets are {', '.join(sets)}"
-
-
-def _limits(rules: RuleSet) -> dict[str, Any]:
-    """The fields of a set that are limits."""
-    values = {field.name: getattr(rules, field.name) for field in fields(rules)}  # type: ignore[arg-type]
-    return {name: value for name, value in values.items() if not isinstance(value, bool) and name != "bad_words"}

@@ -129,6 +129,7 @@ THRESHOLDS: list[tuple[RuleSet, str, list[str], list[bool]]] = [
     # What is searched for reaches from one text of a batch into the next.
     (C4(), "lorem_ipsum", ["Lorem", " ipsum"], [False, False]),
     (C4(end_mark=False), "sentences", ["a b c d e\n" * 2 + "a b c d java", "script b c d e\n" * 3], [False, False]),
+    (C4(end_mark=False), "sentences", ["a.", "” b c d. e\na b c d e"], [True, True]),
     (C4(), "lorem_ipsum", ["lorem\nipsum", "lorem-ipsum", "LoREM iPsum"], ABOVE),
     (C4(), "curly_bracket", ["(", "[", "a {"], ABOVE),
     (C4(), "sentences", ["Here we are now. " * n for n in (2, 3, 4)], BELOW),
