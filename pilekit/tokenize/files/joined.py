@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from pilekit.artifacts.own_file import open_own
 from pilekit.errors import PilekitError, visible
 from pilekit.tokenize.files.documents import RECORD, RECORDS, Cut, Records
 from pilekit.tokenize.files.formats import TokenFiles
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
 
 _COPIED_BYTES = 1 << 20
 
@@ -45,7 +48,7 @@ class Joined:
             self.done, self.cut = 0, Cut()
             self._resume()
 
-    def append(self, part: str, result: dict[str, Any], ids: BinaryIO, records: Iterable[Records]) -> None:
+    def append(self, part: str, result: dict[str, Any], ids: SupportsRead[bytes], records: Iterable[Records]) -> None:
         """Append the ids and records of a part, and note where the output ends now."""
         self.folder.mkdir(exist_ok=True)
         with _appending(self.records) as records_file:
@@ -85,7 +88,7 @@ def is_joined(results: dict[str, Any], part: str) -> bool:
     return "end" in results.get(part, {})
 
 
-def _copied(source: BinaryIO, target: BinaryIO, size: int) -> bool:
+def _copied(source: SupportsRead[bytes], target: BinaryIO, size: int) -> bool:
     """Copy so many bytes; False if the source ends before."""
     while size:
         piece = source.read(min(size, _COPIED_BYTES))

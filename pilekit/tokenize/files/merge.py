@@ -8,12 +8,12 @@ whole. Memory does not grow with the files, which are read in pieces.
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -211,7 +211,7 @@ def _join(
         check_free_disk(output.folder, sum(file.tokens for file in inputs[joined.done :]) * files.item, "merging")
         for part, file in zip(parts[joined.done :], inputs[joined.done :], strict=True):
             result: dict[str, Any] = {"runs": [], "labels": []}
-            with _ids(file, advance) as ids:
+            with closing(_Ids(file, advance)) as ids:
                 joined.append(part, result, ids, _records(file, keep_table, result, codes))
         results = output.results()
         if not joined.cut.documents:
@@ -274,35 +274,27 @@ def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
         before += file.sequences
 
 
-def _ids(file: TokenFile, advance: Advance | None) -> BinaryIO:
+class _Ids:
     """The bytes of the `.bin`, or of its parts one after another."""
-    return cast(BinaryIO, _Chained(file.bins(), advance))
 
-
-class _Chained(io.RawIOBase):
-    """Files that are read as one."""
-
-    def __init__(self, paths: Sequence[Path], advance: Advance | None) -> None:
-        self._left = [path.open("rb", buffering=0) for path in paths]
+    def __init__(self, file: TokenFile, advance: Advance | None) -> None:
+        self._left = [path.open("rb", buffering=0) for path in file.bins()]
         self._advance = advance
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes; none at the end."""
         while self._left:
             try:
-                count = self._left[0].readinto(buffer)
+                data = self._left[0].read(size)
             except OSError as error:
                 raise PilekitError(f"{visible(str(self._left[0].name))}: cannot be read: {error.strerror}") from error
-            if count:
+            if data:
                 if self._advance is not None:
-                    self._advance(count)
-                return count
+                    self._advance(len(data))
+                return data
             self._left.pop(0).close()
-        return 0
+        return b""
 
     def close(self) -> None:
-        for file in self._left:
-            file.close()
-        super().close()
+        for part in self._left:
+            part.close()
