@@ -74,9 +74,9 @@ def _raw_records(shard: Shard, fields: Sequence[str]) -> Iterator[Mapping[str, A
         import pyarrow.parquet as pq
 
         try:
-            with open_unchanged(shard.path) as (file, _), pq.ParquetFile(file) as table:
+            with open_unchanged(shard.path) as (file, _), pq.ParquetFile(file, pre_buffer=False) as table:
                 columns = [name for name in table.schema_arrow.names if name in {*fields, "id"}]
-                for rows in table.iter_batches(ROWS, columns=columns):
+                for rows in table.iter_batches(ROWS, columns=columns, use_threads=False):
                     yield from rows.to_pylist() or [{}] * len(rows)
         except pa.ArrowException as error:
             raise PilekitError(f"{visible(shard.path)}: cannot be read as Parquet: {visible(str(error))}") from error

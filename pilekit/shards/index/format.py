@@ -100,7 +100,8 @@ class ShardIndex:
         with _opened(self.path) as file:
             for group in range(file.metadata.num_row_groups):
                 try:
-                    table = file.read_row_group(group, columns=None if names is None else list(names))
+                    wanted = None if names is None else list(names)
+                    table = file.read_row_group(group, columns=wanted, use_threads=False)
                     table = table.unify_dictionaries().combine_chunks()
                     first = _check_rows(table, first, self.header.lines)
                 except Exception as error:
@@ -257,9 +258,13 @@ def index_schema(names: Sequence[str] | None = None) -> pa.Schema:
 def _opened(path: str) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
+    # No threads of Arrow may read a Python file: one that lets go of a buffer while Python ends aborts the process
+    # (github.com/apache/arrow/issues/34314).
     with closing(open_file(path, scattered=True)) as file:
         try:
-            table = pq.ParquetFile(file, page_checksum_verification=True, thrift_string_size_limit=1 << 30)
+            table = pq.ParquetFile(
+                file, pre_buffer=False, page_checksum_verification=True, thrift_string_size_limit=1 << 30
+            )
         except Exception as error:
             raise _no_index(path, visible(str(error).split("\n", 1)[0], 200)) from error
         yield table

@@ -6,6 +6,8 @@ import base64
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,3 +286,26 @@ def test_other_formats_and_other_files_are_no_index(tmp_path: Path, shard: Path)
             load_index(tmp_path / f"{name}.parquet")
     with pytest.raises(PilekitError, match="no such file"):
         load_index(tmp_path / "d.parquet")
+
+
+THREADS = """
+import os, sys
+from pilekit import Corpus, read
+from pilekit.cutting.evaluation_texts import read_records
+from pilekit.shards.index.format import load_index
+
+shard, table = sys.argv[1:]
+threads = len(os.listdir("/proc/self/task"))
+assert load_index(shard + ".index.parquet").columns().num_rows == 38
+assert sum(len(batch) for batch in read(table)) == 38
+assert len(list(read_records(Corpus(table), ["text"]))) == 38
+print(len(os.listdir("/proc/self/task")) - threads)
+"""
+
+
+def test_no_thread_of_arrow_reads_a_python_file(shard: Path, tmp_path: Path) -> None:
+    """Such a thread may free its buffer while Python ends, and that aborts the process."""
+    pq.write_table(pa.table({"text": [f"text {i}" for i in range(38)], "id": range(38)}), tmp_path / "a.parquet")
+    command = [sys.executable, "-c", THREADS, str(shard), str(tmp_path / "a.parquet")]
+    started = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert started.stdout.split() == ["0"]
