@@ -186,9 +186,13 @@ def check_same_job(
     """Raise PilekitError if `header` is of a job with other parameters or inputs; messages call its folder `shown`."""
     parameters, inputs = _as_json(parameters), _as_json(inputs)
     for name in {**header.parameters, **parameters}:
-        there, here = (_shown(found, name) for found in (header.parameters, parameters))
+        there, here = (
+            msgspec.json.encode(found[name]).decode() if name in found else "not set"
+            for found in (header.parameters, parameters)
+        )
         if there != here:
-            raise PilekitError(f"{shown}: was made with other settings: {name} is {there} there, {here} here; {remedy}")
+            told = f"{name} is {visible(there, 200)} there, {visible(here, 200)} here"
+            raise PilekitError(f"{shown}: was made with other settings: {told}; {remedy}")
     for name in {**header.inputs, **inputs}:
         if header.inputs.get(name) != inputs.get(name):
             if name not in header.inputs:
@@ -216,10 +220,6 @@ def _earlier_header(folder: Path, kind: str, parameters: Mapping[str, Any], inpu
         raise PilekitError(f"{shown} is not empty and not ours: {error}; {_OTHER_FOLDER}") from error
     check_same_job(shown, header, parameters, inputs, _REMEDY)
     return header
-
-
-def _shown(parameters: Mapping[str, Any], name: str) -> str:
-    return visible(msgspec.json.encode(parameters[name]).decode(), 200) if name in parameters else "not set"
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import functools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,7 +103,7 @@ def clean_corpus(
             raise PilekitError(_nothing(cleaned, cleaner))
         return cleaned
     parameters = {
-        "rules": {name: repr(one) for name, one in cleaner.rules.items()},
+        **{f"{name}.{limit}": value for name, one in cleaner.rules.items() for limit, value in asdict(one).items()},
         "subsets": judged,
         "only": only,
         "language": None if language is None else described(language),

@@ -130,6 +130,9 @@ def test_another_job_is_refused_by_the_difference_and_changes_nothing(tmp_path: 
             with pytest.raises(PilekitError, match=rf"{folder}: .*{message}"):
                 job(tmp_path / folder, parameters, inputs)
     assert tree(tmp_path) == before
+    job(tmp_path / "long", {"words": "a" * 300})
+    with pytest.raises(PilekitError, match="words is"):
+        job(tmp_path / "long", {"words": "a" * 299 + "b"})
 
 
 def test_a_folder_that_is_not_ours_is_refused_and_unchanged(tmp_path: Path) -> None:

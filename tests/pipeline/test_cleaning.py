@@ -161,7 +161,12 @@ def test_jobs_repetition_and_other_settings(tmp_path: Path, corpus: Path, caplog
     clean_corpus(corpus, tmp_path / "out-1", jobs=1, **settings)
     assert tree(tmp_path / "out-1") == one
     for change, message in (
-        ({"rules": ["gopher"]}, "rules is .*1000.* there"),
+        ({"rules": ["gopher"]}, r"gopher-quality.words is \[10.0,1000.0\] there, \[50,100000\] here"),
+        (
+            {"rules": with_limits(rules, ["gopher-repetition.dup_10grams=0.2"])},
+            "gopher-repetition.dup_10grams is 0.1 there, 0.2 here",
+        ),
+        ({"rules": {name: rules[name] for name in ["gopher-quality"]}}, "dup_lines is 0.3 there, not set here"),
         ({"pii": ["email"]}, 'pii is ."ip". there, ."email". here'),
         ({"subsets": ["ArXiv"]}, "subsets is null there"),
     ):

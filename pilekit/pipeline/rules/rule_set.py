@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ def limit(fails: Comparison, value: Any) -> Any:
     return field(default=value, metadata={"fails": fails})
 
 
+@dataclass(frozen=True)
 class RuleSet(DocumentStage, ABC):
     """A set of rules that judge a document by its text alone."""
 
@@ -53,7 +54,7 @@ class RuleSet(DocumentStage, ABC):
 
     def fails(self, values: Mapping[str, Values]) -> dict[str, Fails]:
         """Whether values that `measure` gave fail."""
-        rules = {one.name: one.metadata["fails"] for one in fields(self) if one.metadata}  # type: ignore[arg-type]
+        rules = {one.name: one.metadata["fails"] for one in fields(self) if one.metadata}
         return {rule: rules[rule](of_rule, getattr(self, rule)) for rule, of_rule in values.items()}
 
     @abstractmethod

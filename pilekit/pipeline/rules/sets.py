@@ -44,7 +44,7 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
         known = {
             f"{one}.{field.name}": getattr(rules, field.name)
             for one, rules in changed.items()
-            for field in fields(rules)  # type: ignore[arg-type]
+            for field in fields(rules)
             if field.name not in ("end_mark", "bad_words")
         }
         if rule not in known:
@@ -59,7 +59,7 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
             raise PilekitError(
                 f"{visible(change, 80)}: the limit {rule} is {like}, such as {rule}={'20,500' if pair else 3}"
             )
-        changed[name] = replace(changed[name], **{limit: numbers if pair else numbers[0]})  # type: ignore[type-var]
+        changed[name] = replace(changed[name], **{limit: numbers if pair else numbers[0]})
     return changed
 
 
