@@ -16,7 +16,7 @@ from __future__ import annotations
 import html
 import math
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -29,7 +29,7 @@ from rich.text import Text
 from pilekit.errors import visible
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 Row = TypeVar("Row")
 
@@ -145,13 +145,6 @@ class FittedTable(Generic[Row]):
         if len(self.rows) > MOST_ROWS:
             body += line([f"({len(self.rows) - MOST_ROWS:,} more)"])
         return f"<table><thead>{head}</thead><tbody>{body}</tbody><tfoot>{lines(self.totals)}</tfoot></table>"
-
-
-def arrow_table(subsets: Mapping[str, Mapping[str, Any]]) -> pa.Table:
-    """A row per subset with all its figures, for pandas, polars and plots."""
-    import pyarrow as pa
-
-    return pa.Table.from_pylist([{"subset": name, **figures} for name, figures in subsets.items()])
 
 
 def rounded_count(number: float) -> str:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pilekit.errors import counted
 from pilekit.shards.read.damage import SkippedLines
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pilekit.fitted_table import FittedTable
 
 _Row = tuple[str, dict[str, Any]]
@@ -23,7 +22,7 @@ COUNTS = ("read", "empty", "skipped", *PARTS[1:], "train")
 
 
 @dataclass(frozen=True, slots=True)
-class AssembledCorpus:
+class AssembledCorpus(TableResult):
     """The result of `assemble_corpus`, or its plan.
 
     folder    of the corpus
@@ -47,12 +46,6 @@ class AssembledCorpus:
     def to_dict(self) -> dict[str, Any]:
         """The content of summary.json."""
         return self.summary
-
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        from pilekit.fitted_table import arrow_table
-
-        return arrow_table(self.summary["subsets"])
 
     def sum(self) -> str:
         """The documents read and what became of them, in one line."""
@@ -92,9 +85,3 @@ class AssembledCorpus:
         columns = [one for one in columns if one.title.lower().replace(" ", "_") not in dropped]
         total = ("Total", {**{name: self.summary[name] for name in COUNTS}, "bytes": size})
         return FittedTable([*subsets.items()], columns, [total], (SHORTEN, "Empty", "Left out", "Text"))
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()

@@ -53,9 +53,7 @@ def command(
     if as_json:
         click.echo(json.dumps(stats.to_dict(), indent=2))
     else:
-        from pilekit.stats.table import stats_table
-
-        print_fitted(stats_table(stats))
+        print_fitted(stats.table())
         if stats.skipped.count:
             click.echo(f"{counted(stats.skipped.count, 'bad line')} skipped.")
     if plot is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilekit.cutting.hits import HITS
 from pilekit.shards.read.damage import SkippedLines
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +21,7 @@ Row = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, repr=False)
-class Decontamination:
+class Decontamination(TableResult):
     """The result of `decontaminate`.
 
     folder     with hits.parquet, common.parquet, evaluations.parquet, too_short.parquet, summary.json and clean/
@@ -39,12 +40,6 @@ class Decontamination:
     def to_dict(self) -> dict[str, Any]:
         """The summary."""
         return self.summary
-
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with its counts, for pandas, polars and plots."""
-        from pilekit.fitted_table import arrow_table
-
-        return arrow_table(self.summary["subsets"])
 
     @property
     def hits(self) -> pa.Table:
@@ -75,12 +70,6 @@ class Decontamination:
         titles = {"records": "Records", "dirty": "Dirty", "too_short": "Too short"}
         columns += [Column(title, _count(key)) for key, title in titles.items()]
         return FittedTable(list(self.summary["evaluations"].items()), [*columns, Column("Dirty %", share)], [])
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def _count(key: str) -> Callable[[Row], str]:

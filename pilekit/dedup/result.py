@@ -21,6 +21,7 @@ from pilekit.shards.fingerprint import Fingerprint, fingerprint
 from pilekit.shards.index.format import find_index
 from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
     import datasketch
@@ -32,7 +33,7 @@ REMOVED, SUMMARY = "removed.parquet", "summary.json"
 
 
 @dataclass(frozen=True, repr=False)
-class Deduplication:
+class Deduplication(TableResult):
     """A finished run.
 
     folder     with clean/, masks/, sketches/, removed.parquet, summary.json
@@ -61,12 +62,6 @@ class Deduplication:
     def to_dict(self) -> dict[str, Any]:
         """The summary."""
         return self.summary
-
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        from pilekit.fitted_table import arrow_table
-
-        return arrow_table(self.to_dict()["subsets"])
 
     @property
     def removed(self) -> pa.Table:
@@ -119,12 +114,6 @@ class Deduplication:
                 sums = {key: sum(counts[key] for counts in others) for key in titles}
                 rows[OTHERS] = {**sums, "bytes": {"removed": saved}}
         return FittedTable(list(rows.items()), columns, [("Total", self.summary)], ("Saved", "Read"))
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "kept", "removed", "skipped"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.read.damage import SkippedLines
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +24,7 @@ Row = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, repr=False)
-class Cleaned:
+class Cleaned(TableResult):
     """The result of `clean_corpus`.
 
     folder    where the shards are; None if they were only counted
@@ -79,12 +80,6 @@ class Cleaned:
             Column("Of docs %", share),
         ]
         return FittedTable(rows, columns, [("all together", total)], (SHORTEN, "Bytes"))
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,10 +25,9 @@ from pilekit.pipeline.stages import Match, MinBytes, Sample
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, read
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pilekit.fitted_table import FittedTable
 
 SELECTION = "selection"
@@ -58,7 +57,7 @@ class SelectedSubset:
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(TableResult):
     """The result of `select_corpus`.
 
     folder    where the shards are
@@ -90,12 +89,6 @@ class Selected:
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
 
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        from pilekit.fitted_table import arrow_table
-
-        return arrow_table(self.to_dict()["subsets"])
-
     def table(self) -> FittedTable[SelectedSubset]:
         """A row per subset, the largest first, one for those not asked for, and the total."""
         from pilekit.fitted_table import DASH, OTHERS, Column, FittedTable, rounded_bytes
@@ -113,12 +106,6 @@ class Selected:
         others = [SelectedSubset(OTHERS, 0, 0, self.others, 0)] if self.others else []
         total = replace(self.total, name="Total", read_documents=self.total.read_documents + self.others)
         return FittedTable([*self.subsets, *others], columns, [total], ("In shards",))
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def select_corpus(

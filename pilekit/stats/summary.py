@@ -26,10 +26,10 @@ from pilekit.shards.read.reader import OnError
 from pilekit.stats.copies import CopyCounter
 from pilekit.stats.counting import Counts, count_shard
 from pilekit.stats.histogram import quantile
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from pilekit.fitted_table import FittedTable
     from pilekit.tokenize import Tokenizer
 
 SCANNED_FROM_BYTES = 16 << 20
@@ -76,7 +76,7 @@ class SubsetStats:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CorpusStats:
+class CorpusStats(TableResult):
     """The contents of a corpus.
 
     subsets    the largest first
@@ -102,27 +102,17 @@ class CorpusStats:
             "subsets": {subset.name: subset.to_dict() for subset in self.subsets},
         }
 
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        from pilekit.fitted_table import arrow_table
-
-        return arrow_table(self.to_dict()["subsets"])
-
     def __repr__(self) -> str:
         return (
             f"CorpusStats({counted(self.total.documents)}, {counted(self.total.bytes, 'byte')}, "
             f"{counted(len(self.subsets), 'subset')}, {counted(self.skipped.count, 'line')} skipped)"
         )
 
-    def __str__(self) -> str:
+    def table(self) -> FittedTable[Any]:
+        """A row per subset, and the total."""
         from pilekit.stats.table import stats_table
 
-        return str(stats_table(self))
-
-    def _repr_html_(self) -> str:
-        from pilekit.stats.table import stats_table
-
-        return stats_table(self)._repr_html_()
+        return stats_table(self)
 
 
 def corpus_stats(

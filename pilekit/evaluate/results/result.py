@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pilekit.evaluate.results.published import Published
     from pilekit.evaluate.results.records import Records
     from pilekit.evaluate.training_copies import TrainingCopies
+    from pilekit.fitted_table import FittedTable
 
 RESULT_FILE = "result.json"
 APPROXIMATE_BELOW = 100
@@ -131,7 +131,7 @@ class Weighted:
 
 
 @dataclass(frozen=True, slots=True)
-class BitsPerByte:
+class BitsPerByte(TableResult):
     """The result of `bits_per_byte`.
 
     overall           all documents pooled: every byte that was read counts alike
@@ -170,15 +170,11 @@ class BitsPerByte:
         figures = f"documents={of.documents:,}, {self.key}={_rounded(of.bpb)}, interval={_rounded(of.interval)}"
         return f"BitsPerByte({figures}, subsets={len(self.subsets)})"
 
-    def __str__(self) -> str:
+    def table(self) -> FittedTable[Any]:
+        """A row per subset, and those of all documents."""
         from pilekit.evaluate.show.table import figures_table
 
-        return str(figures_table(self))
-
-    def _repr_html_(self) -> str:
-        from pilekit.evaluate.show.table import figures_table
-
-        return figures_table(self)._repr_html_()
+        return figures_table(self)
 
     def to_dict(self) -> dict[str, Any]:
         """`{"overall": {...}, "weighted": {...}, "subsets": {name: {...}}, "published", ..., "protocol"}`."""
@@ -192,12 +188,6 @@ class BitsPerByte:
             "training_copies": None if self.training_copies is None else self.training_copies.to_dict(),
             "protocol": self.protocol,
         }
-
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        from pilekit.fitted_table import arrow_table
-
-        return arrow_table(self.to_dict()["subsets"])
 
 
 def result_text(result: BitsPerByte) -> str:

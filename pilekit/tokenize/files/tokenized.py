@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pilekit.errors import counted
 from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.table_result import TableResult
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pilekit.fitted_table import FittedTable
 
 _COUNTS = ("documents", "tokens", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizedCorpus:
+class TokenizedCorpus(TableResult):
     """The result of `tokenize_corpus`.
 
     documents, tokens, bytes   of all subsets: documents with tokens, their tokens (EOD counted) and UTF-8 bytes
@@ -55,12 +54,6 @@ class TokenizedCorpus:
         told = {name: getattr(self, name) for name in (*_COUNTS, "empty", "dtype", "subsets")}
         return {**told, "skipped": self.skipped.count, "files": [str(path) for path in self.files]}
 
-    def to_arrow(self) -> pa.Table:
-        """A row per subset with the figures of `to_dict`, for pandas, polars and plots."""
-        from pilekit.fitted_table import arrow_table
-
-        return arrow_table(self.subsets)
-
     def table(self) -> FittedTable[tuple[str, dict[str, int]]]:
         """A row per subset, the largest first, and the total."""
         from pilekit.fitted_table import Column, FittedTable, rounded_bytes
@@ -72,12 +65,6 @@ class TokenizedCorpus:
             Column("Text", lambda row: rounded_bytes(row[1]["bytes"])),
         ]
         return FittedTable([*self.subsets.items()], columns, [("Total", self.to_dict())])
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 def summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
