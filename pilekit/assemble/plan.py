@@ -154,7 +154,7 @@ def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -
     for subset in range(count):
         _repeat(plan, subset, rows_of, scratch, memory)
     counts = []
-    with RowSort(scratch, 1, memory // 2) as places:
+    with RowSort(scratch, 1, memory // 4) as places:
         for subset in range(count):
             counts.append(dict.fromkeys(COUNTS, 0))
             for rows in rows_of(subset):
@@ -195,8 +195,8 @@ def _choose(
     """
     epochs = float(plan.epochs[subset])
     with (
-        RowSort(scratch, 1, memory // 4, distinct=True) as texts,
-        RowSort(scratch, 3, memory // 2, distinct=True) as units,
+        RowSort(scratch, 1, memory // 8, distinct=True) as texts,
+        RowSort(scratch, 3, memory // 8, distinct=True) as units,
     ):
         for rows in rows_of(subset):
             texts.add(rows[:, [TEXT]].T)
@@ -242,7 +242,7 @@ def _repeat(plan: Plan, subset: int, rows_of: RowsOf, scratch: Path, memory: int
     fraction = float(plan.epochs[subset]) % 1
     if not fraction:
         return
-    with RowSort(scratch, 1, memory // 2) as hashes:
+    with RowSort(scratch, 1, memory // 4) as hashes:
         for rows in rows_of(subset):
             split, removed, _ = plan.fates(subset, rows)
             left = (split == NOT_HELD_OUT) & ~removed
