@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pilekit.cutting.decontaminate import decontaminate as decontaminate
     from pilekit.cutting.decontaminated import Decontaminated as Decontaminated
     from pilekit.cutting.decontamination import Decontamination as Decontamination
+    from pilekit.cutting.decontamination import Substrings as Substrings
+    from pilekit.cutting.substrings import cut_substrings as cut_substrings
     from pilekit.dedup.deduplicated import Deduplicated as Deduplicated
     from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
     from pilekit.dedup.result import Deduplication as Deduplication
@@ -101,7 +103,8 @@ _NAMES = {
     "pilekit.corpus": "Corpus Manifest Shard load_manifest resolve_subsets",
     "pilekit.cutting.decontaminate": "decontaminate",
     "pilekit.cutting.decontaminated": "Decontaminated",
-    "pilekit.cutting.decontamination": "Decontamination",
+    "pilekit.cutting.decontamination": "Decontamination Substrings",
+    "pilekit.cutting.substrings": "cut_substrings",
     "pilekit.dedup.run": "deduplicate",
     "pilekit.dedup.deduplicated": "Deduplicated",
     "pilekit.dedup.result": "Deduplication",

@@ -207,7 +207,7 @@ class _Run:
             self._each("spilling", spill_source, rest, [source.shard for source in rest], parts=2)
             sizes = [Shard(names[number], names[number], planned["text_bytes"] // len(names)) for number in waiting]
             sources = [source.name for source in self.sources]
-            self._each("writing", write_output, waiting, sizes, parts=6, sources=sources)
+            self._each("writing", write_output, waiting, sizes, parts=4, sources=sources)
         for name, number in documents.items():
             note = self.job.output.result(name)
             if note is None or note["documents"] != number:

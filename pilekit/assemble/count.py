@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.uint64]
 """uint64 [documents, 4]: IDENTITY, TEXT (xxh3_64), GROUP (xxh3_64; the text's without groups), SIZE (UTF-8 bytes)."""
 
 IDENTITY, TEXT, GROUP, SIZE = range(4)
-ROWS_AT_A_TIME = 1 << 16
+ROWS_AT_A_TIME = 1 << 18
 COUNTED = "scratch/counted"
 
 

@@ -9,7 +9,6 @@ import click
 
 from pilekit.cli.display.output import print_fitted, report_skipped
 from pilekit.cli.options import (
-    ByteSize,
     Described,
     Folder,
     Similarity,
@@ -17,7 +16,9 @@ from pilekit.cli.options import (
     exact_subsets,
     jobs_option,
     json_option,
+    memory_option,
     on_error_option,
+    only_option,
     open_corpus,
 )
 from pilekit.errors import counted, visible
@@ -26,7 +27,7 @@ from pilekit.progress import step_progress
 
 @click.command()
 @corpus_argument
-@click.option("--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name.")
+@only_option
 @click.option(
     "--threshold",
     type=Similarity(0, 1, min_open=True),
@@ -60,13 +61,7 @@ from pilekit.progress import step_progress
     help="New folder for the clean shards, the masks, the proofs and the summary.",
 )
 @click.option("--no-write", is_flag=True, help="No clean shards; masks and proofs only.")
-@click.option(
-    "--memory",
-    type=ByteSize(64 * 10**6),
-    default="4GB",
-    show_default=True,
-    help="For sorting and comparing, however large the corpus.",
-)
+@memory_option
 @on_error_option()
 @jobs_option
 @json_option

@@ -38,6 +38,7 @@ COMMANDS = {
     "duplicates": "Show removed documents beside the kept ones, word by word.",
     "clean": "Report and drop what quality rules, language or PII say.",
     "decontaminate": "Cut out the text of evaluations, with a proof for each cut.",
+    "substrings": "Cut out the passages that an earlier document has.",
     "tokenize": "Write token files for Megatron, GPT-NeoX and other trainers.",
     "merge": "Join token files, or write them in another format.",
     "stream": "Pack raw shards into training batches and show a few.",
@@ -54,7 +55,7 @@ ROOMS = {
 """The folders of commands whose module is not `pilekit.cli.<name>`."""
 
 RESUMED = (
-    *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate"),
+    *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate", "substrings"),
     *("tokenize", "merge", "train", "demo"),
 )
 """Commands that keep finished work, beside `bpb --out`."""

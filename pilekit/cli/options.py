@@ -182,6 +182,20 @@ jobs_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""
 
+only_option = click.option(
+    "--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name."
+)
+"""Adds `only` (bool)."""
+
+memory_option = click.option(
+    "--memory",
+    type=ByteSize(64 * 10**6),
+    default="4GB",
+    show_default=True,
+    help="For sorting and comparing, however large the corpus.",
+)
+"""Adds `memory` (int)."""
+
 token_format_option = click.option(
     "--format",
     type=click.Choice(["megatron", "npy", "ds", "llmc", "parquet"]),

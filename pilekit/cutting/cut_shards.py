@@ -7,7 +7,7 @@ byte for byte.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pilekit.shards.read.reader import OnError, read
 SHORTEST_PIECE, MOST_PIECES = 200, 10
 PARTS = ("untouched", "cut", "dropped")
 COUNTS = (*PARTS, "pieces", "spans", "characters_removed")
+BYTES_REMOVED = "bytes_removed"
 
 Spans = Sequence[tuple[int, int]]
 
@@ -72,49 +73,76 @@ def cut_shard(
     subsets   leave out the documents of all others; None: leave out none
     """
     waiting = read_spans(table, shard.name)
-    counts: dict[str, dict[str, int]] = {}
+
+    def spans_of(batch: DocumentBatch) -> dict[int, Spans]:
+        found = {index: waiting.pop(number, ()) for index, number in enumerate(batch.numbers.tolist())}
+        return {index: spans for index, spans in found.items() if spans}
+
     with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
-
-        def cut() -> Iterator[DocumentBatch]:
-            for batch in reader:
-                replaced: dict[int, list[str]] = {}
-                for index, (number, subset) in enumerate(zip(batch.numbers.tolist(), batch.subsets, strict=True)):
-                    of_subset = counts.setdefault(subset, dict.fromkeys(COUNTS, 0))
-                    spans = waiting.pop(number, None)
-                    if spans is None:
-                        of_subset["untouched"] += 1
-                        continue
-                    left = replaced[index] = pieces(batch.texts[index], spans)
-                    of_subset["cut" if left else "dropped"] += 1
-                    of_subset["pieces"] += len(left)
-                    of_subset["spans"] += len(spans)
-                    of_subset["characters_removed"] += len(batch.texts[index]) - sum(map(len, left))
-                yield batch.with_pieces(replaced)
-
-        files = [] if path is None else write_documents(path, cut(), lambda: inputs.check(shard))
-        if path is None:
-            for _ in cut():
-                pass
+        result = cut_documents(shard, reader, spans_of, pieces, path, inputs)
     if waiting:
-        raise PilekitError(f"{visible(shard.path)}: changed while it was read; run the same command again")
+        raise changed(shard)
+    return result
+
+
+def changed(shard: Shard) -> PilekitError:
+    """The error for spans of documents that the shard does not have."""
+    return PilekitError(f"{visible(shard.path)}: changed while it was read; run the same command again")
+
+
+def cut_documents(
+    shard: Shard,
+    batches: Iterable[DocumentBatch],
+    spans_of: Callable[[DocumentBatch], dict[int, Spans]],
+    pieces: Callable[[str, Spans], list[str]],
+    path: Path | None,
+    inputs: Inputs,
+) -> tuple[dict[str, dict[str, int]], list[Path]]:
+    """As `cut_shard`, of these documents; `spans_of` gives the spans of a batch by index, if there are any."""
+    counts: dict[str, dict[str, int]] = {}
+
+    def cut() -> Iterator[DocumentBatch]:
+        for batch in batches:
+            spans, replaced = spans_of(batch), dict[int, list[str]]()
+            for index, subset in enumerate(batch.subsets):
+                of_subset = counts.setdefault(subset, dict.fromkeys((*COUNTS, BYTES_REMOVED), 0))
+                if index not in spans:
+                    of_subset["untouched"] += 1
+                    continue
+                text = batch.texts[index]
+                left = replaced[index] = pieces(text, spans[index])
+                of_subset["cut" if left else "dropped"] += 1
+                of_subset["pieces"] += len(left)
+                of_subset["spans"] += len(spans[index])
+                of_subset["characters_removed"] += len(text) - sum(map(len, left))
+                of_subset[BYTES_REMOVED] += len(text.encode()) - sum(len(piece.encode()) for piece in left)
+            yield batch.with_pieces(replaced)
+
+    files = [] if path is None else write_documents(path, cut(), lambda: inputs.check(shard))
+    if path is None:
+        for _ in cut():
+            pass
     return counts, files
 
 
-def summed(shards: Sequence[dict[str, Any]], read_counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summed(
+    shards: Sequence[dict[str, Any]], read_counts: Sequence[dict[str, Any]], counted: Sequence[str] = COUNTS
+) -> dict[str, Any]:
     """The summary of all shards' counts, largest subsets first; PilekitError if they do not add up.
 
     shards        what `cut_shard` counted of each shard
     read_counts   what a pass before it read of each: `read` by subset, `skipped` and `others`
+    counted       what is summed
     """
     subsets: dict[str, dict[str, int]] = {}
     for cut, before in zip(shards, read_counts, strict=True):
         for name, documents in before["read"].items():
-            counts = subsets.setdefault(name, dict.fromkeys(("read", *COUNTS), 0))
+            counts = subsets.setdefault(name, dict.fromkeys(("read", *counted), 0))
             counts["read"] += documents
-            for count in COUNTS:
+            for count in counted:
                 counts[count] += cut.get(name, {}).get(count, 0)
     subsets = dict(sorted(subsets.items(), key=lambda item: (-item[1]["read"], item[0])))
-    total = {name: sum(counts[name] for counts in subsets.values()) for name in ("read", *COUNTS)}
+    total = {name: sum(counts[name] for counts in subsets.values()) for name in ("read", *counted)}
     skipped, left_out = (sum(before[name] for before in read_counts) for name in ("skipped", "others"))
     for name, counts in (("all", total), *subsets.items()):
         if counts["read"] != sum(counts[part] for part in PARTS):

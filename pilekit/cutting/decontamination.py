@@ -1,4 +1,4 @@
-"""`Decontamination`: the folder of a finished run, its summary and its tables."""
+"""`Decontamination` and `Substrings`: the folder of a finished run, its summary and its tables."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from pilekit.fitted_table import Column, FittedTable
 
-SUMMARY = "summary.json"
+SUMMARY, REPEATS = "summary.json", "repeats.parquet"
 Row = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, repr=False)
-class Decontamination(TableResult):
-    """The result of `decontaminate`.
+class CutCorpus(TableResult):
+    """A corpus of which something was cut out.
 
-    folder     with hits.parquet, common.parquet, evaluations.parquet, too_short.parquet, summary.json and clean/
+    folder     with tables, summary.json and clean/
     summary    the content of summary.json
     skipped    the bad lines
     """
@@ -35,18 +35,11 @@ class Decontamination(TableResult):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.summary[name]:,} {name}" for name in ("read", "untouched", "cut", "dropped"))
-        return f"Decontamination({str(self.folder)!r}: {counts})"
+        return f"{type(self).__name__}({str(self.folder)!r}: {counts})"
 
     def to_dict(self) -> dict[str, Any]:
         """The summary."""
         return self.summary
-
-    @property
-    def hits(self) -> pa.Table:
-        """A row for each span and each record that holds some of it."""
-        import pyarrow.parquet as pq
-
-        return pq.read_table(self.folder / HITS)
 
     def table(self) -> FittedTable[Row]:
         """A row per subset with what was cut of it, the largest first, and the total."""
@@ -59,6 +52,18 @@ class Decontamination(TableResult):
         columns.append(Column("Characters", removed, Column("Chars", removed)))
         return FittedTable(list(self.summary["subsets"].items()), columns, [("Total", self.summary)], ("Pieces",))
 
+
+@dataclass(frozen=True, repr=False)
+class Decontamination(CutCorpus):
+    """The result of `decontaminate`; in its folder are hits, common, evaluations and too_short `.parquet`."""
+
+    @property
+    def hits(self) -> pa.Table:
+        """A row for each span and each record that holds some of it."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.folder / HITS)
+
     def evaluations(self) -> FittedTable[Row]:
         """A row per evaluation: its records, those that the corpus holds something of, and those too short to tell."""
         from pilekit.fitted_table import DASH, Column, FittedTable
@@ -70,6 +75,18 @@ class Decontamination(TableResult):
         titles = {"records": "Records", "dirty": "Dirty", "too_short": "Too short"}
         columns += [Column(title, _count(key)) for key, title in titles.items()]
         return FittedTable(list(self.summary["evaluations"].items()), [*columns, Column("Dirty %", share)], [])
+
+
+@dataclass(frozen=True, repr=False)
+class Substrings(CutCorpus):
+    """The result of `cut_substrings`; in its folder is `repeats.parquet`."""
+
+    @property
+    def repeats(self) -> pa.Table:
+        """A row for each cut, with the earliest place that holds it."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.folder / REPEATS)
 
 
 def _count(key: str) -> Callable[[Row], str]:

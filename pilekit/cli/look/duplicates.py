@@ -1,4 +1,4 @@
-"""`pilekit duplicates`: removed documents beside the kept ones, so that a person can judge."""
+"""`pilekit duplicates`: removed documents beside the kept ones, or cut passages, so that a person can judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,11 +17,15 @@ from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
+    from pilekit.artifacts.header import Header
     from pilekit.dedup.previous_runs import EarlierRun
     from pilekit.dedup.show.removed_pairs import RemovedPair
 
 MOST_HELD = 100_000_000
 """Characters of all texts in memory. Each text gets the same share, so that each shard is read once."""
+
+SHOWN_CHARACTERS, SHOWN_DOCUMENTS, SORTING = 1000, 10, 1 << 30
+"""Of a passage that was cut: how much of it is shown. Then the memory that counting passages may use."""
 
 
 @click.command()
@@ -44,16 +48,26 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
     Words that only the kept document has are green, words that only the removed document had are red. Case, spaces and
     punctuation make no difference, as in the similarity. Of long texts only a part is compared.
 
+    Of a folder that `pilekit substrings` wrote, the passages that occur most often are shown, each with the documents
+    that held it.
+
     \b
     Example:
       pilekit duplicates dedup
       pilekit duplicates dedup --subset ArXiv -n 3
       pilekit duplicates dedup --min-similarity 0.95
     """
+    from pilekit.artifacts.header import read_header
     from pilekit.dedup.previous_runs import finished_header, finished_run
     from pilekit.dedup.result import REMOVED
     from pilekit.dedup.show.removed_pairs import spread_pairs
 
+    header = read_header(folder)
+    if header.kind == "substrings":
+        if subset is not None or min_similarity:
+            raise click.UsageError("--subset and --min-similarity are for what `pilekit dedup` removed")
+        _show_passages(folder, header, count, as_json)
+        return
     finished_header(folder)  # Refuse a bad folder now.
     name = None if subset is None else _exact_name(subset, folder / REMOVED)
     pairs, total = spread_pairs(folder / REMOVED, count, subset=name, min_similarity=min_similarity)
@@ -66,6 +80,43 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
         return
     _print(pairs, _texts(pairs, finished_run(folder)))
     click.echo(f"{len(pairs):,} of {counted(total, 'removed document')}")
+
+
+def _show_passages(folder: Path, header: Header, count: int, as_json: bool) -> None:
+    """Print the passages that `pilekit substrings` cut most often, and the documents that held them."""
+    import tempfile
+
+    import msgspec
+
+    from pilekit.corpus import load_manifest
+    from pilekit.cutting.decontamination import REPEATS
+    from pilekit.cutting.passages import frequent_passages
+
+    if not header.finished:
+        raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit substrings` again")
+    record = {name: header.parameters[name] for name in ("text_field", "label_path")}
+    manifest, paths = msgspec.structs.replace(load_manifest(), **record), header.results["/summary"]["result"]["paths"]
+    with tempfile.TemporaryDirectory() as scratch:
+        sizes: dict[str, Any] = {"most": count, "rows": SHOWN_DOCUMENTS, "scratch": Path(scratch), "memory": SORTING}
+        passages = frequent_passages(folder / REPEATS, paths, manifest, **sizes)
+    if as_json:
+        click.echo(json.dumps([{"count": one.count, "documents": one.rows} for one in passages], indent=2))
+        return
+    for place, one in enumerate(passages, 1):
+        first = one.rows[0]
+        click.echo(f"{place} of {len(passages)}: {one.count:,} times")
+        for line in one.text[:SHOWN_CHARACTERS].splitlines():
+            click.echo(f"    {visible(line)}".rstrip())
+        click.echo(
+            f"stays: {visible(first['first_shard'], 100)} {first['first_number']:,} from {first['first_start']:,}"
+        )
+        for row in one.rows:
+            of = f"{visible(row['shard'], 100)} {row['number']:,}, {visible(row['subset'], 60)}"
+            click.echo(f"cut:   {of} from {row['start']:,} to {row['end']:,}")
+        more = one.count - 1 - len(one.rows)
+        click.echo(f"and {more:,} more\n" if more else "")
+    if not passages:
+        click.echo("no passage was cut")
 
 
 def _exact_name(subset: str, removed: Path) -> str:

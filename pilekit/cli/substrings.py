@@ -1,0 +1,94 @@
+"""`pilekit substrings`: a corpus without the passages that an earlier document has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.options import (
+    Described,
+    Folder,
+    corpus_argument,
+    exact_subsets,
+    jobs_option,
+    json_option,
+    memory_option,
+    on_error_option,
+    only_option,
+    open_corpus,
+)
+from pilekit.errors import visible
+from pilekit.progress import step_progress
+
+
+@click.command()
+@corpus_argument
+@only_option
+@click.option(
+    "--min-bytes",
+    type=click.IntRange(8, 1 << 16),
+    default=100,
+    show_default=True,
+    help="The shortest run that counts, in bytes of UTF-8.",
+)
+@click.option(
+    "--dedup", type=Folder(), metavar="DIR", help="Leave out the documents that this `pilekit dedup` removed."
+)
+@click.option(
+    "--out",
+    default="substrings",
+    show_default=True,
+    type=Folder(),
+    metavar="DIR",
+    help="New folder for the clean shards, the proofs and the summary.",
+)
+@click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
+@memory_option
+@on_error_option()
+@jobs_option
+@json_option
+def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
+    """Cut out of each document the passages that an earlier document has.
+
+    A repeat is a run of 100 bytes or more that also occurs in an earlier document. Repeats that touch are joined. The
+    cut begins and ends with whole words; all other text stays byte for byte, and so does the first occurrence. A
+    document with no letter or digit left is dropped. What a document repeats of itself stays. repeats.parquet in DIR
+    names each cut and the earliest place that holds it. Memory does not grow with the corpus. A killed run resumes when
+    run again.
+
+    \b
+    Example:
+      pilekit dedup data/ --no-write
+      pilekit substrings data/ --dedup dedup
+      pilekit duplicates substrings
+    """
+    from pilekit.cutting.substrings import cut_substrings
+
+    if options["only"] and options["subsets"] is None:
+        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
+    corpus = open_corpus(paths, manifest)
+    options["subsets"] = exact_subsets(options["subsets"], corpus)
+    if options["dedup"] is None:
+        click.echo(
+            "warning: without --dedup, whole copies of a document are emptied, those that the Pile repeats on purpose "
+            "too; run `pilekit dedup --no-write` first, then give its folder: --dedup dedup",
+            err=True,
+        )
+    with step_progress() as advance:
+        found = cut_substrings(corpus, write=not no_write, advance=advance, **options)
+    report_skipped(found.skipped)
+    summary = found.summary
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    print_fitted(found.table())
+    parts = [f"{summary[name]:,} {name}" for name in ("untouched", "cut", "dropped")]
+    parts += [f"{summary[name]:,} {name.replace('_', ' ')}" for name in ("skipped", "left_out") if summary[name]]
+    click.echo(f"{summary['read']:,} read = {' + '.join(parts)}; {summary['bytes_removed']:,} bytes removed")
+    for passage in summary["passages"][:3]:
+        click.echo(f"{passage['count']:,} times: {visible(' '.join(passage['text'].split()), 60)}")
+    written = "repeats.parquet" if no_write else "clean shards and repeats.parquet"
+    click.echo(f"{written} in {visible(str(found.folder))}")
