@@ -53,9 +53,9 @@ class C4(RuleSet):
         cited = [i for i, text in enumerate(texts.batch.texts) if "[" in text and CITATION.search(text)]
         if cited:
             sentences[cited] = self._sentences(ScannedTexts(_without_citations(texts.batch.take(cited))))
-        lorem = [texts.lower.count(b"lorem ipsum", *span) for span in pairwise(texts.offsets.tolist())]
+        lorem = _holding(texts, b"lorem ipsum", texts.offsets[:-1], texts.offsets[1:])
         values = {
-            "lorem_ipsum": np.array(lorem, np.float64),
+            "lorem_ipsum": np.bincount(lorem, minlength=len(texts.batch)).astype(np.float64),
             "curly_bracket": texts.count("{").astype(np.float64),
             "sentences": sentences.astype(np.float64),
         }
@@ -88,10 +88,15 @@ class C4(RuleSet):
         if self.end_mark:
             keeps &= texts.lines_with('.?!"', at_end=True) & ~texts.lines_with(["..."], at_end=True)
         for part in (b"javascript", *POLICY):
-            ends = np.cumsum([len(piece) + len(part) for piece in texts.lower.split(part)])[:-1]
-            line = np.searchsorted(lines.begin, ends - len(part), "right") - 1
-            keeps[line[ends <= lines.end[line]]] = False
+            keeps[_holding(texts, part, lines.begin, lines.end)] = False
         return keeps
+
+
+def _holding(texts: ScannedTexts, part: bytes, begin: Int64, end: Int64) -> Int64:
+    """The numbers of the pieces that hold `part` in any case, one for each time."""
+    ends = np.cumsum([len(between) + len(part) for between in texts.lower.split(part)])[:-1]
+    piece = np.searchsorted(begin, ends - len(part), "right") - 1
+    return piece[ends <= end[piece]]
 
 
 def _without_citations(batch: DocumentBatch) -> DocumentBatch:
@@ -120,18 +125,14 @@ def _count_sentences(data: Bytes, begin: Int64, end: Int64, first: Int64, keeps:
         for word in range(first[line], first[line + 1]):
             at = end[word] - 1
             while at > begin[word]:
-                byte = data[at]
-                if byte == 0x22 or byte == 0x27 or byte == 0x29 or byte == 0x5D:  # " ' ) ]
+                if data[at] in (0x22, 0x27, 0x29, 0x5D):  # " ' ) ]
                     at -= 1
                 elif (
-                    at > begin[word] + 2
-                    and (byte == 0x9D or byte == 0x99)
-                    and data[at - 1] == 0x80
-                    and data[at - 2] == 0xE2
-                ):  # ” ’
-                    at -= 3
+                    at - 2 > begin[word] and data[at] in (0x99, 0x9D) and data[at - 1] == 0x80 and data[at - 2] == 0xE2
+                ):
+                    at -= 3  # ” ’
                 else:
                     break
-            found[line] += data[at] == 0x2E or data[at] == 0x3F or data[at] == 0x21
+            found[line] += data[at] in (0x2E, 0x3F, 0x21)
         found[line] = max(1, found[line])
     return found

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilekit.kernels import compiled
 from pilekit.pipeline.rules.repeats import characters
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, at_least, at_most, limit
-from pilekit.pipeline.rules.scanned_texts import Bytes, Int64, ScannedTexts, share, sums
+from pilekit.pipeline.rules.scanned_texts import ScannedTexts, share, sums
 
 SHORT_LINE = 30
 
@@ -34,7 +33,7 @@ class FineWeb(RuleSet):
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges; `newlines` only if it has a limit."""
         ends = sums(texts.lines_with(".!?。！？।", at_end=True), texts.lines.of)
-        short = sums(_sizes(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.of)
+        short = sums(characters(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.of)
         newlines = texts.count("\n")
         values = {
             "line_punctuation": np.where(texts.line_counts == 0, 0, share(ends, texts.line_counts)),
@@ -44,12 +43,3 @@ class FineWeb(RuleSet):
         if self.newlines is not None:
             values["newlines"] = share(newlines, texts.word_counts)
         return values
-
-
-@compiled()
-def _sizes(data: Bytes, begin: Int64, end: Int64) -> Int64:
-    """The characters of each line, int64 [lines]."""
-    sizes = np.empty(len(begin), np.int64)
-    for line in range(len(begin)):
-        sizes[line] = characters(data, begin[line], end[line])
-    return sizes

@@ -57,7 +57,7 @@ class GopherQuality(RuleSet):
             "bullets": share(bullets, lines),
             "end_ellipses": share(ellipses, lines),
             "letters": share(letters, words),
-            "stop_words": np.where(words == 0, np.nan, stop_words),
+            "stop_words": np.where(words == 0, np.nan, np.bitwise_count(stop_words)),
         }
 
 
@@ -69,18 +69,21 @@ def _is_quote(data: Bytes, at: np.int64) -> bool:
 
 @compiled()
 def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: Bytes, of: Int64) -> Int64:
-    """Words with a letter or digit, their characters, words with a letter, different stop words: [4, documents]."""
+    """Words with a letter or digit, their characters, words with a letter, a bit per stop word: [4, documents]."""
     found = np.zeros((4, len(of) - 1), np.int64)
+    every = (1 << len(_AS_NUMBERS)) - 1
     for document in range(len(of) - 1):
-        seen = 0
+        alnum = length = letters = seen = 0
         for word in range(of[document], of[document + 1]):
             if not kinds[word] & ALNUM:
                 continue
-            found[0, document] += 1
-            found[1, document] += chars[word]
+            alnum += 1
+            length += chars[word]
             if not kinds[word] & ALPHA:
                 continue
-            found[2, document] += 1
+            letters += 1
+            if seen == every:
+                continue
             first, last = begin[word], end[word]
             while last - first > 1:
                 if _PUNCTUATION[data[first]]:
@@ -99,8 +102,6 @@ def _count_words(data: Bytes, begin: Int64, end: Int64, chars: UInt32, kinds: By
                     byte = data[at]
                     number = (number << np.uint64(8)) | np.uint64(byte + 32 if 65 <= byte <= 90 else byte)
                 for i in range(len(_AS_NUMBERS)):
-                    if _AS_NUMBERS[i] == number:
-                        seen |= 1 << i
-        for i in range(len(_AS_NUMBERS)):
-            found[3, document] += seen >> i & 1
+                    seen |= (_AS_NUMBERS[i] == number) << i
+        found[:, document] = alnum, length, letters, seen
     return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pilekit.pipeline.rules.repeats import repeated_ngrams, repeated_spans
+from pilekit.pipeline.rules.repeats import repeated_ngrams
 from pilekit.pipeline.rules.rule_set import RuleSet, Values, above, limit
 from pilekit.pipeline.rules.scanned_texts import ScannedTexts, share
 
@@ -41,9 +41,11 @@ class GopherRepetition(RuleSet):
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges."""
+        words = texts.words
+        before = np.append(0, np.cumsum(words.chars, dtype=np.int64))
+        ngrams = repeated_ngrams(texts.data, words.begin, words.end, before, words.of)
         lines, line_chars = texts.repeated_lines
-        paragraphs, paragraph_chars = repeated_spans(texts.data, *texts.paragraphs)
-        ngrams = repeated_ngrams(texts.data, *texts.words)
+        paragraphs, paragraph_chars = texts.repeated(texts.paragraphs)
         return {
             "dup_lines": share(lines, texts.line_counts),
             "dup_line_chars": share(line_chars, texts.chars),

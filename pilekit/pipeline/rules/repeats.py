@@ -14,6 +14,7 @@ from pilekit.kernels import compiled
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 UInt64 = npt.NDArray[np.uint64]
 
 _BASIS = np.uint64(0xCBF29CE484222325)
@@ -21,50 +22,52 @@ _PER_EIGHT = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 
 LONGEST = 10
-TOP = (2, 3, 4)
-"""The n of the n-grams of which the most frequent one is found."""
 
 
 @compiled()
-def _hash(data: Bytes, begin: int, end: int) -> np.uint64:
-    """A hash of `data[begin:end]`, eight bytes at a time; each step is a bijection of the eight bytes."""
-    value = _BASIS ^ np.uint64(end - begin)
-    at, stop = np.uint64(begin), np.uint64(end)
-    while stop - at >= np.uint64(8):
+def _hashes(data: Bytes, begin: Int64, end: Int64) -> UInt64:
+    """A hash of each piece, made of eight bytes at a time; each step is a bijection of the eight bytes."""
+    hashes = np.empty(len(begin), np.uint64)
+    for piece in range(len(begin)):
+        at, stop = np.uint64(begin[piece]), np.uint64(end[piece])
+        value = _BASIS ^ (stop - at)
+        while stop - at >= np.uint64(8):
+            eight = np.uint64(0)
+            for i in range(8):  # Compiled into one load.
+                eight |= np.uint64(data[at + np.uint64(i)]) << np.uint64(8 * i)
+            value = (value ^ eight) * _PER_EIGHT
+            value ^= value >> np.uint64(32)
+            at += np.uint64(8)
         eight = np.uint64(0)
-        for i in range(8):  # Compiled into one load.
-            eight |= np.uint64(data[at + np.uint64(i)]) << np.uint64(8 * i)
+        while at < stop:
+            eight = (eight << np.uint64(8)) | np.uint64(data[at])
+            at += np.uint64(1)
         value = (value ^ eight) * _PER_EIGHT
-        value ^= value >> np.uint64(32)
-        at += np.uint64(8)
-    eight = np.uint64(0)
-    while at < stop:
-        eight = (eight << np.uint64(8)) | np.uint64(data[at])
-        at += np.uint64(1)
-    value = (value ^ eight) * _PER_EIGHT
-    value = (value ^ (value >> np.uint64(32))) * _SPREAD
-    return value ^ (value >> np.uint64(29))
+        value = (value ^ (value >> np.uint64(32))) * _SPREAD
+        hashes[piece] = value ^ (value >> np.uint64(29))
+    return hashes
 
 
 @compiled()
-def characters(data: Bytes, begin: int, end: int) -> int:
-    """The characters of the UTF-8 `data[begin:end]`."""
-    count = 0
-    for at in range(begin, end):
-        count += (data[at] & np.uint8(0xC0)) != np.uint8(0x80)
-    return count
+def characters(data: Bytes, begin: Int64, end: Int64) -> Int64:
+    """The characters of each piece of UTF-8, int64 [pieces]."""
+    counts = np.zeros(len(begin), np.int64)
+    for piece in range(len(begin)):
+        for at in range(begin[piece], end[piece]):
+            counts[piece] += (data[at] & np.uint8(0xC0)) != np.uint8(0x80)
+    return counts
 
 
 @compiled()
-def _number(keys: UInt64, numbers: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]) -> None:
-    """Give each key the index of the first equal one, and count each at that index."""
+def _number(keys: UInt64) -> tuple[Int32, Int32]:
+    """(the index of the first equal key, how often the key occurs if it is the first, else 0), int32 [keys]."""
+    numbers, counts = np.empty(len(keys), np.int32), np.zeros(len(keys), np.int32)
     bits = 1
     while 1 << bits < 2 * len(keys):
         bits += 1
     shift, mask = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
     slots = np.full(1 << bits, -1, np.int32)
     for i in range(len(keys)):
-        counts[i] = 0
         slot = (keys[i] * _SPREAD) >> shift
         while slots[slot] >= 0 and keys[slots[slot]] != keys[i]:
             slot = (slot + np.uint64(1)) & mask
@@ -72,98 +75,52 @@ def _number(keys: UInt64, numbers: npt.NDArray[np.int32], counts: npt.NDArray[np
             slots[slot] = i
         numbers[i] = slots[slot]
         counts[slots[slot]] += 1
+    return numbers, counts
 
 
 @compiled()
-def repeated_spans(data: Bytes, begin: Int64, end: Int64, of: Int64) -> tuple[Int64, Int64]:
-    """(pieces that repeat an earlier piece of their document, their characters), int64 [documents]."""
-    repeated, chars = np.zeros(len(of) - 1, np.int64), np.zeros(len(of) - 1, np.int64)
+def repeated_pieces(data: Bytes, begin: Int64, end: Int64, of: Int64) -> npt.NDArray[np.bool_]:
+    """Whether each piece repeats an earlier piece of its document, bool [pieces]."""
+    repeated = np.zeros(len(begin), np.bool_)
     for document in range(len(of) - 1):
-        first = of[document]
-        size = of[document + 1] - first
-        if size < 2:
-            continue
-        keys, numbers = np.empty(size, np.uint64), np.empty(size, np.int32)
-        for i in range(size):
-            keys[i] = _hash(data, begin[first + i], end[first + i])
-        _number(keys, numbers, np.empty(size, np.int32))
-        for i in range(size):
-            if numbers[i] != i:
-                repeated[document] += 1
-                chars[document] += characters(data, begin[first + i], end[first + i])
-    return repeated, chars
+        first, last = of[document], of[document + 1]
+        numbers, _ = _number(_hashes(data, begin[first:last], end[first:last]))
+        repeated[first:last] = numbers != np.arange(last - first)
+    return repeated
 
 
 @compiled()
-def _chars_of(chars: npt.NDArray[np.uint32], first: int, words: int) -> int:
-    """The characters of some words together."""
-    total = 0
-    for i in range(first, first + words):
-        total += int(chars[i])
-    return total
+def repeated_ngrams(data: Bytes, begin: Int64, end: Int64, before: Int64, of: Int64) -> Int64:
+    """Characters of repeated word n-grams, int64 [11, documents].
 
-
-@compiled()
-def _walked(
-    chars: npt.NDArray[np.uint32],
-    first: int,
-    ngram: int,
-    places: npt.NDArray[np.int32],
-    numbers: npt.NDArray[np.int32],
-) -> int:
-    """The characters of n-grams that a walk over a document's words meets again; it goes on behind such an n-gram.
-
-    places    the words at which n-grams begin that may be repeated, ascending
-    numbers   equal for equal n-grams
-    """
-    met = np.zeros(len(places), np.bool_)
-    total = go_on = 0
-    for i in range(len(places)):
-        if places[i] < go_on:
-            continue
-        if met[numbers[i]]:
-            total += _chars_of(chars, first + places[i], ngram)
-            go_on = places[i] + ngram
-        met[numbers[i]] = True
-    return total
-
-
-@compiled()
-def repeated_ngrams(
-    data: Bytes,
-    begin: Int64,
-    end: Int64,
-    chars: npt.NDArray[np.uint32],
-    kinds: Bytes,
-    of: Int64,
-) -> Int64:
-    """Characters of repeated word n-grams, int64 [11, documents]; the arguments are `Words`.
+    before   characters of all words before each word, int64 [words + 1]; the other columns are those of `Words`
 
     Row 2 to 4: count times characters, blanks between words included, of the most frequent n-gram that occurs twice or
-    more; of equally frequent ones the first counts. Row 5 to 10: the sum of `_walked`.
+    more; of equally frequent ones the first counts. Row 5 to 10: the characters of n-grams that a walk over the words
+    meets again; it goes on behind such an n-gram.
     """
     found = np.zeros((LONGEST + 1, len(of) - 1), np.int64)
     for document in range(len(of) - 1):
-        first = of[document]
-        size = of[document + 1] - first
-        keys, places = np.empty(size, np.uint64), np.empty(size, np.int32)
-        numbers, counts = np.empty(size, np.int32), np.empty(size, np.int32)
-        for i in range(size):
-            keys[i] = _hash(data, begin[first + i], end[first + i])
-            places[i] = i
+        first, last = of[document], of[document + 1]
+        keys, places = _hashes(data, begin[first:last], end[first:last]), np.arange(first, last)
+        size = last - first
         for ngram in range(1, LONGEST + 1):
             if size < 2:
                 break
-            _number(keys[:size], numbers, counts)
+            numbers, counts = _number(keys[:size])
             if ngram >= 5:
-                found[ngram, document] = _walked(chars, first, ngram, places[:size], numbers)
+                met, go_on = np.zeros(size, np.bool_), first
+                for i in range(size):
+                    if places[i] >= go_on:
+                        if met[numbers[i]]:
+                            go_on = places[i] + ngram
+                            found[ngram, document] += before[go_on] - before[places[i]]
+                        met[numbers[i]] = True
             elif ngram >= 2:
-                top = 0
-                for i in range(1, size):
-                    if counts[i] > counts[top]:
-                        top = i
+                top = np.argmax(counts)
                 if counts[top] >= 2:
-                    found[ngram, document] = counts[top] * (_chars_of(chars, first + places[top], ngram) + ngram - 1)
+                    chars = before[places[top] + ngram] - before[places[top]]
+                    found[ngram, document] = counts[top] * (chars + ngram - 1)
             kept = 0
             for i in range(size - 1):
                 if places[i + 1] == places[i] + 1 and counts[numbers[i]] > 1 and counts[numbers[i + 1]] > 1:

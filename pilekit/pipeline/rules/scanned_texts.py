@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
 from pilekit.kernels import compiled
-from pilekit.pipeline.rules.repeats import repeated_spans
+from pilekit.pipeline.rules.repeats import characters, repeated_pieces
 
 Bytes = npt.NDArray[np.uint8]
 UInt32 = npt.NDArray[np.uint32]
@@ -24,8 +24,7 @@ Int64 = npt.NDArray[np.int64]
 
 SPACE, ALPHA, ALNUM = np.uint8(1), np.uint8(2), np.uint8(4)
 FIRST_OF_LINE = np.uint8(8)
-_ASCII, _TWO, _THREE, _FOUR = np.uint8(0x80), np.uint8(0xC0), np.uint8(0xE0), np.uint8(0xF0)
-_LOW_6 = np.uint32(0x3F)
+_ASCII = np.uint32(0x80)
 
 
 class Spans(NamedTuple):
@@ -81,12 +80,7 @@ class ScannedTexts:
     @cached_property
     def words(self) -> Words:
         """All words."""
-        most = (len(self.data) + len(self.batch)) // 2 + 1
-        begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
-        chars, kinds = np.empty(most, np.uint32), np.empty(most, np.uint8)
-        of = _find_words(self.data, self.offsets, character_kinds(), begin, end, chars, kinds)
-        count = of[-1]
-        return Words(begin[:count], end[:count], chars[:count], kinds[:count], of)
+        return Words(*_find_words(self.data, self.offsets, character_kinds()))
 
     @cached_property
     def word_counts(self) -> Int64:
@@ -120,10 +114,16 @@ class ScannedTexts:
             found |= has
         return found
 
+    def repeated(self, pieces: Spans) -> tuple[Int64, Int64]:
+        """(pieces that repeat an earlier piece of their text, their characters), int64 [documents]."""
+        begin, end, of = pieces
+        repeats = repeated_pieces(self.data, begin, end, of)
+        return sums(repeats, of), sums(characters(self.data, np.where(repeats, begin, end), end), of)
+
     @cached_property
     def repeated_lines(self) -> tuple[Int64, Int64]:
         """(lines that repeat an earlier line of the text, their characters), int64 [documents]."""
-        return repeated_spans(self.data, *self.lines)
+        return self.repeated(self.lines)
 
     @cached_property
     def paragraphs(self) -> Spans:
@@ -135,7 +135,9 @@ class ScannedTexts:
         last = newlines[np.diff(newlines, append=len(self.data) + 1) > 1]
         text = np.searchsorted(begin, first, "right") - 1
         cuts = (last > first) & (text >= 0) & (first < np.append(end, 0)[text])
-        begin, end = np.sort(np.append(begin, last[cuts] + 1)), np.sort(np.append(end, first[cuts]))
+        # A stable sort merges what is sorted already.
+        begin = np.sort(np.append(begin, last[cuts] + 1), kind="stable")
+        end = np.sort(np.append(end, first[cuts]), kind="stable")
         return Spans(begin, end, np.searchsorted(begin, self.offsets))
 
 
@@ -161,60 +163,49 @@ def character_kinds() -> Bytes:
 
 
 @compiled()
-def _find_words(
-    data: Bytes,
-    offsets: Int64,
-    kind_of: Bytes,
-    begin: Int64,
-    end: Int64,
-    chars: UInt32,
-    kinds: Bytes,
-) -> Int64:
-    """Fill the columns of `Words`; returns `of`."""
-    of = np.empty(len(offsets), np.int64)
+def _find_words(data: Bytes, offsets: Int64, kind_of: Bytes) -> tuple[Int64, Int64, UInt32, Bytes, Int64]:
+    """The columns of `Words`."""
+    most = (len(data) + len(offsets)) // 2 + 1
+    begin, end = np.empty(most, np.int64), np.empty(most, np.int64)
+    chars, kinds = np.empty(most, np.uint32), np.empty(most, np.uint8)
+    of = np.zeros(len(offsets), np.int64)
     word, one = np.uint64(0), np.uint64(1)
     for document in range(len(offsets) - 1):
-        of[document] = word
         at, stop = np.uint64(offsets[document]), np.uint64(offsets[document + 1])
-        found = FIRST_OF_LINE
-        count = np.uint32(0)
-        start = at
-        while at < stop:
-            byte = data[at]
-            if byte < _ASCII:
-                code, size = np.uint32(byte), one
-            else:
-                code, size = decoded(data, at)
+        found, count, start = FIRST_OF_LINE, np.uint32(0), at
+        while at <= stop:
+            code, size = np.uint32(10), one  # The end of a text ends its last word, as a newline does.
+            if at < stop:
+                code = np.uint32(data[at])
+                if code >= _ASCII:
+                    code, size = decoded(data, at)
             kind = kind_of[np.uint64(code)]
-            if kind & SPACE:
-                if count:
-                    begin[word], end[word], chars[word], kinds[word] = start, at, count, found
-                    word += one
-                    count, found = np.uint32(0), np.uint8(0)
-                if byte == 10:
-                    found = FIRST_OF_LINE
-            else:
+            if not kind & SPACE:
                 if not count:
                     start = at
                 count += np.uint32(1)
                 found |= kind
+            else:
+                if count:
+                    begin[word], end[word], chars[word], kinds[word] = start, at, count, found
+                    word += one
+                    count, found = np.uint32(0), np.uint8(0)
+                if code == 10:
+                    found = FIRST_OF_LINE
             at += size
-        if count:
-            begin[word], end[word], chars[word], kinds[word] = start, at, count, found
-            word += one
-    of[-1] = word
-    return of
+        of[document + 1] = word
+    return begin[:word], end[:word], chars[:word], kinds[:word], of
 
 
 @compiled()
 def decoded(data: Bytes, at: np.uint64) -> tuple[np.uint32, np.uint64]:
     """(number of the character, its bytes) at a byte that is not ASCII."""
-    first, second = data[at], np.uint32(data[at + np.uint64(1)]) & _LOW_6
-    if first < _THREE:
-        return ((np.uint32(first) & np.uint32(0x1F)) << np.uint32(6)) | second, np.uint64(2)
-    third = np.uint32(data[at + np.uint64(2)]) & _LOW_6
-    if first < _FOUR:
-        high = (np.uint32(first) & np.uint32(0x0F)) << np.uint32(12)
-        return high | (second << np.uint32(6)) | third, np.uint64(3)
-    high = ((np.uint32(first) & np.uint32(7)) << np.uint32(18)) | (second << np.uint32(12))
-    return high | (third << np.uint32(6)) | (np.uint32(data[at + np.uint64(3)]) & _LOW_6), np.uint64(4)
+    first, size = data[at], np.uint64(2)
+    code = np.uint32(first) & np.uint32(0x1F)
+    if first >= 0xE0:
+        size, code = np.uint64(3), code & np.uint32(0x0F)
+    if first >= 0xF0:
+        size, code = np.uint64(4), code & np.uint32(0x07)
+    for i in range(1, size):
+        code = (code << np.uint32(6)) | (np.uint32(data[at + np.uint64(i)]) & np.uint32(0x3F))
+    return code, size
