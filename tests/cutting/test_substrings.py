@@ -4,100 +4,137 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
+import subprocess
+import sys
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit import cut_substrings
+from pilekit import Corpus, PilekitError, Substrings, cut_substrings, deduplicate
+from pilekit.artifacts import external_sort
 from pilekit.cutting import windows
+from tests.cli.running import cells, run, run_json
 from tests.shards import making
+from tests.stopping import tree
 
 Cut = tuple[int, int, int, int, int]
 """Document, start, end, the earliest document, and where it holds the longest part."""
 
 
-def reference(texts: Sequence[str], length: int) -> list[Cut]:
+def earliest(texts: Sequence[str], length: int) -> list[dict[int, tuple[int, int]]]:
+    """Of each text, the windows that an earlier text has: {byte: (earliest text, byte)}."""
     seen: dict[bytes, tuple[int, int]] = {}
-    cuts = []
+    found = []
     for number, text in enumerate(texts):
         data = text.encode()
         windows = [data[at : at + length] for at in range(len(data) - length + 1)]
-        runs: list[list[tuple[int, tuple[int, int]]]] = []
+        found.append({at: seen[window] for at, window in enumerate(windows) if window in seen})
         for at, window in enumerate(windows):
-            if window in seen:
-                if not runs or at > runs[-1][-1][0] + length:
-                    runs.append([])
-                runs[-1].append((at, seen[window]))
-        places = [0, *itertools.accumulate(len(character.encode()) for character in text)]
-        for run in runs:
-            begin, end = run[0][0], run[-1][0] + length
-            words = [match.span() for match in re.finditer(r"\S+", text)]
+            seen.setdefault(window, (number, at))
+    return found
+
+
+def earliest_by_ranks(texts: Sequence[str]) -> list[dict[int, tuple[int, int]]]:
+    """The same for windows of 100 bytes of much text, by sorting: as a suffix array is made, to 64 bytes."""
+    encoded = [text.encode() for text in texts]
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    begins = np.cumsum([0, *map(len, encoded)])
+    rank = data.astype(np.int64)
+    for size in (1, 2, 4, 8, 16, 32):
+        rank = np.unique(rank[:-size] * len(data) + rank[size:], return_inverse=True)[1]
+    _, window = np.unique(rank[:-36] * len(data) + rank[36:], return_inverse=True)
+    places = np.arange(len(window))
+    document = np.searchsorted(begins, places, "right") - 1
+    inside = places + 100 <= begins[document + 1]
+    first = np.full(int(window.max()) + 1, len(window))
+    np.minimum.at(first, window[inside], places[inside])
+    earlier = first[window]
+    found: list[dict[int, tuple[int, int]]] = [{} for _ in texts]
+    for place in np.flatnonzero(inside & (document[np.minimum(earlier, len(window) - 1)] < document)).tolist():
+        at, of = int(earlier[place]), int(document[place])
+        found[of][place - int(begins[of])] = (int(document[at]), at - int(begins[document[at]]))
+    return found
+
+
+def reference(texts: Sequence[str], length: int, found: Sequence[dict[int, tuple[int, int]]]) -> list[Cut]:
+    cuts = []
+    for number, (text, held) in enumerate(zip(texts, found, strict=True)):
+        runs: list[list[tuple[int, tuple[int, int]]]] = []
+        for at, first in sorted(held.items()):
+            if not runs or at > runs[-1][-1][0] + length:
+                runs.append([])
+            runs[-1].append((at, first))
+        words = [match.span() for match in re.finditer(r"\S+", text)] if runs else []
+        places = [0, *itertools.accumulate(len(character.encode()) for character in text)] if runs else []
+        for repeats in runs:
+            begin, end = repeats[0][0], repeats[-1][0] + length
             inside = [span for span in words if begin <= places[span[0]] and places[span[1]] <= end]
             if inside:
                 start, stop = inside[0][0], inside[-1][1]
-                parts = [[run[0]]]
-                for one in run[1:]:
+                parts = [[repeats[0]]]
+                for one in repeats[1:]:
                     at, (document, byte) = parts[-1][-1]
                     parts[-1].append(one) if one == (at + 1, (document, byte + 1)) else parts.append([one])
                 at, (document, byte) = max(parts, key=len)[0]
                 skipped = sum(1 for character in range(start) if places[character] >= at)
                 before = sum(byte & 0xC0 != 0x80 for byte in texts[document].encode()[:byte])
                 cuts.append((number, start, stop, document, before + skipped))
-        for at, window in enumerate(windows):
-            seen.setdefault(window, (number, at))
     return cuts
 
 
-def write_shards(folder: Path, shards: Sequence[Sequence[str]]) -> list[list[bytes]]:
+def write_shards(folder: Path, shards: Sequence[Sequence[str]]) -> dict[str, list[bytes]]:
     folder.mkdir()
-    lines = [[making.record(text) for text in texts] for texts in shards]
-    for number, of in enumerate(lines):
-        (folder / f"{number:02}.jsonl").write_bytes(b"".join(line + b"\n" for line in of))
+    lines = {f"{number:02}.jsonl": list(map(making.record, texts)) for number, texts in enumerate(shards)}
+    for name, of in lines.items():
+        (folder / name).write_bytes(b"".join(line + b"\n" for line in of))
     return lines
 
 
-def check(folder: Path, shards: Sequence[Sequence[str]], length: int, **options: Any) -> list[Cut]:
-    """The table, the counts and the clean shards are the reference's; returns the reference's cuts."""
-    lines = write_shards(folder / "data", shards)
-    found = cut_substrings(folder / "data", min_bytes=length, out=folder / "out", **{"jobs": 1, **options})
-    places = [(f"{shard:02}.jsonl", number) for shard, of in enumerate(shards) for number in range(len(of))]
-    texts = [text for of in shards for text in of]
-    cuts = reference(texts, length)
-    expected = [(*places[number], start, end, *places[first], at) for number, start, end, first, at in cuts]
+def check(found: Substrings, shards: Mapping[str, Sequence[bytes]], cuts: Sequence[Cut]) -> None:
+    """The table, the counts and the clean shards are those of the cuts. `shards`: the lines of each, in their order."""
+    places = [(shard, number) for shard, lines in shards.items() for number in range(len(lines))]
+    texts = {place: json.loads(shards[place[0]][place[1]])["text"] for place in places}
     names = ("shard", "number", "start", "end", "first_shard", "first_number", "first_start")
     rows = found.repeats.to_pylist()
+    expected = [(*places[number], start, end, *places[first], at) for number, start, end, first, at in cuts]
     assert [tuple(row[name] for name in names) for row in rows] == expected
-    assert [row["bytes"] for row in rows] == [len(texts[cut[0]][cut[1] : cut[2]].encode()) for cut in cuts]
+    spans = defaultdict[Any, list[slice]](list)
+    for row in rows:
+        spans[row["shard"], row["number"]].append(slice(row["start"], row["end"]))
+        assert row["bytes"] == len(texts[row["shard"], row["number"]][spans[row["shard"], row["number"]][-1]].encode())
     counts, removed = Counter[str](), 0
-    for shard, of in enumerate(lines):
-        path = folder / f"out/clean/{shard:02}.jsonl.zst"
+    for shard, lines in shards.items():
+        path = found.folder / f"clean/{shard}.zst"
         written = iter(making.unzstd(path).split(b"\n") if path.exists() else [])
-        for number, line in enumerate(of):
-            text = texts[places.index((f"{shard:02}.jsonl", number))]
-            spans = [row for row in rows if (row["shard"], row["number"]) == (f"{shard:02}.jsonl", number)]
+        for number, line in enumerate(lines):
+            text, of = texts[shard, number], spans[shard, number]
             left = list(text)
-            for row in spans:
-                left[row["start"] : row["end"]] = [""] * (row["end"] - row["start"])
-            kept = not spans or any(character.isalnum() for character in "".join(left))
-            counts["dropped" if not kept else "cut" if spans else "untouched"] += 1
+            for span in reversed(of):
+                del left[span]
+            kept = not of or any(character.isalnum() for character in left)
+            counts["dropped" if not kept else "cut" if of else "untouched"] += 1
             removed += len(text.encode()) - kept * len("".join(left).encode())
             if kept:
-                assert (line if not spans else "".join(left)) == (
-                    next(written) if not spans else json.loads(next(written))["text"]
+                assert (
+                    (json.loads(next(written)) == json.loads(line) | {"text": "".join(left)})
+                    if of
+                    else (next(written) == line)
                 )
         assert next(written, b"") == b""
     assert {name: found.summary[name] for name in counts} == counts
-    assert (found.summary["read"], found.summary["bytes_removed"]) == (len(texts), removed)
+    assert (found.summary["read"], found.summary["bytes_removed"]) == (len(places), removed)
     most = Counter((row["first_shard"], row["first_number"], row["first_start"]) for row in rows).most_common(10)
     assert [passage["count"] for passage in found.summary["passages"]] == [count + 1 for _, count in most]
-    return cuts
 
 
 @given(
@@ -105,9 +142,189 @@ def check(folder: Path, shards: Sequence[Sequence[str]], length: int, **options:
         st.lists(st.text(st.sampled_from("aaab bé "), max_size=80), min_size=1, max_size=6), min_size=1, max_size=3
     )
 )
-@settings(max_examples=40)
 def test_cuts_are_the_references(shards: list[list[str]]) -> None:
+    texts = [text for of in shards for text in of]
     for length, at_a_time in ((8, 4), (13, 1 << 18)):
-        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(windows, "AT_A_TIME", at_a_time)
-            check(Path(folder), shards, length)
+        with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(windows, "AT_A_TIME", at_a_time)  # so that documents are read in pieces
+            lines = write_shards(Path(made) / "data", shards)
+            found = cut_substrings(Path(made) / "data", min_bytes=length, out=Path(made) / "out", jobs=1)
+            check(found, lines, reference(texts, length, earliest(texts, length)))
+
+
+RNG = random.Random(11)
+WORDS = ["".join(RNG.choices("abcdefghijé", k=RNG.randrange(2, 9))) for _ in range(900)]
+LICENCES = [" ".join(RNG.choices(WORDS, k=60)) for _ in range(4)]
+
+
+def document(number: int) -> str:
+    own = [" ".join(RNG.choices(WORDS, k=RNG.randrange(5, 80))) for _ in range(3)]
+    licence = LICENCES[number % 4]
+    kinds = (own[0], f"{licence}\n{own[0]}", f"{own[0]} {licence[50:]}\n\n{own[1]}{LICENCES[0]}", licence, "=" * 300)
+    return kinds[number % len(kinds)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "data"
+    folder.mkdir()
+    for shard in range(3):
+        labels = ("Pile-CC", "Github", "ArXiv")
+        records = [{"text": document(number), "meta": {"pile_set_name": labels[number % 3]}} for number in range(40)]
+        lines = [json.dumps(record, separators=(" ,", " : ")) + "\n" for record in records]
+        (folder / f"{shard:02}.jsonl.zst").write_bytes(making.zstd_frame("".join(lines).encode()))
+    return folder
+
+
+def lines_of(folder: Path) -> dict[str, list[bytes]]:
+    return {
+        path.name.removesuffix(".zst"): making.unzstd(path).split(b"\n")[:-1] for path in sorted(folder.glob("*.zst"))
+    }
+
+
+def test_jobs_memory_and_no_write_change_nothing_else(data: Path, tmp_path: Path) -> None:
+    lines = lines_of(data)
+    texts = [json.loads(line)["text"] for of in lines.values() for line in of]
+    found = cut_substrings(data, out=tmp_path / "one", jobs=1)
+    check(found, lines, reference(texts, 100, earliest(texts, 100)))
+    assert found.summary["dropped"] > 10 < found.summary["cut"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(external_sort.RowSort, "__init__", small_sort)
+        cut_substrings(data, out=tmp_path / "two", jobs=2)
+    assert tree(tmp_path / "two") == tree(tmp_path / "one")
+    unwritten = cut_substrings(data, out=tmp_path / "three", write=False)
+    assert unwritten.summary == found.summary
+    assert {path.name for path in unwritten.folder.iterdir()} == {"pilekit.json", "repeats.parquet", "summary.json"}
+    again = cut_substrings(tmp_path / "one/clean", out=tmp_path / "again")
+    assert (again.summary["spans"], again.summary["dropped"]) == (0, 0)
+
+
+def small_sort(self: Any, folder: Path, columns: int, memory: int, *, distinct: bool = False) -> None:
+    MADE(self, folder, columns, 1024 * (16 * columns + 32), distinct=distinct)
+
+
+MADE = external_sort.RowSort.__init__
+
+
+def test_subsets_and_what_a_dedup_removed(data: Path, tmp_path: Path) -> None:
+    lines = lines_of(data)
+    label = {line: json.loads(line)["meta"]["pile_set_name"] for of in lines.values() for line in of}
+    for only in (True, False):
+        found = cut_substrings(data, subsets="github", only=only, out=tmp_path / f"{only}")
+        github = {name: [line for line in of if label[line] == "Github"] for name, of in lines.items()}
+        texts = [json.loads(line)["text"] for of in github.values() for line in of]
+        numbers = [(name, at) for name, of in lines.items() for at, line in enumerate(of) if label[line] == "Github"]
+        cuts = [(numbers[cut[0]], *cut[1:3]) for cut in reference(texts, 100, earliest(texts, 100))]
+        rows = found.repeats.to_pylist()
+        assert [((row["shard"], row["number"]), row["start"], row["end"]) for row in rows] == cuts
+        others = {name: [line for line in of if label[line] != "Github"] for name, of in lines.items()}
+        clean = lines_of(tmp_path / f"{only}/clean")
+        assert found.summary["left_out"] == (sum(map(len, others.values())) if only else 0)
+        assert {name: [line for line in of if label.get(line, "Github") != "Github"] for name, of in clean.items()} == (
+            {name: [] for name in lines} if only else others
+        )
+    unique = deduplicate(data, out=tmp_path / "unique")
+    found = cut_substrings(data, dedup=tmp_path / "unique", out=tmp_path / "deduplicated")
+    assert found.summary["left_out"] == unique.summary["removed"] > 30
+    cut_substrings(tmp_path / "unique/clean", out=tmp_path / "expected")
+    assert lines_of(tmp_path / "deduplicated/clean") == lines_of(tmp_path / "expected/clean")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/00.jsonl").write_bytes(b"{\n" + b"\n".join(lines["00.jsonl"]) + b"\n")
+    given: dict[str, Any] = {"out": tmp_path / "out"}
+    with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
+        cut_substrings(tmp_path / "bad", **given)
+    bad = cut_substrings(tmp_path / "bad", on_error="skip", **given)
+    assert (bad.summary["skipped"], bad.skipped.count, bad.summary["read"]) == (1, 1, 41)
+    with pytest.raises(PilekitError, match=r"00.jsonl, line 1"):
+        cut_substrings(tmp_path / "bad", **given)
+    (tmp_path / "00.jsonl").write_bytes(lines["00.jsonl"][0] + b"\n")
+    with pytest.raises(PilekitError, match="is not the shard that was deduplicated in"):
+        cut_substrings(Corpus(tmp_path / "00.jsonl"), dedup=tmp_path / "unique", out=tmp_path / "other")
+
+
+def test_the_command_warns_prints_and_shows_passages(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("substrings", data, "--out", out, exit_code=0)
+    assert "run `pilekit dedup --no-write` first, then give its folder: --dedup dedup" in done.stderr
+    found = run_json("substrings", data, "--out", out)
+    assert found == json.loads((out / "summary.json").read_bytes())
+    rows = cells(done.stdout)
+    assert rows[-5][:9] == f"120 read = {found['untouched']} untouched + {found['cut']} cut +".split()
+    assert rows[-1] == f"clean shards and repeats.parquet in {out}".split()
+    shown = run("duplicates", out, "-n", "2", exit_code=0).stdout
+    assert f"1 of 2: {found['passages'][0]['count']} times" in shown
+    assert found["passages"][0]["text"][:60] in shown
+    held = run_json("duplicates", out, "-n", "2")[0]["documents"]
+    assert len(held) == 10
+    first = next(row for row in pq.read_table(out / "repeats.parquet").to_pylist() if row == held[0])
+    assert f"cut:   {first['shard']} {first['number']}, {first['subset']} from {first['start']} to" in shown
+    assert "are for what `pilekit dedup` removed" in run("duplicates", out, "--subset", "ArXiv", exit_code=2).stderr
+    assert "--only needs --subsets" in run("substrings", data, "--only", exit_code=2).stderr
+    for options, message in (
+        ({"min_bytes": 7}, ">= 8"),
+        ({"dedup": data}, "was not written by pilekit"),
+        ({"out": ""}, "out is empty"),
+    ):
+        with pytest.raises(PilekitError, match=message):
+            cut_substrings(data, **{"out": tmp_path / "none", **options})
+    assert not (tmp_path / "none").exists()
+
+
+KILLED = """
+import os, signal, sys
+from pilekit import cut_substrings
+moment, renamed, of = int(sys.argv[1]), 0, os.replace
+def patched(source, target, **options):
+    global renamed
+    renamed += 1
+    of(source, target, **options)
+    if renamed == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = patched
+cut_substrings(sys.argv[2], out=sys.argv[3], jobs=1)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_each_step_the_same_bytes(data: Path, tmp_path: Path) -> None:
+    cut_substrings(data, out=tmp_path / "whole", jobs=1)
+    whole, left = tree(tmp_path / "whole"), set[str]()
+    for moment in itertools.count(1):
+        out = tmp_path / str(moment)
+        code = subprocess.run([sys.executable, "-c", KILLED, str(moment), data, out], check=False).returncode
+        left |= {path.relative_to(out).as_posix() for path in out.rglob("*")}
+        if code == 0:
+            break
+        cut_substrings(data, out=out, jobs=1)
+        assert tree(out) == whole, moment
+    assert moment > 20
+    assert left > {
+        "scratch/rows/anchors",
+        "scratch/rows/windows",
+        "scratch/runs",
+        "scratch/cut",
+        "clean",
+        ".unfinished",
+    }
+
+
+@pytest.mark.slow
+def test_real_text_equals_sorted_windows_and_a_second_run_finds_seams_alone(real_corpus: Path, tmp_path: Path) -> None:
+    lines = {"part.jsonl": making.unzstd(real_corpus / "minipile-00.jsonl.zst").split(b"\n")[:-1][:2500]}
+    (tmp_path / "part.jsonl").write_bytes(b"".join(line + b"\n" for line in lines["part.jsonl"]))
+    texts = [json.loads(line)["text"] for line in lines["part.jsonl"]]
+    found = cut_substrings(tmp_path / "part.jsonl", out=tmp_path / "out")
+    check(found, lines, reference(texts, 100, earliest_by_ranks(texts)))
+    assert found.summary["cut"] > 100
+    assert found.summary["dropped"] == 0  # so numbers stay
+    seams, removed = defaultdict[int, list[int]](list), Counter[int]()
+    for row in found.repeats.to_pylist():
+        seams[row["number"]].append(row["start"] - removed[row["number"]])
+        removed[row["number"]] += row["end"] - row["start"]
+    again = cut_substrings(tmp_path / "out/clean", out=tmp_path / "again")
+    assert again.summary["bytes_removed"] < found.summary["bytes_removed"] / 20
+    for row in again.repeats.to_pylist():
+        assert (
+            any(row["start"] - 100 <= seam <= row["end"] + 100 for seam in seams[row["number"]])
+            or seams[row["first_number"]]
+        )
