@@ -28,24 +28,24 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.artifacts.job_folder import LOCK_FILE, output_folder
 from pilekit.assemble.assembled import COUNTS, PARTS, AssembledCorpus
-from pilekit.assemble.count import count_source, counts_of, read_rows
+from pilekit.assemble.count import SCRATCH, count_source, read_rows
 from pilekit.assemble.find_sources import Source, find_sources, inputs_of
 from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import Job
-from pilekit.assemble.write import SPILLED, outputs, plan_path, spill_name, spill_source, write_output
+from pilekit.assemble.write import LINES, outputs, plan_path, spill_name, spill_source, write_output
 from pilekit.corpus import Shard, load_manifest
 from pilekit.engine import map_shards
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import Report
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.processes import decompress_ahead, processes_for
-from pilekit.shards.read.damage import BadLine, SkippedLines
+from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine, SkippedLines
 from pilekit.shards.read.reader import OnError
 
 KIND = "assembled corpus"
 """The kind in the header of the folder."""
 
-SCRATCH, SUMMARY, DONE = "scratch", "summary.json", "/done"
+SUMMARY, DONE = "summary.json", "/done"
 
 SPILLED_PER_TEXT, STORED_PER_TEXT = 1.1, 0.5
 """Bytes on disk for a byte of text: as JSON, and compressed."""
@@ -117,7 +117,7 @@ def _take_other_settings(folder: Path, parameters: Mapping[str, Any], inputs: In
     with suppress(PilekitError):
         read_header(folder, KIND)
         with locked(folder / LOCK_FILE, wait=False):
-            begun = (folder / SPILLED).exists() or (folder / SUMMARY).exists()
+            begun = (folder / SCRATCH / LINES).exists() or (folder / SUMMARY).exists()
             if read_header(folder, KIND).finished is False and not begun:
                 write_header(folder, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, finished=False)
 
@@ -141,18 +141,26 @@ class _Run:
         self._each("counting", count_source, waiting, [source.shard for source in waiting])
 
     def plan(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the plan; the summary, the planned shares, the bad lines, and the documents of each output."""
-        counts = self._planned(parameters)
+        """The plan, made unless it is there: the summary, planned shares, bad lines, and documents of each output."""
+        manifest, output = self.job.manifest, self.job.output
+        name = f"/plan/{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}"
+        if noted := output.result(name):
+            return noted
+        path = plan_path(output)
+        made, counts = make_plan(manifest, partial(read_rows, output, self.sources), path.parent, self.memory)
+        with write_atomically(path) as file:
+            made.save(file)
         rows: dict[str, dict[str, Any]] = {}
         weights: dict[str, float] = {}
-        skipped = SkippedLines()
-        for place, subset in enumerate(self.job.manifest.subsets):
-            read, bad_lines = counts_of(self.job.output, self.sources, place)
-            skipped.merge(bad_lines)
+        bad_lines: list[Any] = []
+        for place, subset in enumerate(manifest.subsets):
+            notes = [note for one in self.sources if one.subset == place if (note := output.result(one.name))]
+            bad_lines += [bad for note in notes for bad in note["bad_lines"]]
+            read = {name: sum(note[name] for note in notes) for name in ("read", "empty", "skipped", "text_bytes")}
             row = {"epochs": epochs_of(subset), **read, **counts[place]}
             if row["read"] != sum(row[part] for part in PARTS):
                 raise RuntimeError(f"the counts of {subset.name} do not add up: {row}")
-            weights[subset.name] = row["epochs"] * read["text_bytes"]
+            weights[subset.name] = row["epochs"] * row["text_bytes"]
             rows[subset.name] = {name: row[name] for name in ("epochs", "bytes", *COUNTS)}
         totals = {name: sum(row[name] for row in rows.values()) for name in COUNTS}
         if not totals["train"]:
@@ -161,36 +169,22 @@ class _Run:
                 f"{totals['val'] + totals['test']:,} held out, {totals['removed']:,} removed and "
                 f"{totals['left_out']:,} left out"
             )
-        settings = self.job.manifest.assemble
-        cuts = [totals["train"] * shard // settings.shards for shard in range(settings.shards + 1)]
+        seed, shards = manifest.assemble.seed, manifest.assemble.shards
+        cuts = [totals["train"] * shard // shards for shard in range(shards + 1)]
         documents = [last - first for first, last in pairwise(cuts)] + [totals["val"], totals["test"]]
-        names = outputs(settings.shards)
-        return {
-            "summary": {"seed": settings.seed, "shards": settings.shards, **totals, "subsets": rows},
+        planned = {
+            "summary": {"seed": seed, "shards": shards, **totals, "subsets": rows},
             "planned": {name: weight / (sum(weights.values()) or 1) for name, weight in weights.items()},
-            "bad_lines": [[bad.path, bad.line, bad.reason] for bad in skipped.examples],
+            "bad_lines": bad_lines[:LISTED_BAD_LINES],
             "documents": {
                 name: number
-                for name, number in zip(names, documents, strict=True)
+                for name, number in zip(outputs(shards), documents, strict=True)
                 if number or name.startswith("train/")  # a shard may be empty; val and test are not there then
             },
             "text_bytes": sum(planned["bytes"] + planned["held_out_bytes"] for planned in counts),
         }
-
-    def _planned(self, parameters: Mapping[str, Any]) -> list[dict[str, int]]:
-        """Make the plan, unless it is there; the counts of each subset."""
-        name = f"/plan/{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}"
-        note = self.job.output.result(name)
-        if note is None:
-            path = plan_path(self.job.output)
-            rows = partial(read_rows, self.job.output, self.sources)
-            plan, counts = make_plan(self.job.manifest, rows, path.parent, self.memory)
-            with write_atomically(path) as file:
-                plan.save(file)
-            note = {"counts": counts}
-            self.job.output.note(name, note, path)
-        found: list[dict[str, int]] = note["counts"]
-        return found
+        output.note(name, planned, path)
+        return planned
 
     def write(self, planned: dict[str, Any]) -> None:
         """Spill the lines, merge the shards, check their documents, and write the summary."""
@@ -206,8 +200,9 @@ class _Run:
             rest = [source for source in self.sources if self.job.output.result(spill_name(source.name)) is None]
             self._each("spilling", spill_source, rest, [source.shard for source in rest], parts=2)
             sizes = [Shard(names[number], names[number], planned["text_bytes"] // len(names)) for number in waiting]
-            sources = [source.name for source in self.sources]
-            self._each("writing", write_output, waiting, sizes, parts=4, sources=sources)
+            self._each(
+                "writing", write_output, waiting, sizes, parts=6, sources=[source.name for source in self.sources]
+            )
         for name, number in documents.items():
             note = self.job.output.result(name)
             if note is None or note["documents"] != number:

@@ -7,6 +7,7 @@ order and the spelling of patterns change nothing.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from pilekit.corpus import Manifest, Shard, Subset, local
 from pilekit.corpus.shard import is_url, looks_like_shard, make_shard
 from pilekit.errors import PilekitError, visible
 from pilekit.shards.fingerprint import Inputs, changed_at, fingerprint
-from pilekit.shards.read.unchanged import ShardChanged, version_of
+from pilekit.shards.read.unchanged import ShardChanged
 
 FILES_AT_A_TIME, BYTES_AT_A_TIME = 4096, 64 << 20
 """A batch of text files ends at either."""
@@ -49,8 +50,6 @@ class Source:
 
     def version(self) -> str:
         """Changes when a file is written again."""
-        if not self.is_text:
-            return version_of(self.files[0][1])
         times = [changed_at(path) for _, path in self.files]
         return f"{self.size} {xxhash.xxh3_64_hexdigest(repr(times).encode())}"
 
@@ -70,14 +69,12 @@ def find_sources(manifest: Manifest, path: str | Path, out: Path) -> list[Source
     sources: list[Source] = []
     owners: dict[Path, str] = {}
     places: dict[str, Path] = {}
-    parents: dict[str, Path] = {}
+    resolved = functools.cache(lambda parent: Path(parent).resolve())
     for number, subset in enumerate(manifest.subsets):
         files: dict[str, tuple[str, int]] = {}
         for path, size in _files_of(subset, folder):
             parent, name = os.path.split(path)
-            if parent not in parents:
-                parents[parent] = Path(parent).resolve()
-            place = parents[parent] / name
+            place = resolved(parent) / name
             if place.is_relative_to(target):
                 raise PilekitError(f"{visible(path)}: lies in {visible(str(out))}; name another folder with --out")
             if (owner := owners.setdefault(place, subset.name)) != subset.name:
@@ -111,13 +108,8 @@ def inputs_of(sources: Iterable[Source], manifest: Manifest) -> Inputs:
             sample = xxhash.xxh3_128_hexdigest(repr([identity for identity, _ in source.files]).encode())
         else:
             sample = fingerprint(source.files[0][1]).sample
-        inputs.fingerprints[source.name] = [
-            source.size,
-            sample,
-            subset.name,
-            subset.text_field or manifest.text_field,
-            subset.group,
-        ]
+        text_field = subset.text_field or manifest.text_field
+        inputs.fingerprints[source.name] = [source.size, sample, subset.name, text_field, subset.group]
     return inputs
 
 
@@ -153,14 +145,12 @@ def _files_of(subset: Subset, folder: Path) -> Iterator[tuple[str, int]]:
 def _batched(subset: int, files: dict[str, tuple[str, int]]) -> Iterator[Source]:
     held: list[tuple[str, str]] = []
     held_bytes = 0
-    for identity, (path, size) in sorted(files.items()):
-        if looks_like_shard(path):
-            yield Source(identity, subset, size, ((identity, path),), False)
-            continue
-        held.append((identity, path))
-        held_bytes += size
-        if len(held) == FILES_AT_A_TIME or held_bytes >= BYTES_AT_A_TIME:
+    for identity, (path, size) in (*sorted(files.items()), ("", ("", 0))):
+        if held and (not path or len(held) == FILES_AT_A_TIME or held_bytes >= BYTES_AT_A_TIME):
             yield Source(held[0][0], subset, held_bytes, tuple(held), True)
             held, held_bytes = [], 0
-    if held:
-        yield Source(held[0][0], subset, held_bytes, tuple(held), True)
+        if looks_like_shard(path):
+            yield Source(identity, subset, size, ((identity, path),), False)
+        elif path:
+            held.append((identity, path))
+            held_bytes += size

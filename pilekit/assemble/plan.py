@@ -13,11 +13,11 @@ the train shards. All hashes are of the seed, the subset and the document, so no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from itertools import groupby, islice
+from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -26,96 +26,79 @@ import xxhash
 from pilekit.artifacts.external_sort import RowSort
 from pilekit.assemble.count import GROUP, IDENTITY, SIZE, TEXT, Rows
 from pilekit.corpus import Manifest, Subset
-from pilekit.corpus.manifest import Assemble
 from pilekit.errors import PilekitError, visible
 from pilekit.shuffle import mix
 
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 MOST_EPOCHS = 1000
 
-NOT_HELD_OUT, VAL, TEST = range(3)
+LEFT_OUT, VAL, TEST, REMOVED = 0, -1, -2, -3
+"""Fates of documents that are not in train. The others have as fate the number of their copies in train."""
 CHOOSE, REPEAT, PLACE = range(3)
 """What a hash is for, so that the choices are independent of each other."""
 
+COUNTS = ("removed", "left_out", "val", "test", "train_documents", "train", "bytes", "held_out_bytes")
+
+ARRAYS = ("repeat_below", "held_out", "groups", "borders")
+
 RowsOf = Callable[[int], Iterable[Rows]]
 """The rows of a subset, by its place in the manifest; called several times."""
-
-
-class Fates(NamedTuple):
-    """What becomes of some documents: the split that holds them out, whether they are removed, copies in train."""
-
-    split: Int64
-    removed: Bools
-    copies: Int64
 
 
 @dataclass(frozen=True)
 class Plan:
     """The decisions, as hashes and thresholds.
 
-    names       hash of the name of each subset, [subsets]; parallel to them:
-    grouped     whether it has groups
-    epochs
-    repeated    how many documents have one more copy than the others, and
-    repeat_to   their highest hash
-    texts       held-out texts, sorted, [texts]; parallel to them:
-    splits      VAL or TEST
-    owners      the place of the subset that chose the text
-    identities  of the document that is held out
-    groups      held-out groups, sorted
-    borders     the place at which each train shard but the first begins, [shards - 1]
+    repeat_below  documents of a subset with a lower hash have one more copy than the others, [subsets]
+    held_out      [4, texts]: held-out texts, sorted; 1 for val, 2 for test; the place of the subset that chose the
+                  text; the identity of the document that is held out
+    groups        held-out groups, sorted
+    borders       the place at which each train shard but the first begins, [shards - 1]
     """
 
-    seed: int
-    names: UInt64
-    grouped: Bools
-    epochs: npt.NDArray[np.float64]
-    repeated: Int64
-    repeat_to: UInt64
-    texts: UInt64
-    splits: Int64
-    owners: Int64
-    identities: UInt64
+    manifest: Manifest
+    repeat_below: UInt64
+    held_out: UInt64
     groups: UInt64
     borders: UInt64
 
-    def fates(self, subset: int, rows: Rows) -> Fates:
-        """What becomes of these documents of a subset."""
-        place, held = _found(self.texts, rows[:, TEXT])
-        kept = held.copy()
-        kept[held] = (self.owners[place[held]] == subset) & (self.identities[place[held]] == rows[held, IDENTITY])
-        split = np.full(len(rows), NOT_HELD_OUT)
-        split[kept] = self.splits[place[kept]]
-        if self.grouped[subset]:
-            held |= _found(self.groups, rows[:, GROUP])[1]
-        copies = np.full(len(rows), int(self.epochs[subset]))
-        if self.repeated[subset]:
-            copies += self.hashes(subset, REPEAT, rows[:, IDENTITY]) <= self.repeat_to[subset]
-        copies[held] = 0
-        return Fates(split, held & ~kept, copies)
+    def fates(self, subset: int, rows: Rows) -> Int64:
+        """What becomes of these documents of a subset: see `LEFT_OUT`."""
+        described = self.manifest.subsets[subset]
+        fates = np.full(len(rows), int(epochs_of(described)))
+        if self.repeat_below[subset]:
+            fates += self.hashes(subset, REPEAT, rows[:, IDENTITY]) < self.repeat_below[subset]
+        if described.group:
+            fates[_found(self.groups, rows[:, GROUP])[0]] = REMOVED
+        texts, splits, owners, identities = self.held_out
+        held, place = _found(texts, rows[:, TEXT])
+        chosen = (owners[place] == subset) & (identities[place] == rows[held, IDENTITY])
+        fates[held] = np.where(chosen, -splits[place].astype(np.int64), REMOVED)
+        return fates
 
-    def places(self, subset: int, identities: UInt64, copies: Int64) -> Iterator[tuple[Int64, UInt64]]:
+    def places(self, subset: int, identities: UInt64, fates: Int64) -> Iterator[tuple[Int64, UInt64]]:
         """(indices of the documents that have this copy, its places), for the first copy, the second, ..."""
+        copies = np.where((fates == VAL) | (fates == TEST), 1, fates)
         for copy in range(int(copies.max(initial=0))):
             indices = np.flatnonzero(copies > copy)
             yield indices, self.hashes(subset, PLACE, identities[indices], copy)
 
     def hashes(self, subset: int, use: int, values: UInt64, copy: int = 0) -> UInt64:
         """The hashes of values of a subset for one use: other values have other hashes."""
-        return mix(self.seed, int(self.names[subset]), use, copy, values)
+        name = xxhash.xxh3_64_intdigest(self.manifest.subsets[subset].name.encode())
+        return mix(self.manifest.assemble.seed, name, use, copy, values)
 
     def save(self, file: BinaryIO) -> None:
         """Write the plan."""
-        np.savez(file, allow_pickle=False, **{field.name: getattr(self, field.name) for field in fields(self)})
+        np.savez(file, allow_pickle=False, **{name: getattr(self, name) for name in ARRAYS})
 
     @classmethod
-    def load(cls, path: Path) -> Plan:
+    def load(cls, path: Path, manifest: Manifest) -> Plan:
         """Read a plan that `save` wrote."""
         with np.load(path, allow_pickle=False) as found:
-            return cls(**{**found, "seed": int(found["seed"])})
+            return cls(manifest, **found)
 
 
 def epochs_of(subset: Subset) -> float:
@@ -127,129 +110,94 @@ def epochs_of(subset: Subset) -> float:
 
 
 def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -> tuple[Plan, list[dict[str, int]]]:
-    """The plan, and the counts of each subset: `removed`, `left_out`, `val`, `test`, `train_documents`, `train`,
-    `bytes` (of train) and `held_out_bytes`.
+    """The plan, and for each subset its `COUNTS`; `bytes` are those of train.
 
-    scratch   existing folder for sorting, in `memory` bytes
+    scratch   existing folder for sorting, in a quarter of `memory` bytes
     """
-    count, none = len(manifest.subsets), np.zeros(0, np.uint64)
-    plan = Plan(
-        seed=manifest.assemble.seed,
-        names=np.array([xxhash.xxh3_64_intdigest(subset.name.encode()) for subset in manifest.subsets], np.uint64),
-        grouped=np.array([subset.group is not None for subset in manifest.subsets]),
-        epochs=np.array([epochs_of(subset) for subset in manifest.subsets]),
-        repeated=np.zeros(count, np.int64),
-        repeat_to=np.zeros(count, np.uint64),
-        texts=none,
-        splits=none.astype(np.int64),
-        owners=none.astype(np.int64),
-        identities=none,
-        groups=none,
-        borders=none,
-    )
-    held_out = HeldOut({}, set())
-    for subset in range(count):
-        _choose(plan, subset, held_out, manifest.assemble, rows_of, scratch, memory)
-    plan = _with_held_out(plan, held_out, rows_of)
-    for subset in range(count):
-        _repeat(plan, subset, rows_of, scratch, memory)
+    subsets, shards, none = range(len(manifest.subsets)), manifest.assemble.shards, np.zeros(0, np.uint64)
+    plan = Plan(manifest, np.zeros(len(subsets), np.uint64), np.zeros((4, 0), np.uint64), none, none)
+    texts: dict[int, tuple[int, int, int]] = {}
+    groups: set[int] = set()
+    for subset in subsets:
+        _choose(plan, subset, texts, groups, rows_of(subset), scratch, memory)
+    held_out = np.array([(text, *chosen) for text, chosen in sorted(texts.items())], np.uint64).reshape(-1, 4).T
+    plan = replace(plan, held_out=held_out, groups=np.array(sorted(groups), np.uint64))
     counts = []
-    with RowSort(scratch, 1, memory // 2) as places:
-        for subset in range(count):
-            counts.append(dict.fromkeys(COUNTS, 0))
+    with RowSort(scratch, 1, memory // 16) as places:
+        for subset in subsets:
+            plan.repeat_below[subset] = _repeat_below(plan, subset, rows_of(subset), scratch, memory)
+            total = np.zeros(len(COUNTS), np.int64)
             for rows in rows_of(subset):
-                fates, sizes = plan.fates(subset, rows), rows[:, SIZE].astype(np.int64)
-                for name, number in zip(COUNTS, _counts(fates, sizes), strict=True):
-                    counts[-1][name] += int(number)
-                for _, some in plan.places(subset, rows[:, IDENTITY], fates.copies):
+                fates = plan.fates(subset, rows)
+                total += _counts(fates, rows[:, SIZE].astype(np.int64))
+                for _, some in plan.places(subset, rows[:, IDENTITY], np.maximum(fates, LEFT_OUT)):
                     places.add(some[None])
-        copies, shards = places.count, manifest.assemble.shards
-        borders = _at_ranks(places, [copies * shard // shards for shard in range(1, shards)])
+            counts.append(dict(zip(COUNTS, total.tolist(), strict=True)))
+        borders = _at_ranks(places, [places.count * shard // shards for shard in range(1, shards)])
     return replace(plan, borders=borders), counts
 
 
-COUNTS = ("removed", "left_out", "val", "test", "train_documents", "train", "bytes", "held_out_bytes")
-
-
-def _counts(fates: Fates, sizes: Int64) -> tuple[Any, ...]:
-    split, removed, copies = fates
-    in_train, held_out = copies > 0, split > 0
-    left_out = ~(held_out | removed | in_train)
-    documents = (removed.sum(), left_out.sum(), (split == VAL).sum(), (split == TEST).sum(), in_train.sum())
-    return *documents, copies.sum(), (copies * sizes).sum(), sizes[held_out].sum()
-
-
-class HeldOut(NamedTuple):
-    """Chosen texts -> (split, subset, unit), and chosen groups."""
-
-    texts: dict[int, tuple[int, int, int]]
-    groups: set[int]
+def _counts(fates: Int64, sizes: Int64) -> Int64:
+    copies, held_out = np.maximum(fates, 0), (fates == VAL) | (fates == TEST)
+    documents = [np.sum(fates == fate) for fate in (REMOVED, LEFT_OUT, VAL, TEST)]
+    return np.array([*documents, np.sum(copies > 0), copies.sum(), copies @ sizes, held_out @ sizes])
 
 
 def _choose(
-    plan: Plan, subset: int, held_out: HeldOut, shares: Assemble, rows_of: RowsOf, scratch: Path, memory: int
+    plan: Plan,
+    subset: int,
+    texts: dict[int, tuple[int, int, int]],
+    groups: set[int],
+    rows: Iterable[Rows],
+    scratch: Path,
+    memory: int,
 ) -> None:
-    """Choose the texts of a subset that are held out.
+    """Add to `texts` what a subset holds out, text -> columns of `Plan.held_out`, and to `groups` in which groups.
 
-    A group is passed over if with it more than half of the subset's texts were held out.
+    The document with the lowest identity stands for its text. A group is passed over if with it more than half of the
+    subset's texts were held out.
     """
-    epochs = float(plan.epochs[subset])
-    with (
-        RowSort(scratch, 1, memory // 4, distinct=True) as texts,
-        RowSort(scratch, 3, memory // 2, distinct=True) as units,
-    ):
-        for rows in rows_of(subset):
-            texts.add(rows[:, [TEXT]].T)
-            units.add(np.stack([plan.hashes(subset, CHOOSE, rows[:, GROUP]), rows[:, GROUP], rows[:, TEXT]]))
-        different = sum(table.shape[1] for table in texts.chunks())
-        room = different // 2
+    described = plan.manifest.subsets[subset]
+    with RowSort(scratch, 1, memory // 16, distinct=True) as all_texts, RowSort(scratch, 4, memory // 8) as units:
+        for some in rows:
+            all_texts.add(some[:, [TEXT]].T)
+            hashes = plan.hashes(subset, CHOOSE, some[:, GROUP])
+            units.add(np.stack([hashes, some[:, GROUP], some[:, TEXT], some[:, IDENTITY]]))
+        different = sum(table.shape[1] for table in all_texts.chunks())
+        room, epochs, shares = different // 2, epochs_of(described), plan.manifest.assemble
         val = min(round(shares.val * epochs * different), room)
         wanted = {VAL: val, TEST: min(round(shares.test * epochs * different), room - val)}
-        pairs = (pair for table in units.chunks() for pair in zip(table[1].tolist(), table[2].tolist(), strict=True))
-        for group, members in groupby(pairs, key=itemgetter(0)):
-            split = next((split for split, number in wanted.items() if number > 0), NOT_HELD_OUT)
-            if split == NOT_HELD_OUT:
+        documents = (document for table in units.chunks() for document in zip(*table[1:].tolist(), strict=True))
+        for group, members in groupby(documents, key=itemgetter(0)):
+            split = next((split for split, number in wanted.items() if number > 0), None)
+            if split is None:
                 break
-            if plan.grouped[subset] and group in held_out.groups:
+            if described.group and group in groups:
                 continue
-            new = list(islice((text for _, text in members if text not in held_out.texts), room + 1))
+            new: dict[int, tuple[int, int, int]] = {}
+            for _, text, identity in members:
+                if text not in texts:
+                    new.setdefault(text, (-split, subset, identity))
+                if len(new) > room:
+                    break
             if 0 < len(new) <= room:
-                held_out.texts.update(dict.fromkeys(new, (split, subset, group)))
+                texts.update(new)
                 wanted[split] -= len(new)
                 room -= len(new)
-                if plan.grouped[subset]:
-                    held_out.groups.add(group)
+                if described.group:
+                    groups.add(group)
 
 
-def _with_held_out(plan: Plan, held_out: HeldOut, rows_of: RowsOf) -> Plan:
-    """The plan with what is held out: of the documents of the unit that chose a text, that of the lowest identity."""
-    texts = np.array(sorted(held_out.texts), np.uint64)
-    chosen = [held_out.texts[text] for text in texts.tolist()]
-    splits, owners = np.array([(split, subset) for split, subset, _ in chosen], np.int64).reshape(-1, 2).T
-    units = np.array([unit for *_, unit in chosen], np.uint64)
-    identities = np.full(len(texts), np.iinfo(np.uint64).max)
-    for subset in set(owners.tolist()):
-        for rows in rows_of(subset):
-            place, held = _found(texts, rows[:, TEXT])
-            held[held] = (owners[place[held]] == subset) & (units[place[held]] == rows[held, GROUP])
-            np.minimum.at(identities, place[held], rows[held, IDENTITY])
-    groups = np.array(sorted(held_out.groups), np.uint64)
-    return replace(plan, texts=texts, splits=splits, owners=owners, identities=identities, groups=groups)
-
-
-def _repeat(plan: Plan, subset: int, rows_of: RowsOf, scratch: Path, memory: int) -> None:
-    """Find out which documents of a subset have one more copy than the others."""
-    fraction = float(plan.epochs[subset]) % 1
+def _repeat_below(plan: Plan, subset: int, rows: Iterable[Rows], scratch: Path, memory: int) -> int:
+    """The hash below which documents have one more copy than the others; 0: none has."""
+    fraction = epochs_of(plan.manifest.subsets[subset]) % 1
     if not fraction:
-        return
-    with RowSort(scratch, 1, memory // 2) as hashes:
-        for rows in rows_of(subset):
-            split, removed, _ = plan.fates(subset, rows)
-            left = (split == NOT_HELD_OUT) & ~removed
-            hashes.add(plan.hashes(subset, REPEAT, rows[left, IDENTITY])[None])
-        plan.repeated[subset] = round(fraction * hashes.count)
-        if plan.repeated[subset]:
-            plan.repeat_to[subset] = _at_ranks(hashes, [int(plan.repeated[subset]) - 1])[0]
+        return 0
+    with RowSort(scratch, 1, memory // 16) as hashes:
+        for some in rows:
+            left = some[plan.fates(subset, some) >= LEFT_OUT]
+            hashes.add(plan.hashes(subset, REPEAT, left[:, IDENTITY])[None])
+        return int(_at_ranks(hashes, [round(fraction * hashes.count)])[0])
 
 
 def _at_ranks(values: RowSort, ranks: list[int]) -> UInt64:
@@ -263,8 +211,8 @@ def _at_ranks(values: RowSort, ranks: list[int]) -> UInt64:
     return found
 
 
-def _found(known: UInt64, values: UInt64) -> tuple[npt.NDArray[np.intp], Bools]:
-    """(place of each value in sorted `known`, whether it is there)."""
-    place = np.searchsorted(known, values)
-    place[place == len(known)] = 0
-    return place, known[place] == values if len(known) else np.zeros(len(values), np.bool_)
+def _found(known: UInt64, values: UInt64) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """(indices of the values that are in sorted `known`, their places there)."""
+    first = np.searchsorted(known, values)
+    found = np.flatnonzero(first < np.searchsorted(known, values, "right"))
+    return found, first[found]

@@ -6,14 +6,13 @@ left out, so both passes over a source give the same documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from pilekit.artifacts.job_folder import Output
 from pilekit.assemble.find_sources import Source
@@ -25,6 +24,7 @@ from pilekit.pipeline import document_hashes
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.json_records import BadRecord, LineParser, kind_of, record_of, text_of
+from pilekit.shards.read.lines import Line
 from pilekit.shards.read.open import is_parquet
 from pilekit.shards.read.reader import MAX_DOCUMENT_BYTES, OnError, line_blocks, located_errors
 from pilekit.shards.read.unchanged import open_unchanged
@@ -33,9 +33,11 @@ BATCH_BYTES = 4 << 20
 
 
 class Documents(NamedTuple):
-    """Some documents of a source, as parallel columns; `groups` and `kept` are empty where the subset has none.
+    """Some documents of a source, as parallel columns.
 
     identities   hash of (path, number) of each document, uint64 [documents]
+    groups       "" where the subset has none
+    kept         the kept fields
     """
 
     identities: npt.NDArray[np.uint64]
@@ -64,6 +66,9 @@ class SourceReader:
         self.source, self.job = source, job
         self.text_field = subset.text_field or job.manifest.text_field
         self.skipped, self.empty = SkippedLines(), 0
+        self._path, format = source.files[0][1], RecordFormat(self.text_field, ())
+        skipped = self.skipped if job.on_error == "skip" else None
+        self._parser = LineParser(self._path, source.name, format, None, skipped)
         self._group = tuple(subset.group.split(".")) if subset.group else ()
         self._keep = [tuple(path.split(".")) for path in subset.keep]
 
@@ -71,71 +76,59 @@ class SourceReader:
         """All documents in order, in batches of a few megabytes; `advance` receives the stored bytes."""
         if self.source.is_text:
             return self._text_files(advance)
-        path = self.source.files[0][1]
-        skipped = self.skipped if self.job.on_error == "skip" else None
-        parser = LineParser(path, self.source.name, RecordFormat(self.text_field, ()), None, skipped)
-        return self._rows(path, parser, advance) if is_parquet(path) else self._lines(path, parser, advance)
+        return self._rows(advance) if is_parquet(self._path) else self._lines(advance)
 
-    def _lines(self, path: str, parser: LineParser, advance: Advance) -> Iterator[Documents]:
+    def _lines(self, advance: Advance) -> Iterator[Documents]:
         read = 0
-        with located_errors(path, lambda: read), line_blocks(path, advance=advance, ahead=self.job.ahead) as blocks:
+        with (
+            located_errors(self._path, lambda: read),
+            line_blocks(self._path, advance=advance, ahead=self.job.ahead) as blocks,
+        ):
             for block in blocks:
                 lines, first = block.lines(), read
                 read += len(lines)
-                try:
-                    records: list[object] = [orjson.loads(line) for line in lines]
-                except orjson.JSONDecodeError:
-                    records = [record_of(line) for line in lines]
-                    blank = {i for i, line in enumerate(lines) if not bytes(line).strip()}
-                    records = [None if i in blank else record for i, record in enumerate(records)]
-                yield self._parsed(parser, records, first)
+                yield self._documents(first, [record_of(line) for line in lines], lines)
 
-    def _rows(self, path: str, parser: LineParser, advance: Advance) -> Iterator[Documents]:
+    def _rows(self, advance: Advance) -> Iterator[Documents]:
         import pyarrow as pa
 
         from pilekit.shards.read.parquet import RowBlocks, decoded_rows, format_of, located_rows, open_table
 
         rows: RowBlocks | None = None
         with (
-            open_unchanged(path) as (file, _),
-            located_rows(path, lambda: rows.read if rows is not None else 0),
+            open_unchanged(self._path) as (file, _),
+            located_rows(self._path, lambda: rows.read if rows is not None else 0),
         ):
             table = open_table(file, size := file.seek(0, 2))
-            format_of(table, parser.format, path)
-            there = table.schema_arrow.names
-            wanted = [self.text_field, *(path[0] for path in (self._group, *self._keep) if path)]
-            rows = RowBlocks(table, [name for name in dict.fromkeys(wanted) if name in there], path, MAX_DOCUMENT_BYTES)
+            format_of(table, self._parser.format, self._path)
+            wanted = {self.text_field, *(path[0] for path in (self._group, *self._keep) if path)}
+            there = [name for name in table.schema_arrow.names if name in wanted]
+            rows = RowBlocks(table, there, self._path, MAX_DOCUMENT_BYTES)
             for block in rows:
-                records = decoded_rows(pa.Table.from_batches(block))
-                yield self._parsed(parser, records, rows.read - len(block))
+                yield self._documents(rows.read - len(block), decoded_rows(pa.Table.from_batches(block)))
             advance(size)
 
-    def _parsed(self, parser: LineParser, records: Iterable[object], first: int) -> Documents:
-        """The documents of decoded records; None is a blank line."""
+    def _documents(self, first: int, records: list[object], lines: Sequence[Line] = ()) -> Documents:
+        """The documents of decoded records, numbered from `first` on; `lines` are theirs, of which some are blank."""
         numbers: list[int] = []
-        texts: list[str] = []
-        groups: list[str] = []
-        kept: list[dict[str, Any]] = []
-        for number, given in enumerate(records, first):
-            if given is None:
-                continue
+        found = Documents(np.zeros(0, np.uint64), [], [], [])
+        for index, given in enumerate(records):
             try:
                 record, text = text_of(given, self.text_field)
                 group = self._group_of(record) if self._group else ""
             except BadRecord as bad:
-                parser.bad(number, str(bad))
+                if not lines or bytes(lines[index]).strip():
+                    self._parser.bad(first + index, str(bad))
                 continue
             if not text:
                 self.empty += 1
                 continue
-            numbers.append(number)
-            texts.append(text)
-            if self._group:
-                groups.append(group)
-            if self._keep:
-                found = ((path[-1], _value(record, path)) for path in self._keep)
-                kept.append({name: value for name, value in found if value is not None})
-        return Documents(document_hashes(self.source.name, np.array(numbers, np.int64), 0), texts, groups, kept)
+            numbers.append(first + index)
+            found.texts.append(text)
+            found.groups.append(group)
+            values = ((path[-1], _value(record, path)) for path in self._keep)
+            found.kept.append({name: value for name, value in values if value is not None})
+        return found._replace(identities=document_hashes(self.source.name, np.array(numbers, np.int64), 0))
 
     def _group_of(self, record: dict[str, Any]) -> str:
         value = _value(record, self._group)
@@ -147,27 +140,20 @@ class SourceReader:
         raise BadRecord(f'field "{name}" is {kind_of(value)}, not a string or a whole number')
 
     def _text_files(self, advance: Advance) -> Iterator[Documents]:
-        batch = Documents(np.zeros(0, np.uint64), [], [], [])
-        identities: list[npt.NDArray[np.uint64]] = []
-        held = 0
-        for identity, path in self.source.files:
+        held: list[tuple[npt.NDArray[np.uint64], str, str, dict[str, Any]]] = []
+        held_bytes = 0
+        for number, (identity, path) in enumerate(self.source.files, 1):
             text = self._text_of(path)
             advance(len(text or ""))
-            if not text:
-                self.empty += text is not None
-                continue
-            identities.append(document_hashes(identity, np.zeros(1, np.int64), 0))
-            batch.texts.append(text)
-            if self._group:
-                batch.groups.append(identity.rpartition("/")[0])
-            if self._keep:
-                batch.kept.append({})
-            held += len(text)
-            if held >= BATCH_BYTES:
-                yield batch._replace(identities=np.concatenate(identities))
-                batch, identities, held = Documents(batch.identities, [], [], []), [], 0
-        if identities:
-            yield batch._replace(identities=np.concatenate(identities))
+            self.empty += text == ""
+            if text:
+                hashes = document_hashes(identity, np.zeros(1, np.int64), 0)
+                held.append((hashes, text, identity.rpartition("/")[0], {}))
+                held_bytes += len(text)
+            if held and (held_bytes >= BATCH_BYTES or number == len(self.source.files)):
+                identities, *columns = zip(*held, strict=True)
+                yield Documents(np.concatenate(identities), *map(list, columns))
+                held, held_bytes = [], 0
 
     def _text_of(self, path: str) -> str | None:
         """The text of a file; None if it is skipped."""
