@@ -32,7 +32,7 @@ from pilekit.assemble.count import SCRATCH, count_source, read_rows
 from pilekit.assemble.find_sources import Source, find_sources, inputs_of
 from pilekit.assemble.plan import epochs_of, make_plan
 from pilekit.assemble.read_source import Job
-from pilekit.assemble.write import LINES, outputs, plan_path, spill_name, spill_source, write_output
+from pilekit.assemble.write import LINES, outputs, spill_name, spill_source, write_output
 from pilekit.corpus import Shard, load_manifest
 from pilekit.engine import map_shards
 from pilekit.errors import PilekitError, counted, visible
@@ -87,21 +87,22 @@ def assemble_corpus(
     sources = find_sources(described, manifest, folder)
     inputs = inputs_of(sources, described)
     parameters = {
-        **{name: getattr(described.assemble, name) for name in ("shards", "val", "test", "seed")},
+        **msgspec.structs.asdict(described.assemble),
         "text_field": described.text_field,
         "label_path": described.label_path,
         "on_error": on_error,
         "subsets": [[subset.name, epochs_of(subset), subset.keep] for subset in described.subsets],
     }
-    given: dict[str, Any] = {"inputs": inputs.fingerprints, "versions": inputs.versions}
+    given: dict[str, Any] = {"parameters": parameters, "inputs": inputs.fingerprints, "versions": inputs.versions}
     _take_other_settings(folder, parameters, inputs)
     result, written = None, True
-    with suppress(_Planned), output_folder(folder, kind=KIND, parameters=parameters, **given) as output:
+    with suppress(_Planned), output_folder(folder, kind=KIND, **given) as output:
         result = output.result(DONE)
         if result is None or any(output.result(name) is None for name in result["documents"]):
-            run = _Run(Job(described, inputs, output, on_error), sources, memory, jobs, advance)
+            plan_file = folder / SCRATCH / f"{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}.npz"
+            run = _Run(Job(described, inputs, output, plan_file, on_error), sources, memory, jobs, advance)
             run.count()
-            result = run.plan(parameters)
+            result = run.plan()
             if plan:
                 written = False
                 raise _Planned
@@ -140,13 +141,13 @@ class _Run:
         waiting = [source for source in self.sources if not notes.get(source.name)]
         self._each("counting", count_source, waiting, [source.shard for source in waiting])
 
-    def plan(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def plan(self) -> dict[str, Any]:
         """The plan, made unless it is there: the summary, planned shares, bad lines, and documents of each output."""
         manifest, output = self.job.manifest, self.job.output
-        name = f"/plan/{xxhash.xxh3_128_hexdigest(msgspec.json.encode(parameters))}"
+        path = self.job.plan
+        name = f"/plan/{path.name}"
         if noted := output.result(name):
             return noted
-        path = plan_path(output)
         made, counts = make_plan(manifest, partial(read_rows, output, self.sources), path.parent, self.memory)
         with write_atomically(path) as file:
             made.save(file)
@@ -223,11 +224,10 @@ class _Run:
         """Call the function for each item; `sizes` has their names and sizes. A process gets its part of memory."""
         processes = processes_for(sizes, self.jobs)
         job = replace(self.job, memory=self.memory // processes // parts, ahead=decompress_ahead(processes))
-        total = sum(shard.size or 0 for shard in sizes)
-
-        def progress(amount: int) -> None:
-            if self.advance is not None:
-                self.advance(step, amount, total)
-
         names = [shard.name for shard in sizes]
+        progress = partial(self._report, step, sum(shard.size or 0 for shard in sizes))
         map_shards(partial(function, job=job, **rest), items, jobs=processes, names=names, on_progress=progress)
+
+    def _report(self, step: str, total: int, amount: int) -> None:
+        if self.advance is not None:
+            self.advance(step, amount, total)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -45,6 +46,8 @@ ARRAYS = ("repeat_below", "held_out", "groups", "borders")
 
 RowsOf = Callable[[int], Iterable[Rows]]
 """The rows of a subset, by its place in the manifest; called several times."""
+Texts = dict[int, tuple[int, int, int]]
+Sort = Callable[..., RowSort]
 
 
 @dataclass(frozen=True)
@@ -112,20 +115,21 @@ def epochs_of(subset: Subset) -> float:
 def make_plan(manifest: Manifest, rows_of: RowsOf, scratch: Path, memory: int) -> tuple[Plan, list[dict[str, int]]]:
     """The plan, and for each subset its `COUNTS`; `bytes` are those of train.
 
-    scratch   existing folder for sorting, in a quarter of `memory` bytes
+    scratch   existing folder for sorting, in less than `memory` bytes
     """
     subsets, shards, none = range(len(manifest.subsets)), manifest.assemble.shards, np.zeros(0, np.uint64)
     plan = Plan(manifest, np.zeros(len(subsets), np.uint64), np.zeros((4, 0), np.uint64), none, none)
-    texts: dict[int, tuple[int, int, int]] = {}
+    sort = partial(RowSort, scratch, memory=memory // 16)  # A larger part would go on filling with more documents.
+    texts: Texts = {}
     groups: set[int] = set()
     for subset in subsets:
-        _choose(plan, subset, texts, groups, rows_of(subset), scratch, memory)
+        _choose(plan, subset, texts, groups, rows_of(subset), sort)
     held_out = np.array([(text, *chosen) for text, chosen in sorted(texts.items())], np.uint64).reshape(-1, 4).T
     plan = replace(plan, held_out=held_out, groups=np.array(sorted(groups), np.uint64))
     counts = []
-    with RowSort(scratch, 1, memory // 16) as places:
+    with sort(1) as places:
         for subset in subsets:
-            plan.repeat_below[subset] = _repeat_below(plan, subset, rows_of(subset), scratch, memory)
+            plan.repeat_below[subset] = _repeat_below(plan, subset, rows_of(subset), sort)
             total = np.zeros(len(COUNTS), np.int64)
             for rows in rows_of(subset):
                 fates = plan.fates(subset, rows)
@@ -143,22 +147,14 @@ def _counts(fates: Int64, sizes: Int64) -> Int64:
     return np.array([*documents, np.sum(copies > 0), copies.sum(), copies @ sizes, held_out @ sizes])
 
 
-def _choose(
-    plan: Plan,
-    subset: int,
-    texts: dict[int, tuple[int, int, int]],
-    groups: set[int],
-    rows: Iterable[Rows],
-    scratch: Path,
-    memory: int,
-) -> None:
+def _choose(plan: Plan, subset: int, texts: Texts, groups: set[int], rows: Iterable[Rows], sort: Sort) -> None:
     """Add to `texts` what a subset holds out, text -> columns of `Plan.held_out`, and to `groups` in which groups.
 
     The document with the lowest identity stands for its text. A group is passed over if with it more than half of the
     subset's texts were held out.
     """
     described = plan.manifest.subsets[subset]
-    with RowSort(scratch, 1, memory // 16, distinct=True) as all_texts, RowSort(scratch, 4, memory // 8) as units:
+    with sort(1, distinct=True) as all_texts, sort(4) as units:
         for some in rows:
             all_texts.add(some[:, [TEXT]].T)
             hashes = plan.hashes(subset, CHOOSE, some[:, GROUP])
@@ -174,7 +170,7 @@ def _choose(
                 break
             if described.group and group in groups:
                 continue
-            new: dict[int, tuple[int, int, int]] = {}
+            new: Texts = {}
             for _, text, identity in members:
                 if text not in texts:
                     new.setdefault(text, (-split, subset, identity))
@@ -188,12 +184,12 @@ def _choose(
                     groups.add(group)
 
 
-def _repeat_below(plan: Plan, subset: int, rows: Iterable[Rows], scratch: Path, memory: int) -> int:
+def _repeat_below(plan: Plan, subset: int, rows: Iterable[Rows], sort: Sort) -> int:
     """The hash below which documents have one more copy than the others; 0: none has."""
     fraction = epochs_of(plan.manifest.subsets[subset]) % 1
     if not fraction:
         return 0
-    with RowSort(scratch, 1, memory // 16) as hashes:
+    with sort(1) as hashes:
         for some in rows:
             left = some[plan.fates(subset, some) >= LEFT_OUT]
             hashes.add(plan.hashes(subset, REPEAT, left[:, IDENTITY])[None])

@@ -48,11 +48,12 @@ class Documents(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What the workers of all steps know; `memory` is that of one process."""
+    """What the workers of all steps know: `plan` is its file, `memory` that of one process."""
 
     manifest: Manifest
     inputs: Inputs
     output: Output
+    plan: Path
     on_error: OnError
     memory: int = 0
     ahead: bool = True

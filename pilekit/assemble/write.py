@@ -20,7 +20,7 @@ import orjson
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.assemble.count import COUNTED, SCRATCH, scratch_path
+from pilekit.assemble.count import COUNTED, scratch_path
 from pilekit.assemble.find_sources import Source
 from pilekit.assemble.plan import LEFT_OUT, REMOVED, Plan
 from pilekit.assemble.read_source import Job, SourceReader
@@ -42,11 +42,6 @@ def outputs(shards: int) -> list[str]:
     """The names of all output files: train shards, val, test."""
     digits = max(2, len(str(shards - 1)))
     return [*(f"train/{shard:0{digits}}.jsonl" for shard in range(shards)), "val.jsonl", "test.jsonl"]
-
-
-def plan_path(output: Output) -> Path:
-    """The file of the plan."""
-    return output.folder / SCRATCH / "plan.npz"
 
 
 def spill_name(source: str) -> str:
@@ -88,16 +83,12 @@ class _Run:
 
 def spill_source(source: Source, advance: Advance, *, job: Job) -> None:
     """Write the lines of a source, each as often as it is used, and note the runs."""
-    reader, plan = SourceReader(source, job), Plan.load(plan_path(job.output), job.manifest)
+    reader, plan = SourceReader(source, job), Plan.load(job.plan, job.manifest)
     shards = job.manifest.assemble.shards
     record, subset = record_format(job.manifest).record, job.manifest.subsets[source.subset]
-    lines_path, places_path = (scratch_path(job.output, kind, source.name) for kind in (LINES, PLACES))
+    paths = [scratch_path(job.output, kind, source.name) for kind in (COUNTED, LINES, PLACES)]
     runs, run = [], _Run()
-    with (
-        scratch_path(job.output, COUNTED, source.name).open("rb") as rows_file,
-        write_atomically(lines_path) as lines_file,
-        write_atomically(places_path) as places_file,
-    ):
+    with paths[0].open("rb") as rows_file, write_atomically(paths[1]) as lines, write_atomically(paths[2]) as places:
         for documents in reader.documents(advance):
             rows = np.fromfile(rows_file, np.uint64, 4 * len(documents.texts)).reshape(-1, 4)
             fates = plan.fates(source.subset, rows)
@@ -109,17 +100,17 @@ def spill_source(source: Source, advance: Advance, *, job: Job) -> None:
                 if subset.keep:
                     made["meta"] = {**made.get("meta", {}), **documents.kept[index]}
                 run.add(_encoded(made, source))
-            for indices, places in plan.places(source.subset, documents.identities[used], fates):
-                to = np.searchsorted(plan.borders, places, side="right")
-                to = np.where(fates[indices] < 0, shards - 1 - fates[indices], to)
-                run.parts.append((first + indices, to, places))
+            for indices, some in plan.places(source.subset, documents.identities[used], fates):
+                in_train = np.searchsorted(plan.borders, some, side="right")
+                to = np.where(fates[indices] < 0, shards - 1 - fates[indices], in_train)
+                run.parts.append((first + indices, to, some))
             if run.size >= job.memory:
-                runs.append(run.write(lines_file, places_file, shards + 2))
+                runs.append(run.write(lines, places, shards + 2))
                 run = _Run()
         if run.parts:
-            runs.append(run.write(lines_file, places_file, shards + 2))
+            runs.append(run.write(lines, places, shards + 2))
         source.check(job.inputs)
-    job.output.note(spill_name(source.name), {"runs": runs}, lines_path, places_path)
+    job.output.note(spill_name(source.name), {"runs": runs}, *paths[1:])
 
 
 def _encoded(record: dict[str, Any], source: Source) -> bytes:
@@ -145,7 +136,7 @@ def write_output(number: int, advance: Advance, *, job: Job, sources: list[str])
     shards = job.manifest.assemble.shards
     parts = list(_parts_of(number, job.output, sources))
     size = sum(int(part.rows[-1, 1]) - int(part.rows[0, 1]) + LINE_BYTES * len(part.rows) for part in parts)
-    borders = [0, *Plan.load(plan_path(job.output), job.manifest).borders.tolist(), 1 << 64]
+    borders = [0, *Plan.load(job.plan, job.manifest).borders.tolist(), 1 << 64]
     first, last = borders[number : number + 2] if number < shards else (0, 1 << 64)
     buckets = max(1, math.ceil(size / job.memory))
     name = outputs(shards)[number]

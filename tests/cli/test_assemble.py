@@ -88,8 +88,14 @@ def test_other_settings_take_over_a_plan_but_not_a_corpus(here: Path) -> None:
     Path("mine.toml").write_text(MANIFEST.replace("epochs = 2", "epochs = 0.5").replace("shards = 2", "shards = 3"))
     run("assemble", "mine.toml", "--out", "out", "--plan")
     assert {path: path.stat().st_ino for path in counted} == counted
+    manifest = Path("mine.toml").read_text()
+    Path("mine.toml").write_text(manifest.replace("shards", "seed = 7\nshards"))
+    run("assemble", "mine.toml", "--out", "out", "--plan")  # of the same size as the plan before
+    Path("mine.toml").write_text(manifest)
     assert run_json("assemble", "mine.toml", "--out", "out")["subsets"]["Code"]["train"] == 18
     assert len(list(Path("out/train").glob("*.zst"))) == 3
+    run("assemble", "mine.toml", "--out", "new")
+    assert records_of(Path("out")) == records_of(Path("new"))
     Path("mine.toml").write_text(MANIFEST)
     with pytest.raises(PilekitError, match=r"out: was made with other settings: shards is 3 there, 2 here"):
         run("assemble", "mine.toml", "--out", "out")
