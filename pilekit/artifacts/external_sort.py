@@ -13,11 +13,12 @@ The temporary file has no name, so a killed process leaves nothing. The order de
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -143,18 +144,24 @@ class RowSort(AbstractContextManager["RowSort"]):
 
     def _merged(self, file: IO[bytes], rows: list[int]) -> Iterator[Table]:
         """All rows of sorted runs in ascending order, in tables that fit in memory; `rows`: the rows of each run."""
-        words = np.memmap(file, dtype=np.uint64, mode="r")
-        parts = np.split(words, self._columns * np.cumsum(rows)[:-1])
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        parts = np.split(np.frombuffer(mapped, np.uint64), self._columns * np.cumsum(rows)[:-1])
         runs = [part.reshape(self._columns, -1) for part in parts]
+
+        def forget(found: Any) -> Any:
+            """What was found; the pages read for it count as memory of the process no longer."""
+            mapped.madvise(mmap.MADV_DONTNEED)
+            return found
+
         # Between two borders lie `every` samples, and of each run up to `step` rows more: less than the capacity.
         every = 2 * len(runs)
         step = max(1, self._capacity // (4 * len(runs)))
-        samples = self._in_order([run[:, step::step] for run in runs])
+        samples = self._in_order([forget(run[:, step::step].copy()) for run in runs])
         borders = samples[:, every::every].copy()
         del samples
-        cuts = np.array([[0, *_rows_before(run, borders), run.shape[1]] for run in runs])
+        cuts = np.array([[0, *forget(_rows_before(run, borders)), run.shape[1]] for run in runs])
         for begins, ends in zip(cuts.T[:-1], cuts.T[1:], strict=True):
-            yield self._in_order([run[:, i:j] for run, i, j in zip(runs, begins, ends, strict=True)])
+            yield forget(self._in_order([run[:, i:j] for run, i, j in zip(runs, begins, ends, strict=True)]))
 
 
 @compiled()
