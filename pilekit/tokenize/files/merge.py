@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Source = str | Path | TokenFile
+_Row = tuple[str, dict[str, int]]
 
 _MADE_BY = ("tokenizer", "special_tokens", "eod")
 """Settings that all files must share; a stream over the merged file goes by them."""
@@ -65,14 +66,13 @@ class MergedTokens:
 
     def to_dict(self) -> dict[str, Any]:
         """All counts and paths, for programs."""
-        counts = {name: getattr(self, name) for name in ("documents", "sequences", "tokens", "dtype")}
-        return {**counts, "files": [str(path) for path in self.files], "inputs": self.inputs}
+        return {**asdict(self), "files": [*map(str, self.files)]}
 
-    def table(self) -> FittedTable[tuple[str, dict[str, int]]]:
+    def table(self) -> FittedTable[_Row]:
         """A row per file read, and the total."""
         from pilekit.fitted_table import Column, FittedTable
 
-        columns: list[Column[tuple[str, dict[str, int]]]] = [
+        columns: list[Column[_Row]] = [
             Column("File", lambda row: row[0]),
             Column("Documents", lambda row: f"{row[1]['documents']:,}"),
             Column("Tokens", lambda row: f"{row[1]['tokens']:,}"),
@@ -109,28 +109,39 @@ def merge_token_files(
     vocabulary = 0 if inputs[0].dtype.itemsize == 2 else 1 << 16  # Its size decides the item of the output.
     files = token_files(out, format, None, vocabulary)
     made_by = _made_by(inputs)
-    _refuse_inputs(inputs, files)
+    written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
+    if clash := next((path for file in inputs for path in _paths(file) if path.resolve() in written), None):
+        raise PilekitError(f"{visible(str(clash))}: is an input and the output; name another prefix with --out")
     if format not in ("megatron", "parquet") and "eod" in made_by and made_by["eod"] is None:
         logger.warning("without EOD, readers of %s files cannot tell documents apart", format)
-    keep_table = _all_have_tables(inputs)
-    parameters = {
-        **made_by,
-        "format": format,
-        "tokens_per_file": files.limit,
-        "sequences_are_documents": sequences_are_documents,
-    }
+    without = [visible(str(file.path)) for file in inputs if file.document_batches() is None]
+    if without:
+        others = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        logger.warning("no table of documents is written: %s%s has none", without[0], others)
+    parameters = {**made_by, "format": format, "tokens_per_file": files.limit}
+    parameters["sequences_are_documents"] = sequences_are_documents
     sources_of = [
-        Shard(f"{number:05} {path.name}", str(path))
-        for number, file in enumerate(inputs)
-        for path in (file.path, *file.bins())
+        Shard(f"{number:05} {path.name}", str(path)) for number, file in enumerate(inputs) for path in _paths(file)
     ]
 
+    def sizes() -> Iterator[npt.NDArray[np.int32]]:
+        return (file.sizes(first, first + ROWS) for file in inputs for first in range(0, file.sequences, ROWS))
+
     def make(output: Output, versions: Inputs) -> dict[str, Any]:
-        runs = _join(inputs, files, output, keep_table, advance)
+        runs = _join(inputs, files, output, not without, advance or (lambda size: None))
         for shard in sources_of:
             versions.check(shard)
-        tokenizer = cast(Any, inputs[0].header).results.get("tokenizer") if made_by else None
-        return _finish(inputs, files, output, runs, tokenizer, keep_table)
+        counts = {"documents": sum(map(len, inputs)), "sequences": sum(file.sequences for file in inputs)}
+        counts["tokens"] = sum(file.tokens for file in inputs)
+        if files.format == "megatron":
+            with write_atomically(output.folder / "joined" / files.names(0)[1]) as index:
+                write_idx(index, files.dtype, sizes, counts["sequences"], _doc_idx(inputs), counts["documents"])
+        header = inputs[0].header if made_by else None
+        tokenizer = header.results.get("tokenizer") if header else None
+        name = "unknown" if tokenizer is None else tokenizer["sha256"]
+        done = finish_files(files, output, runs, name, keep_table=not without)
+        shards = {name: given for file in inputs for name, given in file.shards.items()}
+        return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
 
     results, _ = finished_output(files, parameters, sources_of, make)
     counts = {name: results[name] for name in ("documents", "sequences", "tokens", "dtype")}
@@ -145,59 +156,42 @@ def open_token_files(sources: Source | Sequence[Source], sequences_are_documents
     for source in [sources] if isinstance(sources, Source) else sources:
         if isinstance(source, TokenFile):
             inputs.append(source)
-            continue
-        paths = index_paths(source) or [Path(source)]
-        inputs += [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in paths]
+        else:
+            found = index_paths(source) or [Path(source)]
+            inputs += [TokenFile(path, sequences_are_documents=sequences_are_documents) for path in found]
     if not inputs:
         raise PilekitError("no token file is given; name one or more prefixes")
     return inputs
 
 
+def _paths(file: TokenFile) -> list[Path]:
+    return [file.path, *file.bins()]
+
+
 def _made_by(inputs: Sequence[TokenFile]) -> dict[str, Any]:
     """The values of `_MADE_BY`, in which all files agree; empty if a file has no header. PilekitError if two differ."""
-    first = inputs[0]
-    known: list[tuple[TokenFile, dict[str, Any]]] = []
+    known: dict[str, tuple[TokenFile, Any]] = {}
+    all_known = True
     for file in inputs:
-        if file.dtype != first.dtype:
-            raise _differs("dtype", file, file.dtype, first, first.dtype)
-        header = file.header
-        if header is None or file.tokenizer is None:
-            logger.warning("%s: has no header, so its tokenizer is not known", visible(str(file.path)))
-            continue
-        settings = {name: header.parameters.get(name) for name in _MADE_BY}
-        known.append((file, settings))
-        first_known, expected = known[0]
+        settings: dict[str, Any] = {"dtype": file.dtype}
+        if file.tokenizer is not None and (header := file.header) is not None:
+            settings |= {name: header.parameters.get(name) for name in _MADE_BY}
+        else:
+            all_known = False
         for name, value in settings.items():
-            if value != expected[name]:
-                raise _differs(name, file, value, first_known, expected[name])
-    return known[0][1] if len(known) == len(inputs) else {}
-
-
-def _differs(field: str, file: TokenFile, value: object, first: TokenFile, expected: object) -> PilekitError:
-    return PilekitError(
-        f"{visible(str(file.path))}: {field} is {visible(str(value), 80)}, but {visible(str(expected), 80)} in "
-        f"{visible(str(first.path))}; merge only files of one kind"
-    )
-
-
-def _refuse_inputs(inputs: Sequence[TokenFile], files: TokenFiles) -> None:
-    """PilekitError if an input has a name of the output."""
-    written = {(files.prefix.parent / name).resolve() for name in files.names(0)}
-    for path in (path for file in inputs for path in (file.path, *file.bins())):
-        if path.resolve() in written:
-            raise PilekitError(f"{visible(str(path))}: is an input and the output; name another prefix with --out")
-
-
-def _all_have_tables(inputs: Sequence[TokenFile]) -> bool:
-    without = [file for file in inputs if file.document_batches() is None]
-    if without:
-        others = f" and {len(without) - 1} more" if len(without) > 1 else ""
-        logger.warning("no table of documents is written: %s%s has none", visible(str(without[0].path)), others)
-    return not without
+            first, expected = known.setdefault(name, (file, value))
+            if value != expected:
+                raise PilekitError(
+                    f"{visible(str(file.path))}: {name} is {visible(str(value), 80)}, but {visible(str(expected), 80)} "
+                    f"in {visible(str(first.path))}; merge only files of one kind"
+                )
+        if len(settings) == 1:
+            logger.warning("%s: has no header, so its tokenizer is not known", visible(str(file.path)))
+    return {name: known[name][1] for name in _MADE_BY} if all_known else {}
 
 
 def _join(
-    inputs: Sequence[TokenFile], files: TokenFiles, output: Output, keep_table: bool, advance: Advance | None
+    inputs: Sequence[TokenFile], files: TokenFiles, output: Output, keep_table: bool, advance: Advance
 ) -> list[tuple[str, list[str], int]]:
     """Append the ids and records of all files; returns the runs of the records, for the table of documents."""
     parts = [f"/{number}" for number in range(len(inputs))]
@@ -206,9 +200,8 @@ def _join(
         joined = Joined(files, output, parts, results)
         labels = results[parts[joined.done - 1]]["labels"] if joined.done else []
         codes = {label: code for code, label in enumerate(labels)}
-        if advance is not None:
-            advance(sum(file.tokens for file in inputs[: joined.done]) * files.item)
-        check_free_disk(output.folder, sum(file.tokens for file in inputs[joined.done :]) * files.item, "merging")
+        advance(files.item * sum(file.tokens for file in inputs[: joined.done]))
+        check_free_disk(output.folder, files.item * sum(file.tokens for file in inputs[joined.done :]), "merging")
         for part, file in zip(parts[joined.done :], inputs[joined.done :], strict=True):
             result: dict[str, Any] = {"runs": [], "labels": []}
             with closing(_Ids(file, advance)) as ids:
@@ -236,35 +229,6 @@ def _records(file: TokenFile, by_table: bool, result: dict[str, Any], codes: dic
     result["labels"] = list(codes)
 
 
-def _finish(
-    inputs: Sequence[TokenFile],
-    files: TokenFiles,
-    output: Output,
-    runs: Sequence[tuple[str, list[str], int]],
-    tokenizer: dict[str, Any] | None,
-    keep_table: bool,
-) -> dict[str, Any]:
-    """Write the indexes and the table of documents; returns the results for the header."""
-    sequences = sum(file.sequences for file in inputs)
-    documents = sum(map(len, inputs))
-    if files.format == "megatron":
-        with write_atomically(output.folder / "joined" / files.names(0)[1]) as index:
-            write_idx(index, files.dtype, lambda: _sizes(inputs), sequences, _doc_idx(inputs), documents)
-    name = "unknown" if tokenizer is None else tokenizer["sha256"]
-    done = finish_files(files, output, runs, name, keep_table=keep_table)
-    shards: dict[str, Any] = {}
-    for file in inputs:
-        shards |= file.shards
-    counts = {"documents": documents, "sequences": sequences, "tokens": sum(file.tokens for file in inputs)}
-    return {**counts, **done, "tokenizer": tokenizer, "shards": shards}
-
-
-def _sizes(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int32]]:
-    for file in inputs:
-        for begin in range(0, file.sequences, ROWS):
-            yield file.sizes(begin, begin + ROWS)
-
-
 def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
     yield np.zeros(1, np.int64)
     before = 0
@@ -277,9 +241,8 @@ def _doc_idx(inputs: Sequence[TokenFile]) -> Iterator[npt.NDArray[np.int64]]:
 class _Ids:
     """The bytes of the `.bin`, or of its parts one after another."""
 
-    def __init__(self, file: TokenFile, advance: Advance | None) -> None:
-        self._left = [path.open("rb", buffering=0) for path in file.bins()]
-        self._advance = advance
+    def __init__(self, file: TokenFile, advance: Advance) -> None:
+        self._left, self._advance = [path.open("rb", buffering=0) for path in file.bins()], advance
 
     def read(self, size: int = -1, /) -> bytes:
         """At most `size` bytes; none at the end."""
@@ -288,9 +251,8 @@ class _Ids:
                 data = self._left[0].read(size)
             except OSError as error:
                 raise PilekitError(f"{visible(str(self._left[0].name))}: cannot be read: {error.strerror}") from error
+            self._advance(len(data))
             if data:
-                if self._advance is not None:
-                    self._advance(len(data))
                 return data
             self._left.pop(0).close()
         return b""
