@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,6 @@ from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from pilekit.pipeline.cleaned import Cleaned
-    from pilekit.pipeline.cleaning import Example
-    from pilekit.pipeline.language import Language
-    from pilekit.pipeline.rules.rule_set import RuleSet
 
 ALL = "gopher,c4,fineweb"
 SHOWN_CHARS = 600
@@ -69,7 +65,22 @@ SHOWN_CHARS = 600
 @jobs_option
 @json_option
 def command(
-    paths: tuple[str, ...], manifest: Described, report: bool, out: Path | None, as_json: bool, **options: Any
+    paths: tuple[str, ...],
+    manifest: Described,
+    subsets: str | None,
+    rules: str | None,
+    limits: Sequence[str],
+    report: bool,
+    out: Path | None,
+    show: str | None,
+    count: int,
+    bad_words: Path | None,
+    pii: str | None,
+    language: str | None,
+    language_model: Path | None,
+    language_score: float,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """See what published quality rules would drop, per subset, and write what they keep.
 
@@ -87,88 +98,49 @@ def command(
       pilekit clean data/ --subsets Pile-CC,OpenWebText2 --rules gopher,c4-fineweb --out clean
       pilekit clean data/ --pii email,ip --out without-addresses
     """
-    names, show, count = options.pop("rules"), options.pop("show"), options.pop("count")
     if report and out is not None:
-        raise click.UsageError("--report writes nothing; leave out --report or --out.")
+        raise PilekitError("--report writes nothing; leave out --report or --out")
     if not report and out is None and show is None:
-        raise click.UsageError("say what to do: --report, --show RULE, or --out DIR")
-    if options["only"] and options["subsets"] is None:
-        raise click.UsageError("--only needs --subsets: it leaves out the documents of all other subsets")
-    language = _language(options.pop("language"), options.pop("language_model"), options.pop("language_score"))
-    options["pii"] = [] if options["pii"] is None else [kind.strip() for kind in options["pii"].split(",")]
-    if names is None and not (language or options["pii"]):
-        if out is not None:
-            raise click.UsageError("say what is dropped: --rules, --language, or --pii for what is replaced")
-        names = ALL
-    from pilekit.pipeline.cleaning import clean_corpus, cleaner_for, examples
+        raise PilekitError("say what to do: --report, --show RULE, or --out DIR")
+    if (language is None) != (language_model is None):
+        raise PilekitError("--language and --language-model belong together: the labels, and the model's file")
+    from pilekit.pipeline.cleaner import Cleaner
+    from pilekit.pipeline.cleaning import clean_corpus, examples
+    from pilekit.pipeline.language import Language
+    from pilekit.pipeline.rules.sets import rule_sets, with_limits
 
-    options["rules"] = _rules(
-        () if names is None else names.split(","), options.pop("limits"), options.pop("bad_words")
-    )
-    options["language"] = language
+    if rules is None and out is None and not (language or pii):
+        rules = ALL
+    options["rules"] = sets = with_limits(rule_sets(rules or (), bad_words), limits)
+    if language and language_model:
+        options["language"] = Language(language_model, language, language_score)
     corpus = open_corpus(paths, manifest)
-    options["subsets"] = exact_subsets(options["subsets"], corpus)
-    on_error, jobs = options.pop("on_error"), options.pop("jobs")
-    shown: list[Example] = []
+    judged = exact_subsets(subsets, corpus)
+    shown: list[dict[str, Any]] = []
     cleaned: Cleaned | None = None
     if show is not None:  # First, because a wrong name should not be told after hours.
-        cleaner = cleaner_for(corpus, **options)
+        cleaner = Cleaner(sets, judged, options.get("language"))
         with byte_progress("looking", corpus.size) as advance:
-            shown = list(itertools.islice(examples(corpus, cleaner, show, on_error=on_error, advance=advance), count))
+            shown = list(islice(examples(corpus, cleaner, show, on_error=options["on_error"], advance=advance), count))
     if report or out is not None:
         with byte_progress("judging" if report else "cleaning", corpus.size) as advance:
-            cleaned = clean_corpus(corpus, out, on_error=on_error, jobs=jobs, advance=advance, **options)
+            cleaned = clean_corpus(corpus, out, subsets=judged, pii=pii or (), advance=advance, **options)
         report_skipped(cleaned.skipped)
     if as_json:
         found = {} if cleaned is None else cleaned.to_dict()
-        click.echo(json.dumps(found | ({} if show is None else {"shown": [one._asdict() for one in shown]}), indent=2))
+        click.echo(json.dumps(found if show is None else {**found, "shown": shown}, indent=2))
         return
     if cleaned is not None:
-        _print_tables(cleaned)
+        _print_cleaned(cleaned)
     for example in shown:
         _print_example(example, show)
     if show is not None and not shown:
         click.echo(f"no document fails {visible(show, 80)} alone")
 
 
-def _rules(names: Sequence[str], limits: Sequence[str], bad_words: Path | None) -> dict[str, RuleSet]:
-    """The chosen sets with their limits and bad words."""
-    from pilekit.pipeline.rules import C4
-    from pilekit.pipeline.rules.sets import rule_sets, with_limits
-
-    sets = with_limits(rule_sets(name.strip() for name in names), limits)
-    if bad_words is None:
-        return sets
-    if not any(isinstance(rules, C4) for rules in sets.values()):
-        raise click.UsageError("--bad-words is a rule of C4: choose c4 or c4-fineweb with --rules")
-    try:
-        words = tuple(filter(None, map(str.strip, bad_words.read_text("utf-8").splitlines())))
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", "it is not UTF-8")
-        raise PilekitError(f"{visible(str(bad_words))}: cannot be read: {why}") from error
-    if not words:
-        raise PilekitError(f"{visible(str(bad_words))}: holds no words; write one a line")
-    return {name: replace(rules, bad_words=words) if isinstance(rules, C4) else rules for name, rules in sets.items()}
-
-
-def _language(names: str | None, model: Path | None, score: float) -> Language | None:
-    if (names is None) != (model is None):
-        raise click.UsageError("--language and --language-model belong together: the labels, and the model's file")
-    if names is None or model is None:
-        return None
-    from pilekit.pipeline.language import Language
-
-    return Language(str(model), [name.strip() for name in names.split(",")], score)
-
-
-def _print_tables(cleaned: Cleaned) -> None:
-    """A table for each subset of which something is dropped, one for all, and the sum of the parts."""
+def _print_cleaned(cleaned: Cleaned) -> None:
+    """The table, if there are rules, and the sum of the parts."""
     counts = cleaned.summary
-    if len(cleaned.judged) > 1:
-        for name in cleaned.judged:
-            if counts["subsets"][name]["dropped"]:
-                print_fitted(cleaned.table(name))
-                click.echo()
     if counts["rules"]:
         print_fitted(cleaned.table())
     parts = [f"{counts['kept']:,} kept", f"{counts['dropped']:,} dropped"]
@@ -184,10 +156,10 @@ def _print_tables(cleaned: Cleaned) -> None:
         click.echo(f"shards and dropped.parquet in {visible(str(cleaned.folder))}")
 
 
-def _print_example(example: Example, rule: str) -> None:
-    place = f"{visible(example.shard)} {example.number} | {visible(example.subset, 60)}"
-    click.echo(f"==> {place} | {rule} = {visible(example.value)} <==")
-    for line in example.text[:SHOWN_CHARS].split("\n"):
-        click.echo(visible(line))
-    if len(example.text) > SHOWN_CHARS:
-        click.echo(f"… ({len(example.text):,} characters)")
+def _print_example(example: dict[str, Any], rule: str | None) -> None:
+    place = f"{visible(example['shard'])} {example['number']} | {visible(example['subset'], 60)}"
+    click.echo(f"==> {place} | {rule} = {visible(example['value'])} <==")
+    text = example["text"]
+    click.echo("\n".join(map(visible, text[:SHOWN_CHARS].split("\n"))))
+    if len(text) > SHOWN_CHARS:
+        click.echo(f"… ({len(text):,} characters)")

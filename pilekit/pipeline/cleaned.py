@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 PARTS = ("kept", "dropped", "skipped", "left_out")
 
-Row = tuple[str, Mapping[str, Any]]
-"""A rule, and its `documents`, `alone` and `bytes`."""
+MOST_ROWS = 1000
+
+Row = tuple[str, Mapping[str, Any], int]
+"""A subset or rule, its `documents`, `alone` (of a rule) and `bytes`, and the documents read of the subset."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,32 +56,33 @@ class Cleaned(TableResult):
         rows = [(name, rule, counts) for name in subsets for rule, counts in subsets[name]["rules"].items()]
         return pa.Table.from_pylist([{"subset": name, "rule": rule, **counts} for name, rule, counts in rows])
 
-    def table(self, subset: str | None = None) -> FittedTable[Row]:
-        """A row for each rule and one for all together: of a subset, or of all judged subsets.
+    def table(self) -> FittedTable[Row]:
+        """A row for each judged subset that loses documents and each rule that they fail, then all subsets together."""
+        from pilekit.fitted_table import DASH, Column, FittedTable, rounded_bytes
 
-        Of a subset, rules that no document fails have no row.
-        """
-        from pilekit.fitted_table import DASH, SHORTEN, Column, FittedTable, rounded_bytes, rounded_count
-
-        names = (subset,) if subset else self.judged
-        counts = reduce(added, (self.summary["subsets"][name] for name in names), no_counts())
-        rows = [row for row in counts["rules"].items() if row[1]["documents"] or subset is None]
-        total = {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}
+        def rows(name: str, counts: Mapping[str, Any], every: bool) -> list[Row]:
+            read, total = counts["read"], {"documents": counts["dropped"], "bytes": counts["bytes"]["dropped"]}
+            rules = [(f"  {rule}", of, read) for rule, of in counts["rules"].items() if every or of["documents"]]
+            return [(name, total, read), *rules]
 
         def number(key: str, show: Callable[[int], str]) -> Callable[[Row], str]:
             return lambda row: show(row[1][key]) if key in row[1] else DASH
 
-        def share(row: Row) -> str:
-            return f"{100 * row[1]['documents'] / counts['read']:.2f}" if counts["read"] else DASH
-
+        judged = [(name, self.summary["subsets"][name]) for name in self.judged]
+        if len(judged) == 1:
+            shown, totals = rows(*judged[0], every=True), []
+        else:
+            shown = [row for name, counts in judged if counts["dropped"] for row in rows(name, counts, every=False)]
+            together = reduce(added, (counts for _, counts in judged), no_counts())
+            totals = rows("All subsets", together, every=True)
         columns: list[Column[Row]] = [
-            Column(visible(names[0], 40) if len(names) == 1 else "All subsets", lambda row: row[0]),
-            Column("Documents", number("documents", "{:,}".format), Column("Docs", number("documents", rounded_count))),
-            Column("Alone", number("alone", "{:,}".format), Column("Alone", number("alone", rounded_count))),
+            Column("Dropped by", lambda row: row[0]),
+            Column("Documents", number("documents", "{:,}".format)),
+            Column("Alone", number("alone", "{:,}".format)),
             Column("Bytes", number("bytes", rounded_bytes)),
-            Column("Of docs %", share),
+            Column("Of docs %", lambda row: f"{100 * row[1]['documents'] / row[2]:.2f}" if row[2] else DASH),
         ]
-        return FittedTable(rows, columns, [("all together", total)], (SHORTEN, "Bytes"))
+        return FittedTable(shown, columns, totals, ("Bytes",), MOST_ROWS)
 
 
 def summarize(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

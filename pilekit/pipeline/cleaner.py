@@ -6,8 +6,9 @@ redacted. Documents of subsets that are not judged pass untouched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,6 @@ import numpy.typing as npt
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.pipeline.cleaned import no_counts
 from pilekit.pipeline.language import Language
-from pilekit.pipeline.redact_pii import RedactPII
-from pilekit.pipeline.rules.c4 import C4
 from pilekit.pipeline.rules.rule_set import Fails, RuleSet
 from pilekit.pipeline.rules.scanned_texts import ScannedTexts
 
@@ -26,16 +25,15 @@ from pilekit.pipeline.rules.scanned_texts import ScannedTexts
 class Cleaner:
     """How documents are judged and changed.
 
-    rules      sets by name
-    subsets    the subsets that are judged; None: all
-    c4_lines   cuts documents to the lines that it keeps
+    rules     sets by name
+    subsets   the subsets that are judged; None: all
+    edits     what is done to the documents that stay, one after the other
     """
 
     rules: Mapping[str, RuleSet] = field(default_factory=dict)
-    subsets: frozenset[str] | None = None
+    subsets: Sequence[str] | None = None
     language: Language | None = None
-    c4_lines: C4 | None = None
-    pii: RedactPII | None = None
+    edits: Sequence[Callable[[DocumentBatch], DocumentBatch]] = ()
 
     def judges(self, subset: str) -> bool:
         """Whether documents of the subset are judged."""
@@ -68,46 +66,39 @@ class Cleaner:
         for rule, of_rule in fails.items():
             for index in np.flatnonzero(of_rule).tolist():
                 failed[chosen[index]].append(rule)
-        kept = self._changed(batch.where([not rules for rules in failed]))
+        edited = self._edited(batch, [index for index in chosen if not failed[index]])
 
-        rows = []
         for name in sorted(set(batch.subsets) - subsets.keys()):
             subsets[name] = no_counts(fails if self.judges(name) else ())
         if len(subsets) > MAX_SUBSETS:
             raise too_many_subsets(MAX_SUBSETS)
-        columns = (batch.numbers.tolist(), batch.subsets, batch.text_bytes().tolist(), failed)
-        for number, name, size, rules in zip(*columns, strict=True):
-            counts = subsets[name]
+        rows = []
+        sizes = batch.text_bytes()
+        new_sizes = sizes if edited is batch else edited.text_bytes()
+        columns = (batch.numbers.tolist(), batch.subsets, sizes.tolist(), new_sizes.tolist(), failed)
+        for index, (number, name, size, new_size, rules) in enumerate(zip(*columns, strict=True)):
+            counts, part = subsets[name], "dropped" if rules else "kept"
             counts["read"] += 1
+            counts[part] += 1
+            counts["edited"] += index in edited.edited
             counts["bytes"]["read"] += size
+            counts["bytes"][part] += new_size
             if rules:
-                counts["dropped"] += 1
-                counts["bytes"]["dropped"] += size
                 rows.append({"shard": batch.shard, "number": number, "subset": name, "bytes": size, "rules": rules})
             for rule in rules:
                 of = counts["rules"][rule]
                 of["documents"] += 1
                 of["alone"] += len(rules) == 1
                 of["bytes"] += size
-        for index, (name, size) in enumerate(zip(kept.subsets, kept.text_bytes().tolist(), strict=True)):
-            subsets[name]["kept"] += 1
-            subsets[name]["edited"] += index in kept.edited
-            subsets[name]["bytes"]["kept"] += size
-        detected = zip(chosen, values.get("language", ()), strict=False)
-        for name, label in sorted((batch.subsets[index], label) for index, (label, _) in detected):
-            languages = subsets[name].setdefault("languages", {})
+        for index, (label, _) in zip(chosen, values.get("language", ()), strict=False):
+            languages = subsets[batch.subsets[index]].setdefault("languages", {})
             languages[label] = languages.get(label, 0) + 1
-        return kept, rows
+        return edited.where([not rules for rules in failed]), rows
 
-    def _changed(self, kept: DocumentBatch) -> DocumentBatch:
-        """The documents that stay, those of judged subsets cut and redacted."""
-        if self.c4_lines is None and self.pii is None:
-            return kept
-        chosen = [index for index, subset in enumerate(kept.subsets) if self.judges(subset)]
-        part = kept.take(chosen)
-        part = part if self.c4_lines is None else self.c4_lines.cut(part)
-        part = part if self.pii is None else self.pii.redact(part)
-        texts = list(kept.texts)
-        for index, text in zip(chosen, part.texts, strict=True):
-            texts[index] = text
-        return kept.with_texts(texts)
+    def _edited(self, batch: DocumentBatch, chosen: Sequence[int]) -> DocumentBatch:
+        """The batch with the documents at `chosen` edited."""
+        if not self.edits:
+            return batch
+        part = reduce(lambda part, edit: edit(part), self.edits, batch.take(chosen))
+        texts = dict(enumerate(batch.texts)) | dict(zip(chosen, part.texts, strict=True))
+        return batch.with_texts(list(texts.values()))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -60,12 +60,12 @@ def clean_corpus(
     corpus: Corpus | str | Path | Sequence[str | Path],
     out: str | Path | None = None,
     *,
-    rules: Mapping[str, RuleSet] | Sequence[str] = (),
+    rules: Mapping[str, RuleSet] | str | Sequence[str] = (),
     subsets: Sequence[str] | None = None,
     only: bool = False,
     language: Language | None = None,
     c4_lines: bool = False,
-    pii: Sequence[str] = (),
+    pii: str | Sequence[str] = (),
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
@@ -88,32 +88,44 @@ def clean_corpus(
     the rules that each dropped document fails, and `summary.json`. If nothing is kept, that is a `PilekitError`.
     """
     corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
-    cleaner = cleaner_for(corpus, rules, subsets, only, language, c4_lines, pii)
-    judged = None if cleaner.subsets is None else sorted(cleaner.subsets)
+    judged = subsets_or_all(subsets, corpus.manifest)
+    if only and judged is None:
+        raise PilekitError("only (--only) needs subsets: it leaves out the documents of all other subsets")
+    sets = dict(rules) if isinstance(rules, Mapping) else rule_sets(rules)
+    redact = RedactPII(pii) if pii else None
+    if not (sets or language or redact):
+        raise PilekitError("nothing to do: give rules or a language to drop documents, or pii to replace addresses")
+    edits = [of_set.cut for of_set in sets.values() if isinstance(of_set, C4)][:1] if c4_lines else []
+    if c4_lines and not edits:
+        raise PilekitError("cutting documents to the lines that C4 keeps needs c4 or c4-fineweb among the rules")
+    cleaner = Cleaner(sets, judged and sorted(judged), language, [*edits, *([redact.redact] if redact else [])])
     work = functools.partial(
-        _clean_shard, cleaner=cleaner, subsets=judged if only else None, manifest=corpus.manifest, on_error=on_error
+        _clean_shard,
+        cleaner=cleaner,
+        subsets=cleaner.subsets if only else None,
+        manifest=corpus.manifest,
+        on_error=on_error,
     )
     if out is None:
-        processes = processes_for(corpus.shards, jobs)
+        processes, names = processes_for(corpus.shards, jobs), [shard.name for shard in corpus.shards]
         work = functools.partial(work, ahead=decompress_ahead(processes))
-        counted_shards = map_shards(work, corpus.shards, jobs=processes, on_progress=advance)
-        results = dict(zip((shard.name for shard in corpus.shards), counted_shards, strict=True))
-        cleaned = _cleaned(None, cleaner, results, corpus)
+        results = map_shards(work, corpus.shards, jobs=processes, on_progress=advance)
+        cleaned = _cleaned(None, cleaner, dict(zip(names, results, strict=True)), corpus.shards)
         if not cleaned.judged:
             raise PilekitError(_nothing(cleaned, cleaner))
         return cleaned
     parameters = {
-        **{f"{name}.{limit}": value for name, one in cleaner.rules.items() for limit, value in asdict(one).items()},
-        "subsets": judged,
+        **{f"{name}.{limit}": value for name, one in sets.items() for limit, value in asdict(one).items()},
+        "subsets": cleaner.subsets,
         "only": only,
         "language": None if language is None else described(language),
         "c4_lines": c4_lines,
-        "pii": sorted(pii),
+        "pii": sorted(redact.kinds) if redact else [],
     }
     with shard_job(
         corpus, out, work, kind=KIND, parameters=parameters, on_error=on_error, jobs=jobs, advance=advance, whole=WHOLE
     ) as output:
-        cleaned = _cleaned(output.folder, cleaner, output.results(), corpus)
+        cleaned = _cleaned(output.folder, cleaner, output.results(), corpus.shards)
         if cleaned.summary["kept"] and WHOLE not in output.results():
             _finish(output, corpus.shards, cleaned.summary)
         shutil.rmtree(output.folder / PARTS, ignore_errors=True)
@@ -121,34 +133,6 @@ def clean_corpus(
             output.forget()
             raise PilekitError(_nothing(cleaned, cleaner))
     return cleaned
-
-
-def cleaner_for(
-    corpus: Corpus,
-    rules: Mapping[str, RuleSet] | Sequence[str],
-    subsets: Sequence[str] | None,
-    only: bool,
-    language: Language | None,
-    c4_lines: bool,
-    pii: Sequence[str],
-) -> Cleaner:
-    """The `Cleaner` for the arguments of `clean_corpus`."""
-    chosen = subsets_or_all(subsets, corpus.manifest)
-    if only and chosen is None:
-        raise PilekitError("only=True needs subsets: it leaves out the documents of all others")
-    sets = dict(rules) if isinstance(rules, Mapping) else rule_sets([rules] if isinstance(rules, str) else rules)
-    if not (sets or language or pii):
-        raise PilekitError("there is nothing to do: give rules, a language, or what to redact")
-    of_c4 = next((one for one in sets.values() if isinstance(one, C4)), None)
-    if c4_lines and of_c4 is None:
-        raise PilekitError("cutting documents to the lines that C4 keeps needs c4 or c4-fineweb among the rules")
-    return Cleaner(
-        sets,
-        None if chosen is None else frozenset(chosen),
-        language,
-        of_c4 if c4_lines else None,
-        RedactPII(pii) if pii else None,
-    )
 
 
 def _clean_shard(
@@ -198,11 +182,11 @@ def _finish(output: Output, shards: Sequence[Shard], summary: Mapping[str, Any])
     output.note(WHOLE, {}, dropped, written)
 
 
-def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], corpus: Corpus) -> Cleaned:
+def _cleaned(folder: Path | None, cleaner: Cleaner, results: Mapping[str, Any], shards: Sequence[Shard]) -> Cleaned:
     """All shards' results together."""
-    summary = summarize([results[shard.name] for shard in corpus.shards])
+    summary = summarize([results[shard.name] for shard in shards])
     judged = tuple(filter(cleaner.judges, summary["subsets"]))
-    return Cleaned(folder, summary, all_skipped(results, corpus.shards), judged)
+    return Cleaned(folder, summary, all_skipped(results, shards), judged)
 
 
 def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:
@@ -213,32 +197,26 @@ def _nothing(cleaned: Cleaned, cleaner: Cleaner) -> str:
     return f"there are no documents{names and f' of {names}'}; `pilekit stats` shows which subsets there are"
 
 
-class Example(NamedTuple):
-    """A document that one rule alone drops.
-
-    value   what the rule judged
-    """
-
-    shard: str
-    number: int
-    subset: str
-    value: str
-    text: str
-
-
 def examples(
     corpus: Corpus, cleaner: Cleaner, rule: str, *, on_error: OnError = "raise", advance: Advance | None = None
-) -> Iterator[Example]:
-    """The documents that only this rule drops, in the order of the corpus; PilekitError for a rule not among them."""
+) -> Iterator[dict[str, Any]]:
+    """The documents that only this rule drops, in the order of the corpus; PilekitError for a rule not among them.
+
+    Each has `shard`, `number`, `subset`, `text`, and the `value` that the rule judged.
+    """
     known = cleaner.judge(DocumentBatch([], [], "", np.zeros(0, np.int64)))[0]
     if rule not in known:
         raise PilekitError(f"{visible(rule, 80)}: there is no such rule; {named_near(rule, known)}")
-    subsets = None if cleaner.subsets is None else sorted(cleaner.subsets)
-    with read_corpus(corpus, subsets, on_error, advance=advance) as batches:
+    with read_corpus(corpus, cleaner.subsets, on_error, advance=advance) as batches:
         for batch in batches:
             fails, values = cleaner.judge(batch)
             alone = fails[rule] & (np.sum(list(fails.values()), axis=0) == 1)
             for index in np.flatnonzero(alone).tolist():
                 value = values[rule][index]
-                text = f"{value[0]} {value[1]:.2f}" if rule == "language" else f"{value:.4g}"
-                yield Example(batch.shard, int(batch.numbers[index]), batch.subsets[index], text, batch.texts[index])
+                yield {
+                    "shard": batch.shard,
+                    "number": int(batch.numbers[index]),
+                    "subset": batch.subsets[index],
+                    "value": f"{value[0]} {value[1]:.2f}" if rule == "language" else f"{value:.4g}",
+                    "text": batch.texts[index],
+                }

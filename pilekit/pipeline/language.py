@@ -19,7 +19,7 @@ import xxhash
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.pipeline.pipeline import DocumentStage, names_in
 from pilekit.pipeline.stages import filtered
 
 _LABEL = "__label__"
@@ -34,11 +34,11 @@ class Language(DocumentStage):
     """
 
     model: str | Path
-    keep: Sequence[str] = ("en",)
+    keep: str | Sequence[str] = ("en",)
     score: float = 0.65
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", (self.keep,) if isinstance(self.keep, str) else tuple(self.keep))
+        object.__setattr__(self, "keep", names_in(self.keep))
         _loaded(str(self.model))
 
     @property

@@ -93,6 +93,11 @@ class Pipeline:
         return out
 
 
+def names_in(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of a list, or of a text that has commas between them."""
+    return tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+
+
 def described(stage: Stage) -> str:
     """The stage's settings, as they are kept with a result: its `identity` if it has one, else its text."""
     return str(getattr(stage, "identity", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(stage)))

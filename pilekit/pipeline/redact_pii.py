@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, visible
-from pilekit.pipeline.pipeline import DocumentStage
+from pilekit.pipeline.pipeline import DocumentStage, names_in
 
 EMAIL, IP = "email@example.com", "192.0.2.1"
 
@@ -56,12 +56,12 @@ class RedactPII(DocumentStage):
     kinds    "email", "ip" or both
     """
 
-    kinds: Sequence[str] = ("email", "ip")
+    kinds: str | Sequence[str] = ("email", "ip")
 
     def __post_init__(self) -> None:
-        if isinstance(self.kinds, str) or not self.kinds or not set(self.kinds) <= set(_KINDS):
-            raise PilekitError(f"RedactPII: kinds are 'email' and 'ip', not {visible(repr(self.kinds), 80)}")
-        object.__setattr__(self, "kinds", tuple(self.kinds))
+        object.__setattr__(self, "kinds", names_in(self.kinds))
+        if not self.kinds or not set(self.kinds) <= set(_KINDS):
+            raise PilekitError(f"PII is email, ip or both, not {visible(','.join(self.kinds) or 'nothing', 80)}")
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The same documents; only changed ones are encoded anew. Empty batches are dropped."""

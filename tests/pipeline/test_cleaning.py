@@ -173,7 +173,7 @@ def test_jobs_repetition_and_other_settings(tmp_path: Path, corpus: Path, caplog
         with pytest.raises(PilekitError, match=message):
             clean_corpus(corpus, tmp_path / "out-1", jobs=1, **{**settings, **change})
     for wrong, message in (
-        ({}, "there is nothing to do"),
+        ({}, "nothing to do"),
         ({"rules": ["gophr"]}, "no set of rules 'gophr'; the sets are gopher, "),
         ({"rules": ["gopher"], "c4_lines": True}, "needs c4 or c4-fineweb"),
         ({"rules": ["c4"], "only": True}, "needs subsets"),
@@ -185,6 +185,7 @@ def test_jobs_repetition_and_other_settings(tmp_path: Path, corpus: Path, caplog
         assert not (tmp_path / "new").exists()
     for change, message in (
         ("c4.sentence=3", "c4.sentence=3: there is no such limit; there are c4.lorem_ipsum, c4.curly_bracket"),
+        ("gopher-quality.words=50,20", "two numbers, LEAST,MOST"),
         ("gopher-quality.words=3", "two numbers, LEAST,MOST, such as gopher-quality.words=20,500"),
         ("c4.sentences=many", "c4.sentences is a number"),
         ("c4.sentences=nan", "c4.sentences is a number"),

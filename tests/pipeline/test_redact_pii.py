@@ -114,8 +114,9 @@ def test_what_is_an_address() -> None:
         ),
     ):
         assert RedactPII().redact(batch([text])).texts == [expected]
-    for wrong in ((), ("mail",), "email"):
-        with pytest.raises(PilekitError, match="kinds are 'email' and 'ip'"):
+    assert RedactPII("email, ip").kinds == ("email", "ip")
+    for wrong in ((), ("mail",), "email,"):
+        with pytest.raises(PilekitError, match="PII is email, ip or both, not"):
             RedactPII(wrong)
 
 

@@ -32,14 +32,15 @@ class FineWeb(RuleSet):
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges; `newlines` only if it has a limit."""
+        lines = np.diff(texts.lines.of)
         ends = sums(texts.lines_with(".!?。！？।", at_end=True), texts.lines.of)
         short = sums(characters(texts.data, texts.lines.begin, texts.lines.end) <= SHORT_LINE, texts.lines.of)
         newlines = texts.count("\n")
         values = {
-            "line_punctuation": np.where(texts.line_counts == 0, 0, share(ends, texts.line_counts)),
+            "line_punctuation": np.where(lines == 0, 0, share(ends, lines)),
             "dup_line_chars": share(texts.repeated_lines[1], texts.chars - newlines),
-            "short_lines": share(short, texts.line_counts),
+            "short_lines": share(short, lines),
         }
         if self.newlines is not None:
-            values["newlines"] = share(newlines, texts.word_counts)
+            values["newlines"] = share(newlines, np.diff(texts.words.of))
         return values

@@ -45,7 +45,7 @@ class GopherQuality(RuleSet):
 
     def measure(self, texts: ScannedTexts) -> dict[str, Values]:
         """What each rule judges."""
-        words, lines = texts.word_counts, texts.line_counts
+        words, lines = np.diff(texts.words.of), np.diff(texts.lines.of)
         alnum, length, letters, stop_words = _count_words(texts.data, *texts.words)
         bullets = sums(texts.lines_with("•-*", at_end=False), texts.lines.of)
         ellipses = sums(texts.lines_with(("...", "…"), at_end=True), texts.lines.of)

@@ -47,7 +47,7 @@ class GopherRepetition(RuleSet):
         lines, line_chars = texts.repeated_lines
         paragraphs, paragraph_chars = texts.repeated(texts.paragraphs)
         return {
-            "dup_lines": share(lines, texts.line_counts),
+            "dup_lines": share(lines, np.diff(texts.lines.of)),
             "dup_line_chars": share(line_chars, texts.chars),
             "dup_paragraphs": share(paragraphs, np.diff(texts.paragraphs.of)),
             "dup_paragraph_chars": share(paragraph_chars, texts.chars),

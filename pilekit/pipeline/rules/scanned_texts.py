@@ -83,11 +83,6 @@ class ScannedTexts:
         return Words(*_find_words(self.data, self.offsets, character_kinds()))
 
     @cached_property
-    def word_counts(self) -> Int64:
-        """Words of each text, int64 [documents]."""
-        return np.diff(self.words.of)
-
-    @cached_property
     def first_words(self) -> Int64:
         """The first word of each line, and the number of words, int64 [lines + 1]."""
         return np.append(np.flatnonzero(self.words.kinds & FIRST_OF_LINE), len(self.words.begin))
@@ -97,11 +92,6 @@ class ScannedTexts:
         """All lines that are not blank."""
         first, words = self.first_words, self.words
         return Spans(words.begin[first[:-1]], words.end[first[1:] - 1], np.searchsorted(first, words.of))
-
-    @cached_property
-    def line_counts(self) -> Int64:
-        """Lines of each text, int64 [documents]."""
-        return np.diff(self.lines.of)
 
     def lines_with(self, marks: Iterable[str], at_end: bool) -> npt.NDArray[np.bool_]:
         """Whether each line begins, or ends, with one of `marks`, bool [lines]."""
@@ -128,7 +118,7 @@ class ScannedTexts:
     @cached_property
     def paragraphs(self) -> Spans:
         """The pieces of `re.split(r"\\n{2,}", text.strip())`; none of a text without words."""
-        words, has = self.words, np.flatnonzero(self.word_counts)
+        words, has = self.words, np.flatnonzero(np.diff(self.words.of))
         begin, end = words.begin[words.of[has]], words.end[words.of[has + 1] - 1]  # of the stripped texts
         newlines = np.flatnonzero(self.data == 10)
         first = newlines[np.diff(newlines, prepend=-2) > 1]

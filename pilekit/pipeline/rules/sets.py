@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 
 from pilekit.errors import PilekitError, visible
+from pilekit.pipeline.pipeline import names_in
 from pilekit.pipeline.rules.c4 import C4
 from pilekit.pipeline.rules.fineweb import FineWeb
 from pilekit.pipeline.rules.gopher_quality import GopherQuality
@@ -23,16 +25,31 @@ SETS: dict[str, RuleSet] = {
 GROUPS = {"gopher": ("gopher-quality", "gopher-repetition")}
 
 
-def rule_sets(names: Iterable[str]) -> dict[str, RuleSet]:
-    """The sets of these names, each once, in their order; PilekitError for an unknown name."""
+def rule_sets(names: str | Iterable[str], bad_words: Path | None = None) -> dict[str, RuleSet]:
+    """The sets of these names, each once, in their order; PilekitError for an unknown name.
+
+    bad_words   a file of words, one a line, for the sets of C4
+    """
     found: dict[str, RuleSet] = {}
-    for name in names:
+    for name in names_in(names):
         for one in GROUPS.get(name, (name,)):
             if one not in SETS:
                 known = ", ".join([*GROUPS, *SETS])
                 raise PilekitError(f"there is no set of rules {visible(repr(name), 80)}; the sets are {known}")
             found[one] = SETS[one]
-    return found
+    if bad_words is None:
+        return found
+    of_c4 = {name: rules for name, rules in found.items() if isinstance(rules, C4)}
+    if not of_c4:
+        raise PilekitError("bad words are a rule of C4: choose c4 or c4-fineweb among the rules")
+    try:
+        words = tuple(filter(None, map(str.strip, bad_words.read_text("utf-8").splitlines())))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", "it is not UTF-8")
+        raise PilekitError(f"{visible(str(bad_words))}: cannot be read: {why}") from error
+    if not words:
+        raise PilekitError(f"{visible(str(bad_words))}: holds no words; write one a line")
+    return found | {name: replace(rules, bad_words=words) for name, rules in of_c4.items()}
 
 
 def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str, RuleSet]:
@@ -54,7 +71,7 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
             numbers = tuple(map(float, typed.split(",")))
         except ValueError:
             numbers = ()
-        if len(numbers) != 1 + pair or any(number != number for number in numbers):
+        if len(numbers) != 1 + pair or any(one != one for one in numbers) or list(numbers) != sorted(numbers):
             like = "two numbers, LEAST,MOST" if pair else "a number"
             raise PilekitError(
                 f"{visible(change, 80)}: the limit {rule} is {like}, such as {rule}={'20,500' if pair else 3}"
@@ -66,5 +83,5 @@ def with_limits(sets: Mapping[str, RuleSet], changes: Iterable[str]) -> dict[str
 def named_near(rule: str, known: Iterable[str]) -> str:
     """Which rules of the same set, or sets, there are instead of `rule`."""
     same = [one for one in known if one.startswith(rule.partition(".")[0] + ".")]
-    sets = dict.fromkeys(one.partition(".")[0] for one in known)
-    return f"there are {', '.join(same)}" if same else f"write SET.rule; the chosen sets are {', '.join(sets)}"
+    sets = ", ".join(dict.fromkeys(one.partition(".")[0] for one in known))
+    return f"there are {', '.join(same)}" if same else f"write SET.rule; the chosen sets are {sets or 'none'}"
