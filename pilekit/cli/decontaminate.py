@@ -21,6 +21,9 @@ from pilekit.cli.options import (
 from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
+_AGAINST = "Evaluations, up to the next option: JSON lines, Parquet or Pile shards."
+_REMOVE = "Cut the spans out of documents, or drop documents with a span."
+
 
 class _ManyEvaluations(click.Command):
     """Lets `--against` take all files up to the next option."""
@@ -38,47 +41,18 @@ class _ManyEvaluations(click.Command):
         return super().parse_args(ctx, spelt)
 
 
-@click.command(cls=_ManyEvaluations)
+@click.command(cls=_ManyEvaluations, context_settings={"show_default": True})
 @corpus_argument
 @click.option("--only", is_flag=True, help="Leave out the documents of all subsets that --subsets does not name.")
+@click.option("--against", multiple=True, required=True, metavar="EVAL...", help=_AGAINST)
+@click.option("--fields", default="text", metavar="NAMES", help="A record's texts: question,answer.")
+@click.option("--ngram", type=click.IntRange(1, 100), default=13, help="Words in an n-gram.")
+@click.option("--common", type=click.IntRange(0), default=10, help="Ignore n-grams in more documents; 0: ignore none.")
+@click.option("--window", type=click.IntRange(0), default=200, help="Characters to cut on each side of a span.")
 @click.option(
-    "--against",
-    multiple=True,
-    required=True,
-    metavar="EVAL...",
-    help="Evaluations, up to the next option: JSON lines, Parquet or Pile shards.",
+    "--remove", type=click.Choice(["spans", "documents"]), default="spans", help="Cut spans, or drop their documents."
 )
-@click.option("--fields", default="text", show_default=True, metavar="NAMES", help="A record's texts: question,answer.")
-@click.option("--ngram", type=click.IntRange(1, 100), default=13, show_default=True, help="Words in an n-gram.")
-@click.option(
-    "--common",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="Ignore n-grams in more documents of the corpus than this; 0: ignore none.",
-)
-@click.option(
-    "--window",
-    type=click.IntRange(min=0),
-    default=200,
-    show_default=True,
-    help="Characters to cut on each side of a span.",
-)
-@click.option(
-    "--remove",
-    type=click.Choice(["spans", "documents"]),
-    default="spans",
-    show_default=True,
-    help="Cut the spans out of documents, or drop documents with a span.",
-)
-@click.option(
-    "--out",
-    default="decontaminated",
-    show_default=True,
-    type=Folder(),
-    metavar="DIR",
-    help="New folder for the clean shards, the proofs and the summary.",
-)
+@click.option("--out", default="decontaminated", type=Folder(), metavar="DIR", help="New folder for the results.")
 @click.option("--no-write", is_flag=True, help="No clean shards; proofs and summary only.")
 @on_error_option()
 @jobs_option
@@ -117,10 +91,8 @@ def command(
     print_fitted(found.evaluations())
     click.echo()
     print_fitted(found.table())
-    parts = [f"{summary['untouched']:,} untouched", f"{summary['cut']:,} cut", f"{summary['dropped']:,} dropped"]
+    parts = [f"{summary[name]:,} {name}" for name in ("untouched", "cut", "dropped")]
     parts += [f"{summary[name]:,} {name.replace('_', ' ')}" for name in ("skipped", "left_out") if summary[name]]
     click.echo(f"{summary['read']:,} read = {' + '.join(parts)}; {counted(summary['pieces'], 'piece')}")
-    written = (
-        "hits.parquet and evaluations.parquet" if no_write else "clean shards, hits.parquet and evaluations.parquet"
-    )
-    click.echo(f"{written} in {visible(str(found.folder))}")
+    written = "" if no_write else "clean shards, "
+    click.echo(f"{written}hits.parquet and evaluations.parquet in {visible(str(found.folder))}")

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -21,12 +22,11 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.cutting.cut_shards import Spans, cut_shard, pieces_around, read_spans, summed
+from pilekit.cutting.cut_shards import cut_shard, pieces_around, read_spans, summed
 from pilekit.cutting.decontamination import SUMMARY, Decontamination
-from pilekit.cutting.evaluation_texts import evaluation_names, read_records
+from pilekit.cutting.evaluation_texts import read_records
 from pilekit.cutting.hits import HITS, Texts, decide, find_hits
 from pilekit.cutting.ngrams import LONGEST, SHORTEST, NGrams
-from pilekit.cutting.words import normalised
 from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.shard_job import all_skipped, check_names, stem
@@ -91,12 +91,13 @@ def decontaminate(
 
     A killed run is resumed; a repeated finished run returns at once.
     """
+    fields = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
+    parameters: dict[str, Any] = {"fields": fields, "ngram": ngram, "common": common, "window": window}
+    parameters |= {"remove": remove, "only": only, "write": write}
     try:
-        given = (ngram, common, window, remove, jobs, on_error)
-        msgspec.convert(dict(zip(_Options.__struct_fields__, given, strict=True)), _Options)
+        msgspec.convert(parameters | {"jobs": jobs, "on_error": on_error}, _Options)
     except msgspec.ValidationError as error:
         raise PilekitError(f"decontaminate: {visible(str(error), 200)}") from None
-    fields = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
     if not all(fields) or not fields:
         raise PilekitError("fields names the fields of an evaluation's records; one has no name")
     if only and subsets is None:
@@ -113,142 +114,96 @@ def decontaminate(
     if write:
         check_names(corpus.shards)
     chosen = subsets_or_all([subsets] if isinstance(subsets, str) else subsets, corpus.manifest)
+    parameters["subsets"] = None if chosen is None else sorted(chosen)
+    parameters |= {"text_field": corpus.manifest.text_field, "label_path": corpus.manifest.label_path}
     inputs, held = inputs_for(out, corpus.shards), inputs_for(out, evaluations.shards)
     for kept, values in ((inputs.fingerprints, held.fingerprints), (inputs.versions, held.versions)):
         kept.update({f"/{name}": value for name, value in values.items()})
-    parameters = {
-        "fields": fields,
-        "ngram": ngram,
-        "common": common,
-        "window": window,
-        "remove": remove,
-        "subsets": None if chosen is None else sorted(chosen),
-        "only": only,
-        "write": write,
-        "text_field": corpus.manifest.text_field,
-        "label_path": corpus.manifest.label_path,
-    }
     with output_folder(
         out, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
     ) as output:
         if not output.finished:
-            _Run(corpus, evaluations, output, parameters, inputs, on_error, jobs, advance).run()
-        results = output.results()
-        skipped = all_skipped(results[_DECIDED]["shards"], corpus.shards)
+            _run(_Job(corpus, evaluations, output, parameters, inputs, on_error, jobs, advance))
+        skipped = all_skipped(output.results()[_DECIDED]["shards"], corpus.shards)
         if on_error == "raise" and skipped.count:  # An earlier run skipped lines that are an error now.
             raise bad_line_error(skipped.examples[0])
         return Decontamination(output.folder, msgspec.json.decode((output.folder / SUMMARY).read_bytes()), skipped)
 
 
-class _Run:
-    """The steps of a run, in their order."""
+class _Job(NamedTuple):
+    """What the steps share."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        evaluations: Corpus,
-        output: Output,
-        parameters: dict[str, Any],
-        inputs: Inputs,
-        on_error: OnError,
-        jobs: int | None,
-        advance: Report | None,
-    ):
-        self._corpus, self._evaluations, self._output, self._inputs = corpus, evaluations, output, inputs
-        self._parameters, self._jobs, self._advance = parameters, jobs, advance
-        self._scratch = output.folder / SCRATCH
-        self._common: dict[str, Any] = {"manifest": corpus.manifest, "on_error": on_error}
+    corpus: Corpus
+    evaluations: Corpus
+    output: Output
+    parameters: dict[str, Any]
+    inputs: Inputs
+    on_error: OnError
+    jobs: int | None
+    advance: Report | None
 
-    def run(self) -> None:
-        """Every step that no earlier run has finished."""
-        decided = self._output.result(_DECIDED)
-        if decided is None:
-            decided = self._decide()
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        done = self._cut(decided["shards"])
-        summary = summed(done, [decided["shards"][shard.name] for shard in self._corpus.shards])
-        with write_atomically(self._output.folder / SUMMARY) as file:
-            summary["evaluations"] = decided["evaluations"]
-            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        self._output.note(_DONE, {}, self._output.folder / SUMMARY)
-
-    def _decide(self) -> dict[str, Any]:
-        """Search all shards, and write and note the tables."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        texts, ngram = Texts(), self._parameters["ngram"]
-
-        def words() -> Iterator[list[str]]:
-            for record in read_records(self._evaluations, self._parameters["fields"]):
-                found = {field: normalised(text) for field, text in record.texts.items()}
-                yield from texts.add(record, found, min(SHORTEST, ngram))
-
-        ngrams = NGrams.build(words(), ngram)
-        if not len(ngrams.keys):
-            raise PilekitError(
-                f"none of {counted(len(texts.records), 'record')} has a text of {ngrams.sizes[1]} words to look for; "
-                "name other --fields"
-            )
-        ngrams.save(self._scratch)
-        subsets = self._parameters["subsets"]
-        work = functools.partial(
-            _note_hits,
-            output=self._output,
-            ngrams=self._scratch,
-            subsets=None if subsets is None else frozenset(subsets),
-            only=self._parameters["only"],
-            **self._common,
-        )
-        read = self._shards("searching", work, _HITS)
-        parts = [(shard.name, _part(self._output, shard)) for shard in self._corpus.shards]
-        evaluations, files = decide(self._output.folder, parts, ngrams, texts, self._parameters["common"])
-        counts = {name: evaluations[name] for name in evaluation_names(self._evaluations.shards) if name in evaluations}
-        decided = {"shards": read, "evaluations": counts}
-        self._output.note(_DECIDED, decided, *files)
-        return decided
-
-    def _cut(self, read: dict[str, Any]) -> list[dict[str, Any]]:
-        """Cut every shard; what was counted of each."""
-        window = self._parameters["window"]
-        pieces = functools.partial(pieces_around, window=window) if self._parameters["remove"] == "spans" else _nothing
-        subsets = self._parameters["subsets"] if self._parameters["only"] else None
-        work = functools.partial(
-            _note_cut,
-            output=self._output,
-            write=self._parameters["write"],
-            pieces=pieces,
-            subsets=subsets,
-            **self._common,
-        )
-        done = self._shards("cutting", work, _CUT)
-        untouched = {
-            name: {sub: {"untouched": count} for sub, count in of["read"].items()} for name, of in read.items()
-        }
-        return [done[shard.name]["subsets"] or untouched[shard.name] for shard in self._corpus.shards]
-
-    def _shards(self, step: str, work: Callable[..., None], notes: str) -> dict[str, Any]:
+    def each_shard(self, step: str, note: str, work: Callable[..., None], **options: Any) -> dict[str, Any]:
         """Do the work on the shards that have no note yet; the notes' results by shard."""
-        shards, inputs, report = self._corpus.shards, self._inputs, self._advance
-        waiting = [shard for shard in shards if self._output.result(notes + shard.name) is None]
+        shards, inputs, report = self.corpus.shards, self.inputs, self.advance
+        waiting = [shard for shard in shards if self.output.result(note + shard.name) is None]
         total = sum(inputs.fingerprints[shard.name][0] for shard in shards)
         progress: Advance = (lambda amount: None) if report is None else lambda amount: report(step, amount, total)
         progress(total - sum(inputs.fingerprints[shard.name][0] for shard in waiting))
-        processes = processes_for(waiting, self._jobs)
-        work = functools.partial(work, inputs=inputs, ahead=decompress_ahead(processes))
+        processes = processes_for(waiting, self.jobs)
+        options |= {"subsets": self.parameters["subsets"] if self.parameters["only"] else None}
+        options |= {"manifest": self.corpus.manifest, "on_error": self.on_error, "ahead": decompress_ahead(processes)}
+        work = functools.partial(work, output=self.output, inputs=inputs, **options)
         map_shards(work, waiting, jobs=processes, on_progress=progress)
-        results = self._output.results()
-        return {shard.name: results[notes + shard.name] for shard in shards}
+        results = self.output.results()
+        return {shard.name: results[note + shard.name] for shard in shards}
 
 
-def _nothing(text: str, spans: Spans) -> list[str]:
-    return []
+def _run(job: _Job) -> None:
+    """Every step that no earlier run has finished."""
+    output, scratch = job.output, job.output.folder / SCRATCH
+    decided = output.result(_DECIDED) or _decide(job, scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
+    window = job.parameters["window"] if job.parameters["remove"] == "spans" else sys.maxsize  # all of a document
+    pieces = functools.partial(pieces_around, window=window)
+    done = job.each_shard("cutting", _CUT, _note_cut, write=job.parameters["write"], pieces=pieces)
+    read = [decided["shards"][name] for name in done]
+    summary = summed([cut["subsets"] or _untouched(of) for cut, of in zip(done.values(), read, strict=True)], read)
+    summary["evaluations"] = decided["evaluations"]
+    with write_atomically(output.folder / SUMMARY) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    output.note(_DONE, {}, output.folder / SUMMARY)
 
 
-def _part(output: Output, shard: Shard) -> Path:
-    return output.path(f"{SCRATCH}/hits/{shard.name}", ".parquet")
+def _decide(job: _Job, scratch: Path) -> dict[str, Any]:
+    """Search all shards, and write and note the tables."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    texts, parameters = Texts([], [], [], []), job.parameters
+    records = read_records(job.evaluations, parameters["fields"])
+    ngrams = NGrams.build(texts.words(records, min(SHORTEST, parameters["ngram"])), parameters["ngram"])
+    if not len(ngrams.keys):
+        raise PilekitError(
+            f"none of {counted(len(texts.records), 'record')} has a text of {min(SHORTEST, parameters['ngram'])} words "
+            "to look for; name other --fields"
+        )
+    ngrams.save(scratch)
+    read = job.each_shard("searching", _HITS, _note_hits, ngrams=scratch, compared=parameters["subsets"])
+    parts = {name: _part(job.output, name) for name in read}
+    counts, files = decide(job.output.folder, parts, ngrams, texts, parameters["common"])
+    decided = {"shards": read, "evaluations": counts}
+    job.output.note(_DECIDED, decided, *files)
+    return decided
+
+
+def _untouched(read: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    return {subset: {"untouched": count} for subset, count in read["read"].items()}
+
+
+def _part(output: Output, shard: str) -> Path:
+    return output.path(f"{SCRATCH}/hits/{shard}", ".parquet")
 
 
 def _note_hits(shard: Shard, advance: Advance, *, output: Output, inputs: Inputs, **options: Any) -> None:
-    path = _part(output, shard)
+    path = _part(output, shard.name)
     result = find_hits(shard, advance, path=path, **options)
     inputs.check(shard)
     output.note(_HITS + shard.name, result, path)

@@ -6,27 +6,30 @@ and `decide` reads them twice: to count documents, and to join the hits that are
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.parquet_rows import parquet_rows, required
-from pilekit.corpus import Manifest, Shard
+from pilekit.corpus import Shard
 from pilekit.cutting.evaluation_texts import Record
 from pilekit.cutting.ngrams import Hit, Int64, NGrams
+from pilekit.cutting.words import normalised
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.pipeline.shard_job import skipped_lines
-from pilekit.shards.read.reader import OnError, read
+from pilekit.shards.read.reader import read
 
+Flags = npt.NDArray[np.bool_]
+Row = tuple[Any, ...]
 HITS, COMMON, EVALUATIONS, TOO_SHORT = "hits.parquet", "common.parquet", "evaluations.parquet", "too_short.parquet"
 
 _TEXT, _INT = pa.string(), pa.int64()
@@ -44,7 +47,7 @@ _EVALUATIONS = pa.schema(
 _TOO_SHORT = pa.schema({"evaluation": _TEXT, "record": _INT, "id": _TEXT, "field": _TEXT, "words": _INT, "text": _TEXT})
 
 
-class Texts:
+class Texts(NamedTuple):
     """The texts of evaluations whose n-grams are looked for, and those that are too short.
 
     records     (evaluation, number, id) of each record
@@ -53,75 +56,96 @@ class Texts:
     too_short   rows of the table
     """
 
-    def __init__(self) -> None:
-        self.records: list[tuple[str, int, str | None]] = []
-        self.of: list[int] = []
-        self.fields: list[str] = []
-        self.too_short: list[dict[str, Any]] = []
+    records: list[tuple[str, int, str | None]]
+    of: list[int]
+    fields: list[str]
+    too_short: list[Row]
 
-    def add(self, record: Record, words: Mapping[str, list[str]], least: int) -> list[list[str]]:
-        """Take a record whose texts have these words; returns those that have enough."""
-        self.records.append(record[:3])
-        enough = []
-        for field, found in words.items():
-            if len(found) >= least:
-                enough.append(found)
-                self.of.append(len(self.records) - 1)
-                self.fields.append(field)
-            else:
-                row = dict(zip(("evaluation", "record", "id"), record[:3], strict=True))
-                self.too_short.append(row | {"field": field, "words": len(found), "text": record.texts[field]})
-        return enough
+    def words(self, records: Iterable[Record], least: int) -> Iterator[list[str]]:
+        """Take records; yields the words of each text that has enough."""
+        for record in records:
+            for field, text in record.texts.items():
+                words = normalised(text)
+                if len(words) >= least:
+                    self.of.append(len(self.records))
+                    self.fields.append(field)
+                    yield words
+                else:
+                    self.too_short.append((*record[:3], field, len(words), text))
+            self.records.append(record[:3])
 
 
 def find_hits(
-    shard: Shard,
-    advance: Advance,
-    *,
-    path: Path,
-    ngrams: Path,
-    subsets: frozenset[str] | None,
-    only: bool,
-    manifest: Manifest,
-    on_error: OnError,
-    ahead: bool,
+    shard: Shard, advance: Advance, *, path: Path, ngrams: Path, compared: Sequence[str] | None, **options: Any
 ) -> dict[str, Any]:
     """Write the hits of a shard to the table at `path`; returns what was read.
 
-    ngrams    the folder of the `NGrams`
-    subsets   the subsets that are compared; None: all
+    ngrams     the folder of the `NGrams`
+    compared   the subsets that are searched; None: all that are read
+    options    of `read`
     """
     known, counts = NGrams.load(ngrams), Counter[str]()
-    chosen = sorted(subsets) if subsets is not None and only else None
-    with ExitStack() as opened:
-        reader = opened.enter_context(read(shard, chosen, on_error, manifest=manifest, advance=advance, ahead=ahead))
-        rows = opened.enter_context(parquet_rows(path, _PART))
+
+    def rows() -> Iterator[Row]:
         for batch in reader:
             counts.update(batch.subsets)
             if len(counts) > MAX_SUBSETS:
                 raise too_many_subsets(MAX_SUBSETS)
-            compared = batch if subsets is None else batch.where([name in subsets for name in batch.subsets])
-            for document, hits in groupby(known.find(compared), key=itemgetter(0)):
-                for row in _rows(compared, document, list(hits)):
-                    rows.add(row)
-    return {"read": dict(counts), "hits": rows.count, **skipped_lines(reader)}
+            searched = batch if compared is None else batch.where([name in compared for name in batch.subsets])
+            yield from _rows(searched, list(known.find(searched)))
+
+    with read(shard, advance=advance, **options) as reader:
+        _write(path, _PART, rows())
+    return {"read": dict(counts), **skipped_lines(reader)}
 
 
-def _rows(batch: DocumentBatch, document: int, hits: Sequence[Hit]) -> Iterator[dict[str, Any]]:
-    """The rows of a document's hits, by their first words."""
+def _write(path: Path, schema: pa.Schema, rows: Iterable[Row]) -> Path:
+    with parquet_rows(path, schema) as table:
+        for row in rows:
+            table.add(dict(zip(schema.names, row, strict=True)))
+    return path
+
+
+def _rows(batch: DocumentBatch, hits: Sequence[Hit]) -> Iterator[Row]:
+    """The rows of a batch's hits."""
+    if not hits:
+        return
     data, offsets = batch.utf8()
-    begins_character = (data[offsets[document] : offsets[document + 1]] & 0xC0) != 0x80
-    places = sorted({place for hit in hits for place in (hit.begin, hit.end)} | {int(offsets[document])})
-    characters, at = {places[0]: 0}, 0
-    for before, place in pairwise(places):
-        at += int(np.count_nonzero(begins_character[before - places[0] : place - places[0]]))
-        characters[place] = at
-    number, subset, met = int(batch.numbers[document]), batch.subsets[document], set[int]()
-    for hit in sorted(hits, key=itemgetter(1)):
-        start, end, first = characters[hit.begin], characters[hit.end], hit.ngram not in met
-        met.add(hit.ngram)
-        row = (number, subset, hit.word, start, end, hit.ngram, first)
-        yield dict(zip(_PART.names, row, strict=True))
+    documents, _, begins, ends, _ = np.array(hits).T
+    places = np.unique(np.concatenate([offsets[documents], begins, ends]))
+    begins_character = (data[places[0] : places[-1]] & 0xC0) != 0x80
+    pieces = (begins_character[one:other] for one, other in pairwise((places - places[0]).tolist()))
+    characters = np.cumsum([0, *map(np.count_nonzero, pieces)])
+    origin, start, end = (characters[np.searchsorted(places, of)] for of in (offsets[documents], begins, ends))
+    met = set[tuple[int, int]]()
+    for hit, *place in zip(hits, (start - origin).tolist(), (end - origin).tolist(), strict=True):
+        key = (hit.document, hit.ngram)
+        yield int(batch.numbers[hit.document]), batch.subsets[hit.document], hit.word, *place, hit.ngram, key not in met
+        met.add(key)
+
+
+def decide(
+    folder: Path, parts: Mapping[str, Path], ngrams: NGrams, texts: Texts, limit: int
+) -> tuple[dict[str, Any], list[Path]]:
+    """Write the four tables into `folder`; returns the counts of each evaluation, and the tables' paths.
+
+    parts    the hits of each shard, by its name
+    limit    n-grams in more documents are ignored; 0: none is
+    """
+    documents: Int64 = np.zeros(len(ngrams.keys), np.int64)
+    for part in parts.values():
+        for hits in _batches(part):
+            np.add.at(documents, hits["ngram"].filter(hits["first"]).to_numpy(), 1)
+    kept = (documents > 0) & ((documents <= limit) | (limit == 0))
+    common = np.flatnonzero((documents > 0) & ~kept)
+    common = common[np.argsort(-documents[common], kind="stable")]
+    first, counts = dict[int, tuple[str, int]](), dict[str, dict[str, int]]()
+    return counts, [
+        _write(folder / HITS, _HITS, _found(parts, ngrams, texts, kept, first)),
+        _write(folder / COMMON, _COMMON, ((ngrams.text(ngram), int(documents[ngram])) for ngram in common.tolist())),
+        _write(folder / EVALUATIONS, _EVALUATIONS, _evaluations(ngrams, texts, kept, first, counts)),
+        _write(folder / TOO_SHORT, _TOO_SHORT, texts.too_short),
+    ]
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -129,102 +153,52 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         yield from table.iter_batches(1 << 14)
 
 
-def _stored(path: Path) -> Iterator[dict[str, Any]]:
-    """The hits that `find_hits` wrote."""
-    for rows in _batches(path):
-        yield from rows.to_pylist()
+def _found(
+    parts: Mapping[str, Path], ngrams: NGrams, texts: Texts, kept: Flags, first: dict[int, tuple[str, int]]
+) -> Iterator[Row]:
+    """The rows of all spans; `first` takes the first document of each record."""
+    places = np.flatnonzero(kept[ngrams.of])
+    places = places[np.argsort(ngrams.of[places], kind="stable")]
+    held, holders = ngrams.of[places], np.searchsorted(ngrams.first, places, side="right") - 1
+    for shard, part in parts.items():
+        left = (hits.filter(pa.array(kept[hits["ngram"].to_numpy()])).to_pylist() for hits in _batches(part))
+        for number, hits in groupby(chain.from_iterable(left), key=itemgetter("number")):
+            for span in _spans(hits, ngrams):
+                counts = Counter[int]()
+                for ngram in span["ngrams"]:
+                    begin, end = np.searchsorted(held, [ngram, ngram + 1])
+                    counts.update(set(holders[begin:end].tolist()))
+                # Of a record's texts, the one that holds the most n-grams; of several, the first.
+                most = sorted(counts.items(), key=lambda item: (item[1], -item[0]))
+                best = {texts.of[text]: (text, count) for text, count in most}
+                place = (shard, number, span["subset"], span["start"], span["end"], span["behind"] - span["word"])
+                for record, (text, count) in sorted(best.items()):
+                    first.setdefault(record, (shard, number))
+                    yield *place, *texts.records[record][:2], texts.fields[text], count
 
 
-class _Places:
-    """The texts that hold each of some n-grams."""
-
-    def __init__(self, ngrams: NGrams, wanted: Any):
-        places = np.flatnonzero(wanted[ngrams.of])
-        self._ngrams = ngrams.of[places]
-        order = np.argsort(self._ngrams, kind="stable")
-        self._ngrams = self._ngrams[order]
-        self._texts = np.searchsorted(ngrams.first, places[order], side="right") - 1
-
-    def count(self, ngrams: Iterable[int]) -> Counter[int]:
-        """How many of these n-grams each text holds."""
-        counts = Counter[int]()
-        for ngram in ngrams:
-            begin, end = np.searchsorted(self._ngrams, [ngram, ngram + 1])
-            counts.update(set(self._texts[begin:end].tolist()))
-        return counts
-
-
-def decide(
-    folder: Path, parts: Sequence[tuple[str, Path]], ngrams: NGrams, texts: Texts, limit: int
-) -> tuple[dict[str, Any], list[Path]]:
-    """Write the four tables into `folder`; returns the counts of each evaluation, and the tables' paths.
-
-    parts    the name of each shard, and its hits
-    limit    n-grams in more documents are ignored; 0: none is
-    """
-    documents = np.zeros(len(ngrams.keys), np.int32)
-    for _, part in parts:
-        for hits in _batches(part):
-            np.add.at(documents, hits["ngram"].filter(hits["first"]).to_numpy(), 1)
-    counted = (documents > 0) & ((documents <= limit) | (limit == 0))
-    with parquet_rows(folder / COMMON, _COMMON) as rows:
-        ignored = np.flatnonzero((documents > 0) & ~counted)
-        for ngram in ignored[np.argsort(-documents[ignored], kind="stable")].tolist():
-            rows.add({"text": ngrams.text(ngram), "documents": int(documents[ngram])})
-    places, first = _Places(ngrams, counted), dict[int, tuple[str, int]]()
-    with parquet_rows(folder / HITS, _HITS) as rows:
-        for shard, part in parts:
-            left = (hit for hit in _stored(part) if counted[hit["ngram"]])
-            for number, hits in groupby(left, key=itemgetter("number")):
-                for span in _spans(hits, ngrams):
-                    best: dict[int, tuple[int, int]] = {}
-                    for text, held in sorted(places.count(span.pop("ngrams")).items()):
-                        best[texts.of[text]] = max(best.get(texts.of[text], (0, 0)), (held, -text))
-                    for record, (held, text) in best.items():
-                        first.setdefault(record, (shard, number))
-                        evaluation, of, _ = texts.records[record]
-                        proof = {"evaluation": evaluation, "record": of, "field": texts.fields[-text], "ngrams": held}
-                        rows.add({"shard": shard, "number": number, **span, **proof})
-    with parquet_rows(folder / TOO_SHORT, _TOO_SHORT) as rows:
-        for row in texts.too_short:
-            rows.add(row)
-    counts = _write_evaluations(folder / EVALUATIONS, ngrams, texts, counted, first)
-    return counts, [folder / name for name in (HITS, COMMON, EVALUATIONS, TOO_SHORT)]
-
-
-def _spans(hits: Iterable[Mapping[str, Any]], ngrams: NGrams) -> Iterator[dict[str, Any]]:
+def _spans(hits: Iterable[Mapping[str, Any]], ngrams: NGrams) -> list[dict[str, Any]]:
     """A document's hits, joined where they share a word or no word is between them."""
-    spans: list[dict[str, Any]] = []
-    first = last = 0
+    spans = list[dict[str, Any]]()
     for hit in hits:
-        behind = hit["word"] + int(ngrams.words[hit["ngram"]])
-        if spans and hit["word"] <= last:
-            span = spans[-1]
-        else:
-            first, span = hit["word"], {"subset": hit["subset"], "start": hit["start"], "end": 0, "ngrams": set()}
-            last = first
-            spans.append(span)
-        last, span["end"] = max(last, behind), max(span["end"], hit["end"])
-        span["words"] = last - first
+        if not spans or hit["word"] > spans[-1]["behind"]:
+            spans.append({**hit, "behind": 0, "ngrams": set()})
+        span = spans[-1]
+        span["behind"] = max(span["behind"], hit["word"] + int(ngrams.words[hit["ngram"]]))
+        span["end"] = max(span["end"], hit["end"])
         span["ngrams"].add(hit["ngram"])
-    yield from spans
+    return spans
 
 
-def _write_evaluations(
-    path: Path, ngrams: NGrams, texts: Texts, counted: Any, first: Mapping[int, tuple[str, int]]
-) -> dict[str, Any]:
-    """Write a row for each record; returns the counts of each evaluation."""
-    begins: Int64 = np.searchsorted(np.array(texts.of, np.int64), np.arange(len(texts.records) + 1))
-    counts: dict[str, Any] = defaultdict(lambda: {"records": 0, "dirty": 0, "too_short": 0})
-    with parquet_rows(path, _EVALUATIONS) as rows:
-        for index, (evaluation, number, id) in enumerate(texts.records):
-            held = np.unique(ngrams.of[ngrams.first[begins[index]] : ngrams.first[begins[index + 1]]])
-            found = int(np.count_nonzero(counted[held]))
-            shard, document = first.get(index, (None, None))
-            share = found / len(held) if len(held) else 0.0
-            row = (evaluation, number, id, len(held), found, share, shard, document)
-            rows.add(dict(zip(_EVALUATIONS.names, row, strict=True)))
-            counts[evaluation]["records"] += 1
-            counts[evaluation]["dirty"] += found > 0
-            counts[evaluation]["too_short"] += not len(held)
-    return dict(counts)
+def _evaluations(
+    ngrams: NGrams, texts: Texts, kept: Flags, first: Mapping[int, tuple[str, int]], counts: dict[str, dict[str, int]]
+) -> Iterator[Row]:
+    """A row for each record; `counts` takes those of each evaluation."""
+    begins = ngrams.first[np.searchsorted(texts.of, np.arange(len(texts.records) + 1))].tolist()
+    for index, (record, (begin, end)) in enumerate(zip(texts.records, pairwise(begins), strict=True)):
+        held = np.unique(ngrams.of[begin:end])
+        found = int(np.count_nonzero(kept[held]))
+        yield *record, len(held), found, found / max(1, len(held)), *first.get(index, (None, None))
+        of_evaluation = counts.setdefault(record[0], {"records": 0, "dirty": 0, "too_short": 0})
+        for name, more in (("records", True), ("dirty", found > 0), ("too_short", not len(held))):
+            of_evaluation[name] += more

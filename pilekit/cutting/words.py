@@ -33,8 +33,10 @@ def _deletions() -> dict[int, None]:
 
 def normalised(text: str) -> list[str]:
     """The words of a text. A piece that is nothing but punctuation and symbols is no word."""
-    words = (word.lower() for word in text.split())
-    return [left for word in words if (left := word if word.isalnum() else word.translate(_deletions()))]
+    text = text.lower()
+    if text.isascii():
+        return text.translate(_deletions()).split()
+    return [left for word in text.split() if (left := word if word.isalnum() else word.translate(_deletions()))]
 
 
 @cache

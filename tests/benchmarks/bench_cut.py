@@ -57,7 +57,7 @@ amount = sum(int(batch.text_bytes().sum()) for batch in batches)
 NGRAMS = """
 from pathlib import Path
 import numpy as np
-from pilekit.cutting.ngrams import NGrams, _find
+from pilekit.cutting.ngrams import NGrams
 from pilekit.cutting.words import normalised
 with read(EVALUATION) as reader:
     NGrams.build((normalised(text) for batch in reader for text in batch.texts), 13).save(Path(FOLDER))
@@ -74,10 +74,10 @@ measure(work, batches, amount, batches[:1])
 """
 
 KERNEL = """
-found, tables = np.empty((100000, 5), np.int64), ngrams.tables()
+found = np.empty((100000, 5), np.int64)
 def work(batches):
     for batch in batches:
-        _find(*batch.utf8(), *tables, found)
+        ngrams.candidates(*batch.utf8(), found)
 measure(work, batches, amount, batches)
 """
 

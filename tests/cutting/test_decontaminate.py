@@ -262,6 +262,51 @@ def test_killed_at_each_step_and_with_two_jobs_the_same_bytes(data: Path, tmp_pa
     assert left > {"scratch", "clean", "hits.parquet", ".unfinished"}
 
 
+MANY = """
+import re, resource, sys
+from pathlib import Path
+import numpy as np, zstandard
+from pilekit import decontaminate
+
+folder, documents = Path(sys.argv[1]), int(sys.argv[2])
+question = " ".join(f"planted{word}" for word in range(13))
+(folder / "quiz.jsonl").write_text('{"text": "%s"}\\n' % question)
+
+def written(name, documents):
+    with (folder / name).open("wb") as file, zstandard.ZstdCompressor(1).stream_writer(file) as lines:
+        for first in range(0, documents, 10_000):
+            of = [f'{{"text": "the words of document {number}", "meta": {{"pile_set_name": "ArXiv"}}}}\\n'
+                  for number in range(first, first + 10_000)]
+            of[0] = of[0].replace("the words", question)
+            lines.write("".join(of).encode())
+    return folder / name
+
+def counts(name, documents):
+    data = written(f"{name}.jsonl.zst", documents)
+    found = decontaminate(data, against=folder / "quiz.jsonl", common=0, out=folder / name, jobs=1).summary
+    return [found[part] for part in ("read", "untouched", "cut", "dropped")]
+
+counts("warm", 100_000)  # loads and compiles all there is
+start = int(re.search(r"VmSize:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (start + (96 << 20),) * 2)
+try:
+    np.empty((documents, 64), np.uint8)  # 64 bytes for each document do not fit
+except MemoryError:
+    print(counts("all", documents))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
+    documents = 2_000_000
+    done = subprocess.run(
+        [sys.executable, "-c", MANY, str(tmp_path), str(documents)], check=False, capture_output=True, text=True
+    )
+    planted = documents // 10_000
+    assert done.stdout == f"{[documents, documents - planted, 0, planted]}\n", done.stderr[-2000:]
+
+
 def test_the_command_prints_tables_and_refuses_what_is_wrong(data: Path, tmp_path: Path) -> None:
     quiz, laws, out = data / "quiz.jsonl.gz", data / "laws.parquet", tmp_path / "out"
     given = ("--fields", "question,answer", "--out", out)
