@@ -6,21 +6,20 @@ A cut begins where a word begins and ends where one ends, so the words before an
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import parquet_rows, required
 from pilekit.corpus import Shard
-from pilekit.cutting.cut_shards import Spans, changed, cut_documents
-from pilekit.cutting.repeats import RUN, Selection, kept
-from pilekit.documents import DocumentBatch
+from pilekit.cutting.cut_shards import Spans
+from pilekit.cutting.repeats import RUN, Selection
 from pilekit.engine import Advance
-from pilekit.shards.fingerprint import Inputs
 
 _TEXT, _INT = pa.string(), pa.int64()
 ROWS = required(
@@ -64,60 +63,36 @@ def cuts_of(text: str, runs: Sequence[Sequence[int]]) -> Iterator[tuple[int, int
             yield start, stop, first >> 32, first_characters + max(0, start - characters[part])
 
 
-def cut_repeats(
+def locate_cuts(
     shard: Shard,
     advance: Advance,
     *,
+    path: Path,
     runs: Path,
     starts: Sequence[int],
-    names: Sequence[str],
-    bases: Sequence[int],
-    part: Path,
-    path: Path | None,
+    bases: Mapping[str, int],
     selection: Selection,
-    inputs: Inputs,
     ahead: bool,
-) -> tuple[dict[str, dict[str, int]], list[Path]]:
-    """Write the shard without its runs at `path`, or none, and the table of its cuts at `part`.
+) -> dict[str, Any]:
+    """Write the table of a shard's cuts.
 
     runs     the file of all runs
     starts   where in it those of each shard begin
-    names    of all shards; `bases`: the name of each one's document 0
-
-    Returns the counts of each subset, and the paths of the shard.
+    bases    the name of each shard's document 0
     """
-    place = list(names).index(shard.name)
-    base, waiting, done, mask = bases[place], np.empty((0, RUN), np.uint64), 0, selection.mask(shard)
-    if starts[place] < starts[place + 1]:
-        waiting = np.memmap(runs, np.uint64, "r").reshape(-1, RUN)[starts[place] : starts[place + 1]]
-    with parquet_rows(part, ROWS) as table, selection.read(shard, advance, ahead=ahead) as reader:
-
-        def spans_of(batch: DocumentBatch) -> dict[int, Spans]:
-            nonlocal done
-            of_document: dict[int, list[list[int]]] = defaultdict(list)
-            if done < len(waiting) and len(batch):
-                stop = int(np.searchsorted(waiting[:, 0], np.uint64(base + batch.numbers[-1]), "right"))
-                index_of = {base + number: index for index, number in enumerate(batch.numbers.tolist())}
-                for run in waiting[done:stop].tolist():
-                    if run[0] not in index_of:
-                        raise changed(shard)
-                    of_document[index_of[run[0]]].append(run)
-                done = stop
-            spans: dict[int, Spans] = {}
-            for index, of in of_document.items():
-                number, subset, text = int(batch.numbers[index]), batch.subsets[index], batch.texts[index]
-                cuts = list(cuts_of(text, of))
-                for start, end, first, first_start in cuts:
-                    earliest = int(np.searchsorted(bases, first, "right")) - 1
-                    row = (shard.name, number, subset, start, end, names[earliest], first - bases[earliest])
-                    size = len(text[start:end].encode())
+    names, firsts = list(bases), list(bases.values())
+    begin, end = starts[names.index(shard.name) :][:2]
+    waiting = np.memmap(runs, np.uint64, "r").reshape(-1, RUN)[begin:end] if begin < end else np.empty((0, RUN))
+    done = 0
+    with parquet_rows(path, ROWS) as table, selection.read(shard, advance, ahead=ahead) as reader:
+        for batch in reader:
+            at = {bases[shard.name] + number: index for index, number in enumerate(batch.numbers.tolist())}
+            while done < len(waiting) and (index := at.get(int(waiting[done, 0]))) is not None:
+                stop = int(np.searchsorted(waiting[:, 0], waiting[done, 0], "right"))
+                for start, end, first, first_start in cuts_of(batch.texts[index], waiting[done:stop].tolist()):
+                    number, of = int(batch.numbers[index]), bisect(firsts, first) - 1
+                    row = (shard.name, number, batch.subsets[index], start, end, names[of], first - firsts[of])
+                    size = len(batch.texts[index][start:end].encode())
                     table.add(dict(zip(ROWS.names, (*row, first_start, size), strict=True)))
-                if cuts:
-                    spans[index] = [cut[:2] for cut in cuts]
-            return spans
-
-        batches = (kept(batch, mask) for batch in reader)
-        counts, files = cut_documents(shard, batches, spans_of, without, path, inputs)
-    if done < len(waiting):
-        raise changed(shard)
-    return counts, files
+                done = stop
+    return {}

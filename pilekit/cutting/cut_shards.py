@@ -7,7 +7,7 @@ byte for byte.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.shard_job import write_documents
 from pilekit.shards.fingerprint import Inputs
+from pilekit.shards.keep_mask import KeepMask
 from pilekit.shards.read.reader import OnError, read
 
 SHORTEST_PIECE, MOST_PIECES = 200, 10
 PARTS = ("untouched", "cut", "dropped")
-COUNTS = (*PARTS, "pieces", "spans", "characters_removed")
-BYTES_REMOVED = "bytes_removed"
+COUNTS, BYTES_REMOVED = (*PARTS, "pieces", "spans", "characters_removed"), "bytes_removed"
 
 Spans = Sequence[tuple[int, int]]
 
@@ -62,6 +62,7 @@ def cut_shard(
     pieces: Callable[[str, Spans], list[str]],
     path: Path | None,
     subsets: Sequence[str] | None,
+    mask_of: Callable[[Shard], KeepMask | None] = lambda shard: None,
     manifest: Manifest,
     on_error: OnError,
     ahead: bool,
@@ -71,57 +72,37 @@ def cut_shard(
 
     pieces    gives what is left of a text without its spans; the document goes if that is nothing
     subsets   leave out the documents of all others; None: leave out none
+    mask_of   gives the shard's mask; leave out the documents that it does not keep
     """
-    waiting = read_spans(table, shard.name)
-
-    def spans_of(batch: DocumentBatch) -> dict[int, Spans]:
-        found = {index: waiting.pop(number, ()) for index, number in enumerate(batch.numbers.tolist())}
-        return {index: spans for index, spans in found.items() if spans}
-
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
-        result = cut_documents(shard, reader, spans_of, pieces, path, inputs)
-    if waiting:
-        raise changed(shard)
-    return result
-
-
-def changed(shard: Shard) -> PilekitError:
-    """The error for spans of documents that the shard does not have."""
-    return PilekitError(f"{visible(shard.path)}: changed while it was read; run the same command again")
-
-
-def cut_documents(
-    shard: Shard,
-    batches: Iterable[DocumentBatch],
-    spans_of: Callable[[DocumentBatch], dict[int, Spans]],
-    pieces: Callable[[str, Spans], list[str]],
-    path: Path | None,
-    inputs: Inputs,
-) -> tuple[dict[str, dict[str, int]], list[Path]]:
-    """As `cut_shard`, of these documents; `spans_of` gives the spans of a batch by index, if there are any."""
+    waiting, mask = read_spans(table, shard.name), mask_of(shard)
     counts: dict[str, dict[str, int]] = {}
+    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
 
-    def cut() -> Iterator[DocumentBatch]:
-        for batch in batches:
-            spans, replaced = spans_of(batch), dict[int, list[str]]()
-            for index, subset in enumerate(batch.subsets):
-                of_subset = counts.setdefault(subset, dict.fromkeys((*COUNTS, BYTES_REMOVED), 0))
-                if index not in spans:
-                    of_subset["untouched"] += 1
-                    continue
-                text = batch.texts[index]
-                left = replaced[index] = pieces(text, spans[index])
-                of_subset["cut" if left else "dropped"] += 1
-                of_subset["pieces"] += len(left)
-                of_subset["spans"] += len(spans[index])
-                of_subset["characters_removed"] += len(text) - sum(map(len, left))
-                of_subset[BYTES_REMOVED] += len(text.encode()) - sum(len(piece.encode()) for piece in left)
-            yield batch.with_pieces(replaced)
+        def cut() -> Iterator[DocumentBatch]:
+            for read_batch in reader:
+                batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
+                replaced: dict[int, list[str]] = {}
+                for index, (number, subset) in enumerate(zip(batch.numbers.tolist(), batch.subsets, strict=True)):
+                    of_subset = counts.setdefault(subset, dict.fromkeys((*COUNTS, BYTES_REMOVED), 0))
+                    spans = waiting.pop(number, None)
+                    if spans is None:
+                        of_subset["untouched"] += 1
+                        continue
+                    text = batch.texts[index]
+                    left = replaced[index] = pieces(text, spans)
+                    of_subset["cut" if left else "dropped"] += 1
+                    of_subset["pieces"] += len(left)
+                    of_subset["spans"] += len(spans)
+                    of_subset["characters_removed"] += len(text) - sum(map(len, left))
+                    of_subset[BYTES_REMOVED] += len(text.encode()) - sum(len(piece.encode()) for piece in left)
+                yield batch.with_pieces(replaced)
 
-    files = [] if path is None else write_documents(path, cut(), lambda: inputs.check(shard))
-    if path is None:
-        for _ in cut():
-            pass
+        files = [] if path is None else write_documents(path, cut(), lambda: inputs.check(shard))
+        if path is None:
+            for _ in cut():
+                pass
+    if waiting:
+        raise PilekitError(f"{visible(shard.path)}: changed while it was read; run the same command again")
     return counts, files
 
 

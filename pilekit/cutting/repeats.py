@@ -10,7 +10,7 @@ document is named by a number below 2^32 that counts the lines of all shards.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from pilekit.corpus import Manifest, Shard
 from pilekit.cutting.windows import AT_A_TIME, Int64, UInt64, find_anchors, find_windows, part_of, pieces, tables
 from pilekit.dedup.deduplicated import Deduplicated
 from pilekit.dedup.match.repeated import may_be_repeated, note_values, repeated_bytes, repeated_table
-from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
+from pilekit.documents import MAX_SUBSETS, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.kernels import compiled
 from pilekit.pipeline.shard_job import skipped_lines
@@ -63,11 +63,6 @@ class Selection:
         return None if self.dedup is None else Deduplicated(self.dedup).mask(shard.name)
 
 
-def kept(batch: DocumentBatch, mask: KeepMask | None) -> DocumentBatch:
-    """The documents of a batch that a mask keeps."""
-    return batch if mask is None else batch.where(mask.keeps(batch.numbers))
-
-
 def scan(
     shard: Shard,
     advance: Advance,
@@ -76,20 +71,21 @@ def scan(
     length: int,
     selection: Selection,
     ahead: bool,
-    base: int = 0,
+    bases: Mapping[str, int] | None = None,
     filter: Path | None = None,
 ) -> dict[str, Any]:
     """Write the rows of a shard's anchors, or with a `filter`, of its windows; returns what was read.
 
-    An anchor's row is the anchor and the document's number. `base` is the name of document 0.
+    An anchor's row is the anchor and the document's number. `bases`: the name of each shard's document 0.
     """
     counts, left_out, lines, rows = Counter[str](), 0, 0, np.empty((WINDOW, 2 * AT_A_TIME), np.uint64)
     anchors, at, of = np.empty(2 * AT_A_TIME, np.uint64), *np.empty((2, 2 * AT_A_TIME), np.int64)
     table, part, mask = tables(length), part_of(length), selection.mask(shard)
+    base = 0 if bases is None else bases[shard.name]
     repeated = None if filter is None else np.load(filter, mmap_mode="r").view(np.ndarray)
     with write_atomically(path) as file, selection.read(shard, advance, ahead=ahead) as reader:
         for read_batch in reader:
-            batch = kept(read_batch, mask)
+            batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
             left_out += len(read_batch) - len(batch)
             lines = int(read_batch.numbers[-1]) + 1 if len(read_batch) else lines
             counts.update(batch.subsets)

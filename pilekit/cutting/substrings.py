@@ -24,8 +24,8 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
-from pilekit.cutting.cut_repeats import ROWS, cut_repeats
-from pilekit.cutting.cut_shards import BYTES_REMOVED, COUNTS, summed
+from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
+from pilekit.cutting.cut_shards import BYTES_REMOVED, COUNTS, cut_shard, read_spans, summed
 from pilekit.cutting.decontaminate import CLEAN, SCRATCH
 from pilekit.cutting.decontamination import REPEATS, SUMMARY, Substrings
 from pilekit.cutting.passages import frequent_passages
@@ -45,8 +45,8 @@ KIND = "substrings"
 PASSAGES, PASSAGE_CHARACTERS = 10, 200
 """The passages in the summary, and the characters of each."""
 
-_ANCHORS, _WINDOWS, _CUT, _RUNS, _DONE = "/rows/anchors/", "/rows/windows/", "/cut/", "/runs", "/summary"
-"""Names of notes, the first three before a shard's name, and so of files in `scratch/`."""
+_CUT, _FOUND, _DONE = "/cut/", "/found", "/summary"
+"""Names of notes, the first before a shard's name; no shard's name begins with a slash."""
 
 _SCRATCH_BYTES = 8
 """About what is on disk for a stored byte: 1.5 bytes for a byte of text in windows, and as much to sort them."""
@@ -129,7 +129,7 @@ def cut_substrings(
     ) as output:
         if not output.finished:
             _Run(corpus, output, min_bytes, write, selection, inputs, memory, jobs, advance).run()
-        skipped = all_skipped(output.results()[_DONE]["read"], corpus.shards)
+        skipped = all_skipped(output.results()[_FOUND]["read"], corpus.shards)
         if on_error == "raise" and skipped.count:  # An earlier run skipped lines that are an error now.
             raise bad_line_error(skipped.examples[0])
         return Substrings(output.folder, msgspec.json.decode((output.folder / SUMMARY).read_bytes()), skipped)
@@ -153,39 +153,31 @@ class _Run:
         """Every step that no earlier run has finished."""
         scratch = self.output.folder / SCRATCH
         if self.output.result(_DONE) is None:
-            found = self.output.result(_RUNS) or self._find(scratch)
-            shutil.rmtree(scratch / "rows", ignore_errors=True)
-            self._cut(scratch, found)
+            found = self.output.result(_FOUND) or self._find(scratch)
+            shutil.rmtree(scratch, ignore_errors=True)
+            self._cut(found)
         shutil.rmtree(scratch, ignore_errors=True)
 
     def _find(self, scratch: Path) -> dict[str, Any]:
-        """Find the runs of all shards; note where those of each shard begin, and what was read."""
+        """Find all repeats, and write the table; note what was read."""
         stored = sum(size for size, _ in self.inputs.fingerprints.values())
         there = sum(path.stat().st_size for path in self.output.folder.rglob("*") if path.is_file())
         check_free_disk(self.output.folder, _SCRATCH_BYTES * stored - there, "comparing")
-        work = functools.partial(_note_rows, length=self.length, selection=self.selection)
-        read, anchors = self._shards("reading", work, _ANCHORS)
-        bases = np.cumsum([0, *(of["lines"] for of in read)])
+        scanning = functools.partial(scan, length=self.length)
+        read, anchors = self._rows("reading", scanning, "anchors")
+        bases, names = np.cumsum([0, *(of["lines"] for of in read)]), [shard.name for shard in self.corpus.shards]
         if bases[-1] >= MAX_DOCUMENTS:
             raise PilekitError(f"{bases[-1]:,} documents are more than can be compared at once; take fewer shards")
+        of_shard = dict(zip(names, bases.tolist(), strict=False))
         filter, sorting = scratch / "filter.npy", self._progress("sorting", anchors)
         np.save(filter, repeated_anchors(anchors, bases, scratch, self.memory, sorting))
-        names = [shard.name for shard in self.corpus.shards]
-        work = functools.partial(work, filter=filter, bases=dict(zip(names, bases.tolist(), strict=False)))
-        _, windows = self._shards("comparing", work, _WINDOWS)
-        sorting = self._progress("sorting again", windows)
-        starts = find_runs(windows, bases, scratch / "runs", self.length, self.memory, sorting)
-        found = {"read": dict(zip(names, read, strict=True)), "bases": bases.tolist(), "starts": starts}
-        self.output.note(_RUNS, found, scratch / "runs")
-        return found
-
-    def _cut(self, scratch: Path, found: dict[str, Any]) -> None:
-        """Cut all shards, and write the table and the summary."""
-        names = [shard.name for shard in self.corpus.shards]
-        places = {name: found[name] for name in ("starts", "bases")}
-        work = functools.partial(_note_cut, names=names, write=self.write, selection=self.selection, **places)
-        done, parts = self._shards("cutting", work, _CUT)
-        table, summary_file = self.output.folder / REPEATS, self.output.folder / SUMMARY
+        scanning = functools.partial(scanning, filter=filter, bases=of_shard)
+        _, windows = self._rows("comparing", scanning, "windows")
+        runs, sorting = scratch / "runs", self._progress("sorting again", windows)
+        starts = find_runs(windows, bases, runs, self.length, self.memory, sorting)
+        locating = functools.partial(locate_cuts, runs=runs, starts=starts, bases=of_shard)
+        _, parts = self._rows("locating", locating, "cuts")
+        table = self.output.folder / REPEATS
         with write_atomically(table) as file, pq.ParquetWriter(file, ROWS, compression="zstd") as writer:
             for path in parts:
                 with pq.ParquetFile(path) as part:
@@ -194,26 +186,46 @@ class _Run:
         urls = {shard.name: shard.path for shard in self.corpus.shards}
         paths = {name: path if is_url(path) else str(Path(path).absolute()) for name, path in urls.items()}
         limits: dict[str, Any] = {"most": PASSAGES, "rows": 1, "scratch": scratch, "memory": self.memory}
-        passages = frequent_passages(table, paths, self.corpus.manifest, **limits)
-        summary = summed(
-            [of["subsets"] for of in done], [found["read"][name] for name in names], (*COUNTS, BYTES_REMOVED)
-        )
-        summary["passages"] = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in passages]
-        with write_atomically(summary_file) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        self.output.note(_DONE, {"read": found["read"], "paths": paths}, table, summary_file)
+        most = frequent_passages(table, paths, self.corpus.manifest, **limits)
+        passages = [{"count": one.count, "text": one.text[:PASSAGE_CHARACTERS]} for one in most]
+        found = {"read": dict(zip(names, read, strict=True)), "passages": passages, "paths": paths}
+        self.output.note(_FOUND, found, table)
+        return found
 
-    def _shards(self, step: str, work: Callable[..., None], notes: str) -> tuple[list[dict[str, Any]], list[Path]]:
-        """Do the work on the shards that have no note yet; the notes' results, and the files in `scratch/`."""
-        shards = self.corpus.shards
-        waiting = [shard for shard in shards if self.output.result(notes + shard.name) is None]
+    def _cut(self, found: dict[str, Any]) -> None:
+        """Cut all shards, and write the summary."""
+        of = self.selection
+        reading: dict[str, Any] = {
+            "subsets": of.subsets if of.only else None,
+            "manifest": of.manifest,
+            "on_error": of.on_error,
+        }
+        table = self.output.folder / REPEATS
+        work = functools.partial(_note_cut, table=table, write=self.write, mask_of=of.mask, **reading)
+        done = [one["subsets"] for one in self._shards("cutting", work, _CUT)]
+        read = list(found["read"].values())
+        for place, before in enumerate(read):
+            done[place] = done[place] or {name: {"untouched": count} for name, count in before["read"].items()}
+        summary = {**summed(done, read, (*COUNTS, BYTES_REMOVED)), "passages": found["passages"]}
+        with write_atomically(self.output.folder / SUMMARY) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+        self.output.note(_DONE, {}, self.output.folder / SUMMARY)
+
+    def _rows(self, step: str, work: Callable[..., Any], name: str) -> tuple[list[dict[str, Any]], list[Path]]:
+        """Do work that writes a file in `scratch/` for each shard; its results, and the files."""
+        files = {shard.name: self.output.path(f"{SCRATCH}/{name}/{shard.name}", "") for shard in self.corpus.shards}
+        noting = functools.partial(_note_rows, work=work, files=files, notes=f"/{name}/", selection=self.selection)
+        return self._shards(step, noting, f"/{name}/"), list(files.values())
+
+    def _shards(self, step: str, work: Callable[..., None], notes: str) -> list[dict[str, Any]]:
+        """Do the work on the shards that have no note yet; the notes' results."""
+        waiting = [shard for shard in self.corpus.shards if self.output.result(notes + shard.name) is None]
         progress = self._progress(step, [Path(shard.path) for shard in waiting if not is_url(shard.path)])
         processes = processes_for(waiting, self.jobs)
-        options = {"output": self.output, "inputs": self.inputs, "ahead": decompress_ahead(processes), "notes": notes}
-        map_shards(functools.partial(work, **options), waiting, jobs=processes, on_progress=progress)
+        work = functools.partial(work, output=self.output, inputs=self.inputs, ahead=decompress_ahead(processes))
+        map_shards(work, waiting, jobs=processes, on_progress=progress)
         results = self.output.results()
-        names = [notes + shard.name for shard in shards]
-        return [results[name] for name in names], [self.output.path(SCRATCH + name, "") for name in names]
+        return [results[notes + shard.name] for shard in self.corpus.shards]
 
     def _progress(self, step: str, files: Sequence[Path]) -> Advance:
         advance, total = self.advance, sum(file.stat().st_size for file in files)
@@ -224,21 +236,21 @@ def _note_rows(
     shard: Shard,
     advance: Advance,
     *,
+    work: Callable[..., dict[str, Any]],
     output: Output,
     inputs: Inputs,
     notes: str,
-    bases: dict[str, int] | None = None,
+    files: dict[str, Path],
     **options: Any,
 ) -> None:
-    path = output.path(SCRATCH + notes + shard.name, "")
-    result = scan(shard, advance, path=path, base=bases[shard.name] if bases else 0, **options)
+    result = work(shard, advance, path=files[shard.name], **options)
     inputs.check(shard)
-    output.note(notes + shard.name, result, path)
+    output.note(notes + shard.name, result, files[shard.name])
 
 
-def _note_cut(shard: Shard, advance: Advance, *, output: Output, notes: str, write: bool, **options: Any) -> None:
+def _note_cut(shard: Shard, advance: Advance, *, output: Output, table: Path, write: bool, **options: Any) -> None:
     path = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst") if write else None
-    runs, part = output.folder / SCRATCH / "runs", output.path(SCRATCH + notes + shard.name, "")
-    counts, files = cut_repeats(shard, advance, runs=runs, part=part, path=path, **options)
-    output.note(f"/{CLEAN}/{shard.name}", {}, *files)
-    output.note(notes + shard.name, {"subsets": counts}, part, *files)
+    counts, files = None, list[Path]()
+    if write or read_spans(table, shard.name):
+        counts, files = cut_shard(shard, advance, table=table, pieces=without, path=path, **options)
+    output.note(_CUT + shard.name, {"subsets": counts}, *files)

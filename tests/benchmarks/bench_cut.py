@@ -1,7 +1,7 @@
-"""Decontamination beside fastokens, lm-eval's Janitor and datatrove's filter: MB/s on one core.
+"""Decontamination beside fastokens, Janitor and datatrove's filter, substrings beside a suffix array: MB/s on one core.
 
-    python tests/benchmarks/bench_cut.py [--shard PATH] [--evaluation PATH] [--tokenizer F] [--megabytes 50]
-                                         [--kilobytes 400]
+    python tests/benchmarks/bench_cut.py [decontaminate] [substrings] [--shard PATH] [--evaluation PATH] [--tokenizer F]
+                                         [--megabytes 50] [--kilobytes 400] [--largest 1000]
 
     kernel          the kernel alone, on the UTF-8 of documents that were decoded before
     n-grams         `NGrams.find` in the same: UTF-8, kernel, comparing words
@@ -10,6 +10,12 @@
     datatrove       `NGramsDecontFilter.filter` of the same, with 800,000 hashes of no n-gram
     decontaminate   `decontaminate` of the shard with `write=False`: reading, searching, tables, cutting
     stats           `corpus_stats` of the shard with a tokenizer
+
+    substrings      `cut_substrings` of the shard with `write=False`: reading three times, sorting, the table
+    suffix array    pydivsufsort and its LCP array, on the texts of the shard in memory, one after the other
+    16x, 4x, 1x     `cut_substrings` of --largest MB, a quarter and a sixteenth of it, with 256 MB to sort and, beside
+                    what the imports take, at most 1 GB of memory in all; words drawn at random, in each fifth document
+                    one of 200 notices
 
 Each measurement is a process of its own, pinned to one core. Not timed: imports, registering the evaluation (except in
 `decontaminate`), and a first run over a part of the documents (fastokens: all of them). Without --shard and
@@ -22,17 +28,22 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+
+import numpy as np
+import zstandard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, from any folder
 from pilekit import read
 from tests.benchmarks.generating import generated, trained_tokenizer
 from tests.benchmarks.harness import Figures, options, show, table, take_turns
-from tests.benchmarks.peers import peer_environment, run_peer
+from tests.benchmarks.peers import BENCH, peer_environment, run_peer
 
 DATATROVE = ["datatrove[processing]==0.10.1", "spacy==3.8.18", "orjson==3.13.0", "xxhash==3.5.0"]
 JANITOR = ["lm_eval==0.4.13"]
+SUFFIXES = ["pydivsufsort==0.0.20", "numpy==2.3.5"]
 
 MEASURE = """
 import json, sys, time
@@ -97,6 +108,34 @@ def work(out):
 measure(work, "out", amount, "warm-up")
 """
 
+SUBSTRINGS = """
+from pilekit import cut_substrings
+def work(out):
+    cut_substrings(SHARD, out=f"{FOLDER}/{out}", write=False, jobs=1, memory=256_000_000)
+measure(work, "out", amount, "warm-up")
+"""
+
+SUFFIX_ARRAY = """
+import numpy as np
+from pydivsufsort import divsufsort, kasai
+data = np.fromfile(TEXTS, np.uint8)
+def work(data):
+    kasai(data, divsufsort(data))
+measure(work, data, len(data), data[:1000])
+"""
+
+LARGE = """
+import resource, re
+from pilekit import cut_substrings
+cut_substrings(EVALUATION, out=f"{FOLDER}/warm-up", write=False, jobs=1)
+taken = int(re.search("VmData:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (taken + 10**9,) * 2)
+def work(out):
+    if out:
+        cut_substrings(SHARD, out=f"{FOLDER}/{out}", write=False, jobs=1, memory=256_000_000)
+measure(work, "out", int(TOKENIZER), "")
+"""
+
 STATS = """
 from pilekit import corpus_stats, load_tokenizer
 tokenizer = load_tokenizer(TOKENIZER)
@@ -142,7 +181,13 @@ measure(work, texts, amount, texts[:2])
 
 def main() -> None:
     """Measure and print."""
-    parser = options(__doc__, megabytes=(50, "text to generate"), kilobytes=(400, "text for the slow peers"))
+    parser = options(
+        __doc__,
+        megabytes=(50, "text to generate"),
+        kilobytes=(400, "text for the slow peers"),
+        largest=(1000, "MB of generated text for substrings"),
+    )
+    parser.add_argument("parts", nargs="*", default=["decontaminate", "substrings"])
     parser.add_argument("--shard", type=Path, help="search this .jsonl.zst file instead")
     parser.add_argument("--evaluation", type=Path, help="for the n-grams of this .jsonl.zst file")
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json (default: trained on the shard)")
@@ -150,32 +195,77 @@ def main() -> None:
     shard = chosen.shard or generated(f"cut-{chosen.megabytes}", chosen.megabytes << 20, 80)
     evaluation = chosen.evaluation or generated("cut-evaluation", 5 << 20, 81)
     core = sorted(os.sched_getaffinity(0))[:1]
-    janitor = peer_environment("janitor", JANITOR, ["--no-deps"], on_top=True)
-    datatrove = peer_environment("datatrove-decontamination", DATATROVE)
+    figures: dict[str, list[Figures]] = {}
+    tables = []
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as folder:
         tokenizer = chosen.tokenizer or trained_tokenizer(shard, Path(folder) / "tokenizer.json")
-        some = Path(folder) / "texts.jsonl"
-        write_some(shard, some, chosen.kilobytes * 1000)
+        some = Path(folder) / "texts"
 
-        def run(source: str, python: Path = Path(sys.executable)) -> Figures:
+        def run(source: str, python: Path = Path(sys.executable), of: Path = shard, text: str = "") -> Figures:
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                files = (shard.resolve(), evaluation.resolve(), tokenizer, some, scratch)
+                files = (of.resolve(), evaluation.resolve(), text or tokenizer, some, scratch)
                 environment = {"RAYON_NUM_THREADS": "1"}
-                figures: Figures = run_peer(python, MEASURE + source, *files, environment=environment, cores=core)
-                return figures
+                measured: Figures = run_peer(python, MEASURE + source, *files, environment=environment, cores=core)
+                return measured
 
-        contestants = {
-            "kernel": partial(run, DECODED + NGRAMS + KERNEL),
-            "n-grams": partial(run, DECODED + NGRAMS + FIND),
-            "fastokens": partial(run, DECODED + FASTOKENS),
-            "Janitor": partial(run, SOME + JANITOR_CODE, janitor),
-            "datatrove": partial(run, SOME + DATATROVE_CODE, datatrove),
-        }
-        kernel = take_turns(contestants, chosen.rounds)
-        commands = {"decontaminate": partial(run, DECODED + COMMAND), "stats": partial(run, DECODED + STATS)}
-        whole = take_turns(commands, chosen.rounds)
-    tables = [*(table("", kernel, peer) for peer in ("fastokens", "Janitor", "datatrove")), table("", whole, "stats")]
-    show(chosen, kernel | whole, tables)
+        def measure(peers: list[str], rounds: int, **contestants: Callable[[], Figures]) -> None:
+            measured = take_turns({name.replace("_", " "): of for name, of in contestants.items()}, rounds)
+            figures.update(measured)
+            tables.extend(table("", measured, peer) for peer in peers)
+
+        if "decontaminate" in chosen.parts:
+            janitor = peer_environment("janitor", JANITOR, ["--no-deps"], on_top=True)
+            datatrove = peer_environment("datatrove-decontamination", DATATROVE)
+            write_some(shard, some, chosen.kilobytes * 1000)
+            measure(
+                ["fastokens", "Janitor", "datatrove"],
+                chosen.rounds,
+                kernel=partial(run, DECODED + NGRAMS + KERNEL),
+                n_grams=partial(run, DECODED + NGRAMS + FIND),
+                fastokens=partial(run, DECODED + FASTOKENS),
+                Janitor=partial(run, SOME + JANITOR_CODE, janitor),
+                datatrove=partial(run, SOME + DATATROVE_CODE, datatrove),
+            )
+            commands = {"decontaminate": partial(run, DECODED + COMMAND), "stats": partial(run, DECODED + STATS)}
+            measure(["stats"], chosen.rounds, **commands)
+        if "substrings" in chosen.parts:
+            suffixes = peer_environment("suffix-array", SUFFIXES)
+            with read(str(shard)) as batches:
+                some.write_bytes(b"".join(text.encode() for batch in batches for text in batch.texts))
+            measure(
+                ["suffix array"],
+                chosen.rounds,
+                substrings=partial(run, DECODED + SUBSTRINGS),
+                suffix_array=partial(run, SUFFIX_ARRAY, suffixes),
+            )
+            sizes = {f"{times}x": chosen.largest * 1_000_000 * times // 16 for times in (16, 4, 1)}
+            shards = {name: (distinct(f"distinct-{size}", size), str(size)) for name, size in sizes.items()}
+            large = {name: partial(run, LARGE, of=of, text=text) for name, (of, text) in shards.items()}
+            measure(["1x"], 1, **large)
+    show(chosen, figures, tables)
+
+
+def distinct(name: str, size: int) -> Path:
+    """A shard of about `size` bytes of words drawn at random; every fifth document begins with one of 200 notices."""
+    path = BENCH / "data" / f"{name}.jsonl.zst"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(5)
+    letters = np.array(list("etaoinshrdlucmfwypvbgkqjxz"))
+    words = np.array(["".join(generator.choice(letters, length)) for length in generator.integers(2, 11, 20_000)])
+    notices = [" ".join(generator.choice(words, 60)) for _ in range(200)]
+    written = 0
+    with path.with_suffix(".part").open("wb") as file, zstandard.ZstdCompressor(1).stream_writer(file) as frame:
+        while written < size:
+            drawn = " ".join(words[(generator.random(100_000) ** 3 * len(words)).astype(np.int64)])
+            for at in range(0, len(drawn), 3000):
+                notice = notices[written % 200] + "\n" if at % 15_000 == 0 else ""
+                text = notice + drawn[at : at + 3000]
+                frame.write(json.dumps({"text": text}).encode() + b"\n")
+                written += len(text)
+    path.with_suffix(".part").rename(path)
+    return path
 
 
 def write_some(shard: Path, path: Path, size: int) -> None:

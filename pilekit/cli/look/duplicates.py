@@ -95,7 +95,7 @@ def _show_passages(folder: Path, header: Header, count: int, as_json: bool) -> N
     if not header.finished:
         raise PilekitError(f"{visible(str(folder))}: is not finished; run the same `pilekit substrings` again")
     record = {name: header.parameters[name] for name in ("text_field", "label_path")}
-    manifest, paths = msgspec.structs.replace(load_manifest(), **record), header.results["/summary"]["result"]["paths"]
+    manifest, paths = msgspec.structs.replace(load_manifest(), **record), header.results["/found"]["result"]["paths"]
     with tempfile.TemporaryDirectory() as scratch:
         sizes: dict[str, Any] = {"most": count, "rows": SHOWN_DOCUMENTS, "scratch": Path(scratch), "memory": SORTING}
         passages = frequent_passages(folder / REPEATS, paths, manifest, **sizes)
