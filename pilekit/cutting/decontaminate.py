@@ -27,12 +27,12 @@ from pilekit.cutting.decontamination import SUMMARY, Decontamination
 from pilekit.cutting.evaluation_texts import read_records
 from pilekit.cutting.hits import HITS, Texts, decide, find_hits
 from pilekit.cutting.ngrams import LONGEST, SHORTEST, NGrams
-from pilekit.engine import Advance, map_shards
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.shard_job import all_skipped, check_names, stem
 from pilekit.progress import Report
+from pilekit.shards.each_shard import finish_shards
 from pilekit.shards.fingerprint import Inputs, inputs_for
-from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
 
@@ -145,17 +145,12 @@ class _Job(NamedTuple):
     def each_shard(self, step: str, note: str, work: Callable[..., None], **options: Any) -> dict[str, Any]:
         """Do the work on the shards that have no note yet; the notes' results by shard."""
         shards, inputs, report = self.corpus.shards, self.inputs, self.advance
-        waiting = [shard for shard in shards if self.output.result(note + shard.name) is None]
         total = sum(inputs.fingerprints[shard.name][0] for shard in shards)
-        progress: Advance = (lambda amount: None) if report is None else lambda amount: report(step, amount, total)
-        progress(total - sum(inputs.fingerprints[shard.name][0] for shard in waiting))
-        processes = processes_for(waiting, self.jobs)
+        progress: Advance | None = None if report is None else lambda amount: report(step, amount, total)
         options |= {"subsets": self.parameters["subsets"] if self.parameters["only"] else None}
-        options |= {"manifest": self.corpus.manifest, "on_error": self.on_error, "ahead": decompress_ahead(processes)}
-        work = functools.partial(work, output=self.output, inputs=inputs, **options)
-        map_shards(work, waiting, jobs=processes, on_progress=progress)
-        results = self.output.results()
-        return {shard.name: results[note + shard.name] for shard in shards}
+        options |= {"manifest": self.corpus.manifest, "on_error": self.on_error}
+        work = functools.partial(work, **options)
+        return finish_shards(work, shards, self.output, inputs, jobs=self.jobs, advance=progress, note=note)
 
 
 def _run(job: _Job) -> None:

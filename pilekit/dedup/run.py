@@ -23,7 +23,7 @@ import numpy as np
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
-from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.dedup.compare.resolve import Counts, Resolver
@@ -43,13 +43,14 @@ from pilekit.dedup.sketch.minhash import SEED
 from pilekit.dedup.sketch.sketch_format import SUFFIX as SKETCH_SUFFIX
 from pilekit.dedup.sketch.sketch_format import ShardSketch
 from pilekit.dedup.sketch.sketch_shard import is_fresh, sketch_shard
-from pilekit.engine import Advance, map_shards, usable_cpus
+from pilekit.engine import Advance, usable_cpus
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.shard_job import check_names, stem
 from pilekit.progress import Report
-from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.each_shard import corpus_folder, each_shard, finish_shards
+from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.keep_mask import SUFFIX as MASK_SUFFIX
-from pilekit.shards.processes import processes_for, threads_of
+from pilekit.shards.processes import processes_for
 from pilekit.shards.read.damage import LISTED_BAD_LINES, BadLine
 from pilekit.shards.read.json_records import bad_line_error
 from pilekit.shards.read.reader import OnError
@@ -147,10 +148,7 @@ def deduplicate(
     }
     before = [] if against is None else earlier_runs(against, parameters)
     parameters["against"] = before[-1].identity if before else None
-    inputs = inputs_for(out, corpus.shards)
-    with output_folder(
-        out, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
-    ) as output:
+    with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
         records = output.result(RECORDS)
         if on_error == "raise" and records is not None and records["bad_lines"]:
             # An earlier run skipped lines that are an error now.
@@ -159,9 +157,8 @@ def deduplicate(
         if not output.finished:
             run = _Run(corpus, output, bands, parameters, inputs, before, on_error, memory, jobs, advance)
             if records is None:
-                size = sum(size for size, _ in inputs.fingerprints.values())
                 there = sum(path.stat().st_size for path in output.folder.rglob("*") if path.is_file())
-                needed = bytes_needed(size, bands.bands, clean=write) - there
+                needed = bytes_needed(run.stored(), bands.bands, clean=write) - there
                 check_free_disk(output.folder, needed, "deduplicating")
                 sketches = run.sketch()
                 records = run.record(sketches, *run.decide(sketches))
@@ -199,10 +196,9 @@ class _Run:
             on_error=self.on_error,
             folder=folder,
             inputs=self.inputs,
-            threads=threads_of(self._jobs(self.corpus.shards)),
         )
-        progress = self._progress("sketching", sum(size for size, _ in self.inputs.fingerprints.values()))
-        return map_shards(work, self.corpus.shards, jobs=self._jobs(self.corpus.shards), on_progress=progress)
+        shards, progress = self.corpus.shards, self._progress("sketching", self.stored())
+        return list(each_shard(work, shards, jobs=self._jobs(shards), advance=progress, threads=True))
 
     def decide(self, sketches: Sequence[ShardSketch]) -> tuple[Population, Decisions, Counts]:
         """Find out which documents are removed, and why."""
@@ -272,22 +268,10 @@ class _Run:
     def write_clean(self) -> None:
         """Write the clean shards, if asked for, and note for each shard where it was read."""
         shutil.rmtree(self.output.folder / SCRATCH, ignore_errors=True)
-        waiting = [shard for shard in self.corpus.shards if self.output.result(shard.name) is None]
-        work = functools.partial(
-            _finish_shard,
-            output=self.output,
-            inputs=self.inputs,
-            write=self.parameters["write"],
-            threads=threads_of(self._jobs(waiting)),
-            manifest=self.corpus.manifest,
-        )
-        if not self.parameters["write"]:
-            map_shards(work, waiting, jobs=1)
-            return
-        total = sum(size for size, _ in self.inputs.fingerprints.values())
-        progress = self._progress("writing", total)
-        progress(total - sum(self.inputs.fingerprints[shard.name][0] for shard in waiting))
-        map_shards(work, waiting, jobs=self._jobs(waiting), on_progress=progress)
+        write, shards = self.parameters["write"], self.corpus.shards
+        work = functools.partial(_finish_shard, write=write, manifest=self.corpus.manifest)
+        jobs, progress = (self._jobs(shards), self._progress("writing", self.stored())) if write else (1, None)
+        finish_shards(work, shards, self.output, self.inputs, jobs=jobs, advance=progress, threads=True)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, and note where the earlier run was."""
@@ -295,6 +279,10 @@ class _Run:
             file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         against = str(self.before[-1].folder.absolute()) if self.before else None
         self.output.note(DONE, {"against": against}, self.output.folder / SUMMARY)
+
+    def stored(self) -> int:
+        """Stored bytes of all shards."""
+        return sum(size for size, _ in self.inputs.fingerprints.values())
 
     def _jobs(self, shards: Sequence[Shard]) -> int:
         """The number of processes: half of the CPUs at most, because the threads of a process keep two busy."""

@@ -28,7 +28,7 @@ from pilekit.artifacts.parquet_rows import parquet_rows, required
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.corpus.sidecar_files import DROPPED
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance, map_shards
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.cleaned import Cleaned, summarize
 from pilekit.pipeline.cleaner import Cleaner
@@ -38,9 +38,9 @@ from pilekit.pipeline.redact_pii import RedactPII
 from pilekit.pipeline.rules.c4 import C4
 from pilekit.pipeline.rules.rule_set import RuleSet
 from pilekit.pipeline.rules.sets import named_near, rule_sets
-from pilekit.pipeline.shard_job import all_skipped, shard_job, skipped_lines, stem, write_documents
+from pilekit.pipeline.shard_job import all_skipped, check_names, skipped_lines, stem, write_documents
+from pilekit.shards.each_shard import corpus_folder, each_shard, finish_shards
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.reader import OnError, read, read_corpus
 
 KIND, SUMMARY = "cleaning", "summary.json"
@@ -107,9 +107,8 @@ def clean_corpus(
         on_error=on_error,
     )
     if out is None:
-        processes, names = processes_for(corpus.shards, jobs), [shard.name for shard in corpus.shards]
-        work = functools.partial(work, ahead=decompress_ahead(processes))
-        results = map_shards(work, corpus.shards, jobs=processes, on_progress=advance)
+        results = each_shard(work, corpus.shards, jobs=jobs, advance=advance)
+        names = [shard.name for shard in corpus.shards]
         cleaned = _cleaned(None, cleaner, dict(zip(names, results, strict=True)), corpus.shards)
         if not cleaned.judged:
             raise PilekitError(_nothing(cleaned, cleaner))
@@ -122,10 +121,12 @@ def clean_corpus(
         "c4_lines": c4_lines,
         "pii": sorted(redact.kinds) if redact else [],
     }
-    with shard_job(
-        corpus, out, work, kind=KIND, parameters=parameters, on_error=on_error, jobs=jobs, advance=advance, whole=WHOLE
-    ) as output:
-        cleaned = _cleaned(output.folder, cleaner, output.results(), corpus.shards)
+    check_names(corpus.shards)
+    with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
+        by_shard = finish_shards(
+            work, corpus.shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance, whole=WHOLE
+        )
+        cleaned = _cleaned(output.folder, cleaner, by_shard, corpus.shards)
         if cleaned.summary["kept"] and WHOLE not in output.results():
             _finish(output, corpus.shards, cleaned.summary)
         shutil.rmtree(output.folder / PARTS, ignore_errors=True)

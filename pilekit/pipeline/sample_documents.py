@@ -17,10 +17,10 @@ import numpy as np
 
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.documents import DocumentBatch
-from pilekit.engine import Advance, imap_shards
+from pilekit.engine import Advance
 from pilekit.pipeline.pipeline import Pipeline, Stage
 from pilekit.pipeline.stages import Kept, document_hashes, filtered
-from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.each_shard import each_shard
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, read
 
@@ -46,7 +46,6 @@ def sample_documents(
     stages    only documents that pass these stages are drawn
     jobs      shards at a time; None: the usable CPUs, or fewer for a small corpus
     """
-    processes = processes_for(corpus.shards, jobs)
     draw = functools.partial(
         _draw,
         count=count,
@@ -55,13 +54,11 @@ def sample_documents(
         stages=stages,
         manifest=corpus.manifest,
         on_error=on_error,
-        ahead=decompress_ahead(processes),
     )
     items = list(enumerate(corpus.shards))
-    names = [shard.name for shard in corpus.shards]
     lowest: list[Ranked] = []
     skipped = SkippedLines()
-    for drawn, bad in imap_shards(draw, items, jobs=processes, names=names, on_progress=advance):
+    for drawn, bad in each_shard(draw, corpus.shards, items=items, jobs=jobs, advance=advance):
         lowest = heapq.nsmallest(count, chain(lowest, drawn), key=lambda ranked: ranked[:3])
         skipped.merge(bad)
     return [document for *_, document in sorted(lowest, key=lambda ranked: ranked[1:3])], skipped

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,8 +20,9 @@ from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage
-from pilekit.pipeline.shard_job import all_skipped, shard_job, skipped_lines, stem, write_documents
+from pilekit.pipeline.shard_job import all_skipped, check_names, skipped_lines, stem, write_documents
 from pilekit.pipeline.stages import Match, MinBytes, Sample
+from pilekit.shards.each_shard import corpus_folder, finish_shards
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.reader import OnError, read
@@ -161,10 +162,10 @@ def select_corpus(
     select = functools.partial(
         select_shard, format=format, subsets=subsets, stages=stages, manifest=corpus.manifest, on_error=on_error
     )
-    with shard_job(
-        corpus, out, select, kind=SELECTION, parameters=parameters, on_error=on_error, jobs=jobs, advance=advance
-    ) as output:
-        selected = _selected(output, corpus.shards)
+    check_names(corpus.shards)
+    with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters) as (output, inputs):
+        results = finish_shards(select, corpus.shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance)
+        selected = _selected(output.folder, results, corpus.shards)
         if not selected.total.documents:
             output.forget()
             raise PilekitError(_nothing(selected, subsets))
@@ -220,21 +221,20 @@ class _Counts:
             yield batch
 
 
-def _selected(output: Output, shards: Iterable[Shard]) -> Selected:
+def _selected(folder: Path, results: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard]) -> Selected:
     """All shards' results together."""
     sums: dict[str, list[int]] = {}
-    empty, others, results = [], 0, output.results()
-    for shard in shards:
-        result = results[shard.name]
+    empty, others = [], 0
+    for shard, result in results.items():
         for name, counts in result["subsets"].items():
             sums[name] = [one + more for one, more in zip(sums.get(name, [0] * 4), counts, strict=True)]
         if not any(documents for documents, *_ in result["subsets"].values()):
-            empty.append(shard.name)
+            empty.append(shard)
         others += result.get("others", 0)
     subsets = [SelectedSubset(name, *counts) for name, counts in sums.items()]
     subsets.sort(key=lambda subset: (-subset.bytes, -subset.documents, subset.name))
     total = SelectedSubset("total", *(sum(column) for column in zip([0] * 4, *sums.values(), strict=True)))
-    return Selected(output.folder, tuple(subsets), total, tuple(empty), all_skipped(results, shards), others)
+    return Selected(folder, tuple(subsets), total, tuple(empty), all_skipped(results, shards), others)
 
 
 def _nothing(selected: Selected, subsets: Sequence[str] | None) -> str:

@@ -1,75 +1,21 @@
-"""`shard_job`: a corpus is made into another one, shard by shard, in a folder that a killed run resumes.
-
-Each shard is a job of its own, and what becomes of a document depends only on the document. So the output is the same
-for any number of processes, and for a run that was killed and run again.
-"""
+"""Shards made of shards: their names, writing them, and the lines that reading passed over."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
-from pilekit.artifacts.job_folder import Output, output_folder
-from pilekit.corpus import Corpus, Shard
+from pilekit.corpus import Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.documents import DocumentBatch, RecordFormat
-from pilekit.engine import Advance, map_shards
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import inputs_for
-from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import BadLine, SkippedLines
 from pilekit.shards.read.open import is_parquet
-from pilekit.shards.read.reader import OnError, ShardReader
+from pilekit.shards.read.reader import ShardReader
 from pilekit.shards.write.parquet_writer import RowGroups, parquet_writer
 from pilekit.shards.write.shard_writer import ShardWriter
-
-
-@contextmanager
-def shard_job(
-    corpus: Corpus,
-    out: str | Path,
-    work: Callable[..., object],
-    *,
-    kind: str,
-    parameters: Mapping[str, Any],
-    on_error: OnError,
-    jobs: int | None,
-    advance: Advance | None,
-    whole: str | None = None,
-) -> Iterator[Output]:
-    """Process the shards that no earlier run has finished; yields the folder with the results of all shards.
-
-    work        `work(shard, advance, output=..., inputs=..., ahead=...)` writes what comes of a shard and notes its
-                counts, those of `skipped_lines` among them
-    kind        what the job makes
-    parameters  every setting that the output depends on; fields of the manifest are added
-    whole       the name of a note about all shards together: if a shard is processed after it, all are
-
-    If a shard cannot be read, the other shards are finished and kept before the error is raised.
-    """
-    check_names(corpus.shards)
-    manifest = corpus.manifest
-    parameters = {**parameters, "text_field": manifest.text_field, "label_path": manifest.label_path}
-    inputs = inputs_for(out, corpus.shards)
-    with output_folder(
-        out, kind=kind, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
-    ) as output:
-        done = output.results()
-        if on_error == "raise":  # An earlier run may have skipped lines that are errors now.
-            done = {name: result for name, result in done.items() if not result.get("skipped")}
-        waiting = [shard for shard in corpus.shards if shard.name not in done]
-        if waiting and whole in done and not output.finished:
-            output.forget()
-            waiting = list(corpus.shards)
-        if advance is not None:
-            advance(sum(shard.size or 0 for shard in corpus.shards if shard not in waiting))
-        processes = processes_for(waiting, jobs)
-        work = functools.partial(work, output=output, inputs=inputs, ahead=decompress_ahead(processes))
-        map_shards(work, waiting, jobs=processes, on_progress=advance)
-        yield output
 
 
 def write_documents(path: Path, batches: Iterable[DocumentBatch], complete: Callable[[], None]) -> list[Path]:

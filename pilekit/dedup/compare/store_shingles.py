@@ -22,9 +22,9 @@ from pilekit.dedup.match.population import Flags, Population
 from pilekit.dedup.sketch.shingles import Int64, Sets, shingle_sets
 from pilekit.dedup.sketch.sketch_format import ShardSketch, check_unchanged, shard_changed
 from pilekit.documents import RecordFormat
-from pilekit.engine import Advance, map_shards
+from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
-from pilekit.shards.processes import processes_for, threads_of
+from pilekit.shards.each_shard import each_shard
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.open import is_parquet
@@ -62,9 +62,8 @@ def store_shingles(
     for place, (shard, sketch) in enumerate(zip(shards, population.sketches, strict=True)):
         begin, end = population.base[place : place + 2].tolist()
         work.append((place, shard, sketch, np.packbits(flagged[begin:end])))
-    processes = processes_for(shards, jobs)
-    store = functools.partial(_store_shard, folder=folder, threads=threads_of(processes))
-    map_shards(store, work, jobs=processes, names=[shard.name for shard in shards], on_progress=advance)
+    store = functools.partial(_store_shard, folder=folder)
+    list(each_shard(store, shards, items=work, jobs=jobs, advance=advance, threads=True))
     return ShingleStore(folder, population.base)
 
 

@@ -22,14 +22,14 @@ from pilekit.artifacts.file_lock import locked
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import is_url
 from pilekit.documents import MAX_SUBSETS, RecordFormat
-from pilekit.engine import Advance, map_shards
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
+from pilekit.shards.each_shard import each_shard
 from pilekit.shards.fingerprint import Fingerprint, changed_at, fingerprint
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, ShardIndex, find_index, find_indexes, index_places, index_schema
 from pilekit.shards.index.metadata import FORMAT, ROWS_PER_GROUP, IndexHeader, index_metadata
 from pilekit.shards.index.scan import ShardScan
-from pilekit.shards.processes import decompress_ahead, processes_for
 from pilekit.shards.read.damage import SkippedLines
 from pilekit.shards.read.open import storage_of
 from pilekit.shards.read.reader import OnError
@@ -108,12 +108,8 @@ def index_corpus(
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:
         advance(sum(index.header.size for index in found if index is not None))
-    processes = processes_for(missing, jobs)
-    build = functools.partial(
-        index_of, manifest=corpus.manifest, on_error=on_error, ahead=decompress_ahead(processes), whole=True
-    )
-    names = [shard.name for shard in missing]
-    built = iter(map_shards(build, missing, jobs=processes, names=names, on_progress=advance))
+    build = functools.partial(index_of, manifest=corpus.manifest, on_error=on_error, whole=True)
+    built = iter(list(each_shard(build, missing, jobs=jobs, advance=advance)))
     return [index or next(built) for index in found]
 
 

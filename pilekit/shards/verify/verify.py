@@ -18,9 +18,9 @@ from pilekit.corpus import Corpus
 from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
-from pilekit.engine import Advance, map_shards
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
-from pilekit.shards.processes import decompress_ahead, processes_for
+from pilekit.shards.each_shard import each_shard
 from pilekit.shards.verify.findings import MOST_FINDINGS, Finding, some_names
 from pilekit.shards.verify.sha256sums import below, find_sums, read_sums, stored_name
 from pilekit.shards.verify.sha256sums import write_sums as write_sums_file
@@ -97,14 +97,11 @@ def verify_corpus(
     target, old = _target(corpus) if write_sums else (None, {})
     listed_in, listed = _listed(corpus, sums)
     expected = _expected(corpus, listed_in, listed, use_manifest_sums)
-    processes = processes_for(corpus.shards, jobs)
-    work = functools.partial(
-        verify_shard, manifest=corpus.manifest, hashed=write_sums, ahead=decompress_ahead(processes)
-    )
-    tasks = [(shard, expected.get(shard.name)) for shard in corpus.shards]
+    work = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
+    items = [(shard, expected.get(shard.name)) for shard in corpus.shards]
     names = [shard.name for shard in corpus.shards]
-    verdicts = dict(zip(names, map_shards(work, tasks, jobs=processes, names=names, on_progress=advance), strict=True))
-
+    judged = each_shard(work, corpus.shards, items=items, jobs=jobs, advance=advance)
+    verdicts = dict(zip(names, judged, strict=True))
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
     notes = [] if listed_in is None else [f"sums are taken from {visible(listed_in)}"]
     if listed_in is not None and whole:

@@ -30,15 +30,15 @@ import msgspec
 import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
-from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.engine import Advance, map_shards
+from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
-from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.each_shard import corpus_folder, finish_shards
+from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.index.build import build_index
 from pilekit.shards.index.format import INDEX_SUFFIX
-from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.damage import ShardDamage
 from pilekit.shards.read.lines import LineTooLong
 from pilekit.shards.read.open import is_parquet
@@ -115,34 +115,11 @@ def reframe_corpus(
         if shard.path == STANDARD_INPUT or is_parquet(shard.path):
             what = "standard input (-)" if shard.path == STANDARD_INPUT else f"{visible(shard.path)}: Parquet"
             raise PilekitError(f"{what} cannot be reframed; `pilekit select --format zst` writes it as .jsonl.zst")
-    inputs = inputs_for(out, corpus.shards)
-    manifest = corpus.manifest  # the index depends on it
-    parameters = {
-        "frame_bytes": frame_bytes,
-        "level": level,
-        "text_field": manifest.text_field,
-        "label_path": manifest.label_path,
-    }
-    with output_folder(
-        out, kind=KIND, parameters=parameters, inputs=inputs.fingerprints, versions=inputs.versions
-    ) as output:
-        sizes = {name: size for name, (size, _) in inputs.fingerprints.items()}
-        waiting = [shard for shard in corpus.shards if output.result(shard.name) is None]
-        if advance is not None:
-            advance(sum(sizes.values()) - sum(sizes[shard.name] for shard in waiting))
-        processes = processes_for(waiting, jobs)
-        work = functools.partial(
-            _reframe,
-            output=output,
-            frame_bytes=frame_bytes,
-            level=level,
-            threads=threads_of(processes),
-            manifest=manifest,
-            inputs=inputs,
-        )
-        map_shards(work, waiting, jobs=processes, on_progress=advance)
-        results = output.results()
-    return [msgspec.convert(results[shard.name], Reframed) for shard in corpus.shards]
+    parameters: dict[str, Any] = {"frame_bytes": frame_bytes, "level": level}
+    work = functools.partial(_reframe, **parameters, manifest=corpus.manifest)
+    with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
+        results = finish_shards(work, corpus.shards, output, inputs, jobs=jobs, advance=advance, threads=True)
+    return [msgspec.convert(result, Reframed) for result in results.values()]
 
 
 def _reframe(

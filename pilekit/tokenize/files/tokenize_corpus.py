@@ -27,12 +27,13 @@ from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
-from pilekit.engine import Advance, imap_shards
+from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
+from pilekit.shards.each_shard import each_shard
 from pilekit.shards.fingerprint import Inputs
-from pilekit.shards.processes import decompress_ahead, processes_for, threads_of
+from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.reader import OnError, read
 from pilekit.tokenize.files.documents import RECORD, ROWS
 from pilekit.tokenize.files.formats import Format, TokenFiles, token_files
@@ -168,10 +169,9 @@ def _join(
     if options["subsets"] is None and not options["stages"]:
         stored = sum(shard.size or 0 for shard in waiting if not shard.path.endswith(PLAIN))
         check_free_disk(output.folder, int(stored * TOKENS_PER_STORED_BYTE) * options["files"].item, "tokenizing")
-    processes = processes_for(waiting, jobs)
-    ahead, threads = decompress_ahead(processes), threads_of(processes)
-    work = functools.partial(work, ahead=ahead, threads=threads if threads > 1 else 0)
-    with closing(imap_shards(work, waiting, jobs=processes, on_progress=advance)) as tokenized:
+    threads = threads_of(processes_for(waiting, jobs))
+    work = functools.partial(work, threads=threads if threads > 1 else 0)
+    with closing(each_shard(work, waiting, jobs=jobs, advance=advance)) as tokenized:
         for shard in rest:
             if shard.name not in ready:
                 next(tokenized)

@@ -1,0 +1,90 @@
+"""The work of a command on each shard: in as many processes as pay, and only where no earlier run has done it.
+
+What becomes of a document depends only on the document, so the output is the same for any number of processes, and for
+a run that was killed and run again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pilekit.artifacts.job_folder import Output, output_folder
+from pilekit.corpus import Corpus, Shard
+from pilekit.engine import Advance, imap_shards
+from pilekit.shards.fingerprint import Inputs, inputs_for
+from pilekit.shards.processes import decompress_ahead, processes_for, threads_of
+from pilekit.shards.read.reader import OnError
+
+R = TypeVar("R")
+
+
+def each_shard(
+    work: Callable[..., R],
+    shards: Sequence[Shard],
+    *,
+    jobs: int | None,
+    advance: Advance | None,
+    items: Sequence[Any] | None = None,
+    threads: bool = False,
+) -> Generator[R, None, None]:
+    """Yield the results of `work(shard, advance, ahead=...)`, in the order of the shards.
+
+    jobs      shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
+    items     what `work` gets instead of the shards, one for each
+    threads   `work` gets `threads`, the number it may use, instead of `ahead`: whether it decompresses in a thread
+    """
+    processes, names = processes_for(shards, jobs), [shard.name for shard in shards]
+    cpus = {"threads": threads_of(processes)} if threads else {"ahead": decompress_ahead(processes)}
+    items = shards if items is None else items
+    return imap_shards(functools.partial(work, **cpus), items, jobs=processes, names=names, on_progress=advance)
+
+
+@contextmanager
+def corpus_folder(
+    corpus: Corpus, out: str | Path, *, kind: str, parameters: Mapping[str, Any]
+) -> Iterator[tuple[Output, Inputs]]:
+    """`output_folder` for a job that reads `corpus`; fields of its manifest become parameters."""
+    inputs, manifest = inputs_for(out, corpus.shards), corpus.manifest
+    parameters = {**parameters, "text_field": manifest.text_field, "label_path": manifest.label_path}
+    found, versions = inputs.fingerprints, inputs.versions
+    with output_folder(out, kind=kind, parameters=parameters, inputs=found, versions=versions) as output:
+        yield output, inputs
+
+
+def finish_shards(
+    work: Callable[..., object],
+    shards: Sequence[Shard],
+    output: Output,
+    inputs: Inputs,
+    *,
+    jobs: int | None,
+    advance: Advance | None,
+    note: str = "",
+    on_error: OnError = "skip",
+    threads: bool = False,
+    whole: str | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Process the shards that have no note, with `each_shard`; returns the results of all by shard.
+
+    work       also gets `output` and `inputs`; it notes what comes of a shard as `note` and the shard's name
+    on_error   "raise": shards of which an earlier run skipped lines are processed again
+    whole      the name of a note about all shards together: if a shard is processed after it, all are
+
+    If a shard cannot be read, the others are finished and kept before the error is raised.
+    """
+    results = output.results()
+    done = {name for name, result in results.items() if on_error == "skip" or not result.get("skipped")}
+    waiting = [shard for shard in shards if note + shard.name not in done]
+    if waiting and whole in done and not output.finished:
+        output.forget()
+        waiting = list(shards)
+    if advance is not None:
+        advance(sum(inputs.fingerprints[shard.name][0] for shard in shards if shard not in waiting))
+    work = functools.partial(work, output=output, inputs=inputs)
+    list(each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads))
+    results = output.results()
+    return {shard.name: results[note + shard.name] for shard in shards}
