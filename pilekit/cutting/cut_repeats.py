@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import parquet_rows, required
-from pilekit.corpus import Shard
+from pilekit.corpus import Manifest, Shard
 from pilekit.cutting.cut_shards import Spans
-from pilekit.cutting.repeats import RUN, Selection
+from pilekit.cutting.repeats import RUN
 from pilekit.engine import Advance
+from pilekit.shards.random_access.document_reader import DocumentReader
 
 _TEXT, _INT = pa.string(), pa.int64()
 ROWS = required(
@@ -71,7 +73,7 @@ def locate_cuts(
     runs: Path,
     starts: Sequence[int],
     bases: Mapping[str, int],
-    selection: Selection,
+    manifest: Manifest,
     ahead: bool,
 ) -> dict[str, Any]:
     """Write the table of a shard's cuts.
@@ -79,20 +81,20 @@ def locate_cuts(
     runs     the file of all runs
     starts   where in it those of each shard begin
     bases    the name of each shard's document 0
+    ahead    of no use, as few documents are read
     """
-    names, firsts = list(bases), list(bases.values())
+    names, firsts, base = list(bases), list(bases.values()), bases[shard.name]
     begin, end = starts[names.index(shard.name) :][:2]
     waiting = np.memmap(runs, np.uint64, "r").reshape(-1, RUN)[begin:end] if begin < end else np.empty((0, RUN))
-    done = 0
-    with parquet_rows(path, ROWS) as table, selection.read(shard, advance, ahead=ahead) as reader:
-        for batch in reader:
-            at = {bases[shard.name] + number: index for index, number in enumerate(batch.numbers.tolist())}
-            while done < len(waiting) and (index := at.get(int(waiting[done, 0]))) is not None:
-                stop = int(np.searchsorted(waiting[:, 0], waiting[done, 0], "right"))
-                for start, end, first, first_start in cuts_of(batch.texts[index], waiting[done:stop].tolist()):
-                    number, of = int(batch.numbers[index]), bisect(firsts, first) - 1
-                    row = (shard.name, number, batch.subsets[index], start, end, names[of], first - firsts[of])
-                    size = len(batch.texts[index][start:end].encode())
-                    table.add(dict(zip(ROWS.names, (*row, first_start, size), strict=True)))
-                done = stop
+    numbers, begins = np.unique(waiting[:, 0], return_index=True)
+    with (
+        parquet_rows(path, ROWS) as table,
+        closing(DocumentReader(shard, None, manifest=manifest, advance=advance)) as reader,
+    ):
+        documents = reader.increasing(numbers.astype(np.int64) - base)
+        for document, (begin, end) in zip(documents, pairwise([*begins, len(waiting)]), strict=True):
+            for start, stop, first, first_start in cuts_of(document.text, waiting[begin:end].tolist()):
+                of, size = bisect(firsts, first) - 1, len(document.text[start:stop].encode())
+                row = (shard.name, document.number, document.subset, start, stop, names[of], first - firsts[of])
+                table.add(dict(zip(ROWS.names, (*row, first_start, size), strict=True)))
     return {}

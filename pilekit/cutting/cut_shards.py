@@ -6,12 +6,17 @@ byte for byte.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset
 
 from pilekit.corpus import Manifest, Shard
 from pilekit.documents import DocumentBatch
@@ -20,6 +25,7 @@ from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.shard_job import write_documents
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.keep_mask import KeepMask
+from pilekit.shards.random_access.document_reader import DocumentReader
 from pilekit.shards.read.reader import OnError, read
 
 SHORTEST_PIECE, MOST_PIECES = 200, 10
@@ -44,14 +50,14 @@ def pieces_around(text: str, spans: Spans, window: int) -> list[str]:
     return pieces if len(pieces) <= MOST_PIECES else []
 
 
-def read_spans(table: Path, shard: str) -> dict[int, list[tuple[int, int]]]:
-    """The different spans of each document of a shard that has any, in order."""
-    rows = pq.read_table(table, columns=["number", "start", "end"], filters=[("shard", "==", shard)])
-    columns = (rows[name].to_pylist() for name in ("number", "start", "end"))
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for number, start, end in sorted(set(zip(*columns, strict=True))):
-        spans[number].append((start, end))
-    return dict(spans)
+def spans_of(table: Path, shard: str) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """The number of each document of a shard that has spans, and its different spans in order; few are in memory."""
+    dataset = pyarrow.dataset.dataset(table, format="parquet")
+    columns = ["number", "start", "end"]
+    batches = dataset.to_batches(columns=columns, filter=pc.field("shard") == shard, use_threads=False)
+    rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    for number, of_document in groupby(rows, key=itemgetter(0)):
+        yield number, sorted({(start, end) for _, start, end in of_document})
 
 
 def cut_shard(
@@ -59,6 +65,7 @@ def cut_shard(
     advance: Advance,
     *,
     table: Path,
+    before: Mapping[str, int],
     pieces: Callable[[str, Spans], list[str]],
     path: Path | None,
     subsets: Sequence[str] | None,
@@ -68,40 +75,54 @@ def cut_shard(
     ahead: bool,
     inputs: Inputs,
 ) -> tuple[dict[str, dict[str, int]], list[Path]]:
-    """Write the shard at `path`, or none; returns the counts of each subset, and the paths written.
+    """Write the shard at `path`; returns the counts of each subset, and the paths written.
 
+    before    documents of each subset, as another pass counted them
     pieces    gives what is left of a text without its spans; the document goes if that is nothing
+    path      None: write nothing, and read only the documents with spans
     subsets   leave out the documents of all others; None: leave out none
     mask_of   gives the shard's mask; leave out the documents that it does not keep
     """
-    waiting, mask = read_spans(table, shard.name), mask_of(shard)
-    counts: dict[str, dict[str, int]] = {}
-    with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+    waiting, counts = spans_of(table, shard.name), dict[str, dict[str, int]]()
+    number, spans = next(waiting, (-1, []))
 
-        def cut() -> Iterator[DocumentBatch]:
-            for read_batch in reader:
-                batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
-                replaced: dict[int, list[str]] = {}
-                for index, (number, subset) in enumerate(zip(batch.numbers.tolist(), batch.subsets, strict=True)):
-                    of_subset = counts.setdefault(subset, dict.fromkeys((*COUNTS, BYTES_REMOVED), 0))
-                    spans = waiting.pop(number, None)
-                    if spans is None:
-                        of_subset["untouched"] += 1
-                        continue
-                    text = batch.texts[index]
-                    left = replaced[index] = pieces(text, spans)
-                    of_subset["cut" if left else "dropped"] += 1
-                    of_subset["pieces"] += len(left)
-                    of_subset["spans"] += len(spans)
-                    of_subset["characters_removed"] += len(text) - sum(map(len, left))
-                    of_subset[BYTES_REMOVED] += len(text.encode()) - sum(len(piece.encode()) for piece in left)
-                yield batch.with_pieces(replaced)
+    def count(subset: str, **more: int) -> None:
+        of_subset = counts.setdefault(subset, dict.fromkeys((*COUNTS, BYTES_REMOVED), 0))
+        for name, amount in more.items():
+            of_subset[name] += amount
 
-        files = [] if path is None else write_documents(path, cut(), lambda: inputs.check(shard))
-        if path is None:
-            for _ in cut():
-                pass
-    if waiting:
+    def cut(subset: str, text: str) -> list[str]:
+        nonlocal number, spans
+        left = pieces(text, spans)
+        characters = len(text) - sum(map(len, left))
+        size = len(text.encode()) - sum(len(piece.encode()) for piece in left)
+        counted = {"cut" if left else "dropped": 1, "pieces": len(left), "spans": len(spans)}
+        count(subset, **counted, untouched=-1, characters_removed=characters, bytes_removed=size)
+        number, spans = next(waiting, (-1, []))
+        return left
+
+    def cut_batches(reader: Iterable[DocumentBatch], mask: KeepMask | None) -> Iterator[DocumentBatch]:
+        for read_batch in reader:
+            batch = read_batch if mask is None else read_batch.where(mask.keeps(read_batch.numbers))
+            for subset, documents in Counter(batch.subsets).items():
+                count(subset, untouched=documents)
+            at, replaced = {one: index for index, one in enumerate(batch.numbers.tolist())}, dict[int, list[str]]()
+            while (index := at.get(number)) is not None:
+                replaced[index] = cut(batch.subsets[index], batch.texts[index])
+            yield batch.with_pieces(replaced)
+
+    if path is None:
+        for subset, documents in before.items():
+            count(subset, untouched=documents)
+        numbers = np.array([number for number, _ in spans_of(table, shard.name)], np.int64)
+        with closing(DocumentReader(shard, None, manifest=manifest, advance=advance)) as documents_of:
+            for document in documents_of.increasing(numbers):
+                cut(document.subset, document.text)
+        files = []
+    else:
+        with read(shard, subsets, on_error, manifest=manifest, advance=advance, ahead=ahead) as reader:
+            files = write_documents(path, cut_batches(reader, mask_of(shard)), lambda: inputs.check(shard))
+    if number >= 0:
         raise PilekitError(f"{visible(shard.path)}: changed while it was read; run the same command again")
     return counts, files
 

@@ -22,7 +22,7 @@ from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.cutting.cut_shards import cut_shard, pieces_around, read_spans, summed
+from pilekit.cutting.cut_shards import cut_shard, pieces_around, summed
 from pilekit.cutting.decontamination import SUMMARY, Decontamination
 from pilekit.cutting.evaluation_texts import read_records
 from pilekit.cutting.hits import HITS, Texts, decide, find_hits
@@ -160,9 +160,9 @@ def _run(job: _Job) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     window = job.parameters["window"] if job.parameters["remove"] == "spans" else sys.maxsize  # all of a document
     pieces = functools.partial(pieces_around, window=window)
-    done = job.each_shard("cutting", _CUT, _note_cut, write=job.parameters["write"], pieces=pieces)
-    read = [decided["shards"][name] for name in done]
-    summary = summed([cut["subsets"] or _untouched(of) for cut, of in zip(done.values(), read, strict=True)], read)
+    read = decided["shards"]
+    done = job.each_shard("cutting", _CUT, _note_cut, write=job.parameters["write"], pieces=pieces, counted=read)
+    summary = summed([cut["subsets"] for cut in done.values()], [read[name] for name in done])
     summary["evaluations"] = decided["evaluations"]
     with write_atomically(output.folder / SUMMARY) as file:
         file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
@@ -189,10 +189,6 @@ def _decide(job: _Job, scratch: Path) -> dict[str, Any]:
     return decided
 
 
-def _untouched(read: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    return {subset: {"untouched": count} for subset, count in read["read"].items()}
-
-
 def _part(output: Output, shard: str) -> Path:
     return output.path(f"{SCRATCH}/hits/{shard}", ".parquet")
 
@@ -204,9 +200,10 @@ def _note_hits(shard: Shard, advance: Advance, *, output: Output, inputs: Inputs
     output.note(_HITS + shard.name, result, path)
 
 
-def _note_cut(shard: Shard, advance: Advance, *, output: Output, inputs: Inputs, write: bool, **options: Any) -> None:
+def _note_cut(
+    shard: Shard, advance: Advance, *, output: Output, write: bool, counted: Mapping[str, Any], **options: Any
+) -> None:
     path = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst") if write else None
-    table, counts, files = output.folder / HITS, None, list[Path]()
-    if write or read_spans(table, shard.name):
-        counts, files = cut_shard(shard, advance, table=table, path=path, inputs=inputs, **options)
+    options |= {"table": output.folder / HITS, "before": counted[shard.name]["read"]}
+    counts, files = cut_shard(shard, advance, path=path, **options)
     output.note(_CUT + shard.name, {"subsets": counts}, *files)

@@ -10,7 +10,7 @@ import msgspec
 import xxhash
 
 from pilekit.artifacts.header import Header, read_header
-from pilekit.cutting.cut_shards import read_spans
+from pilekit.cutting.cut_shards import spans_of
 from pilekit.cutting.decontaminate import KIND
 from pilekit.cutting.hits import HITS
 from pilekit.documents import DocumentBatch
@@ -47,7 +47,7 @@ class Decontaminated(DocumentStage):
                     "the corpus: read it from the same folder, or run `pilekit decontaminate` on it"
                 )
             if batch.shard not in found:
-                found[batch.shard] = read_spans(Path(self.folder) / HITS, batch.shard)
+                found[batch.shard] = dict(spans_of(Path(self.folder) / HITS, batch.shard))
             spans = found[batch.shard]
             keep = [number not in spans for number in batch.numbers.tolist()]
             for index, kept in enumerate(keep):

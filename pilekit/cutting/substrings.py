@@ -25,7 +25,7 @@ from pilekit.artifacts.job_folder import Output, output_folder
 from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
 from pilekit.cutting.cut_repeats import ROWS, locate_cuts, without
-from pilekit.cutting.cut_shards import BYTES_REMOVED, COUNTS, cut_shard, read_spans, summed
+from pilekit.cutting.cut_shards import BYTES_REMOVED, COUNTS, cut_shard, summed
 from pilekit.cutting.decontaminate import CLEAN, SCRATCH
 from pilekit.cutting.decontamination import REPEATS, SUMMARY, Substrings
 from pilekit.cutting.passages import frequent_passages
@@ -163,7 +163,7 @@ class _Run:
         stored = sum(size for size, _ in self.inputs.fingerprints.values())
         there = sum(path.stat().st_size for path in self.output.folder.rglob("*") if path.is_file())
         check_free_disk(self.output.folder, _SCRATCH_BYTES * stored - there, "comparing")
-        scanning = functools.partial(scan, length=self.length)
+        scanning = functools.partial(scan, length=self.length, selection=self.selection)
         read, anchors = self._rows("reading", scanning, "anchors")
         bases, names = np.cumsum([0, *(of["lines"] for of in read)]), [shard.name for shard in self.corpus.shards]
         if bases[-1] >= MAX_DOCUMENTS:
@@ -175,7 +175,8 @@ class _Run:
         _, windows = self._rows("comparing", scanning, "windows")
         runs, sorting = scratch / "runs", self._progress("sorting again", windows)
         starts = find_runs(windows, bases, runs, self.length, self.memory, sorting)
-        locating = functools.partial(locate_cuts, runs=runs, starts=starts, bases=of_shard)
+        located: dict[str, Any] = {"runs": runs, "starts": starts, "bases": of_shard, "manifest": self.corpus.manifest}
+        locating = functools.partial(locate_cuts, **located)
         _, parts = self._rows("locating", locating, "cuts")
         table = self.output.folder / REPEATS
         with write_atomically(table) as file, pq.ParquetWriter(file, ROWS, compression="zstd") as writer:
@@ -194,19 +195,12 @@ class _Run:
 
     def _cut(self, found: dict[str, Any]) -> None:
         """Cut all shards, and write the summary."""
-        of = self.selection
-        reading: dict[str, Any] = {
-            "subsets": of.subsets if of.only else None,
-            "manifest": of.manifest,
-            "on_error": of.on_error,
-        }
-        table = self.output.folder / REPEATS
-        work = functools.partial(_note_cut, table=table, write=self.write, mask_of=of.mask, **reading)
+        of, read = self.selection, found["read"]
+        options: dict[str, Any] = {"subsets": of.subsets if of.only else None, "on_error": of.on_error}
+        options |= {"manifest": of.manifest, "mask_of": of.mask, "pieces": without, "counted": read}
+        work = functools.partial(_note_cut, table=self.output.folder / REPEATS, write=self.write, **options)
         done = [one["subsets"] for one in self._shards("cutting", work, _CUT)]
-        read = list(found["read"].values())
-        for place, before in enumerate(read):
-            done[place] = done[place] or {name: {"untouched": count} for name, count in before["read"].items()}
-        summary = {**summed(done, read, (*COUNTS, BYTES_REMOVED)), "passages": found["passages"]}
+        summary = {**summed(done, list(read.values()), (*COUNTS, BYTES_REMOVED)), "passages": found["passages"]}
         with write_atomically(self.output.folder / SUMMARY) as file:
             file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
         self.output.note(_DONE, {}, self.output.folder / SUMMARY)
@@ -214,7 +208,7 @@ class _Run:
     def _rows(self, step: str, work: Callable[..., Any], name: str) -> tuple[list[dict[str, Any]], list[Path]]:
         """Do work that writes a file in `scratch/` for each shard; its results, and the files."""
         files = {shard.name: self.output.path(f"{SCRATCH}/{name}/{shard.name}", "") for shard in self.corpus.shards}
-        noting = functools.partial(_note_rows, work=work, files=files, notes=f"/{name}/", selection=self.selection)
+        noting = functools.partial(_note_rows, work=work, files=files, notes=f"/{name}/")
         return self._shards(step, noting, f"/{name}/"), list(files.values())
 
     def _shards(self, step: str, work: Callable[..., None], notes: str) -> list[dict[str, Any]]:
@@ -248,9 +242,9 @@ def _note_rows(
     output.note(notes + shard.name, result, files[shard.name])
 
 
-def _note_cut(shard: Shard, advance: Advance, *, output: Output, table: Path, write: bool, **options: Any) -> None:
+def _note_cut(
+    shard: Shard, advance: Advance, *, output: Output, write: bool, counted: dict[str, Any], **options: Any
+) -> None:
     path = output.path(f"{CLEAN}/{stem(shard)}", ".jsonl.zst") if write else None
-    counts, files = None, list[Path]()
-    if write or read_spans(table, shard.name):
-        counts, files = cut_shard(shard, advance, table=table, pieces=without, path=path, **options)
+    counts, files = cut_shard(shard, advance, path=path, before=counted[shard.name]["read"], **options)
     output.note(_CUT + shard.name, {"subsets": counts}, *files)

@@ -121,7 +121,7 @@ class DocumentReader:
         number = self._known(number)
         if isinstance(self._stored, LinesByNumber):
             return self._document(number, _record(self._stored.line(number)))
-        [document] = self._documents([number])
+        [document] = self.increasing(np.array([number]))
         return document
 
     def read(self, numbers: Iterable[int]) -> Iterator[StoredDocument]:
@@ -132,7 +132,7 @@ class DocumentReader:
             return
         order = list(known)
         times = Counter(order)
-        following = self._documents(sorted(times))
+        following = self.increasing(np.array(sorted(times), dtype=np.int64))
         waiting: dict[int, StoredDocument] = {}
         for number in order:
             while number not in waiting:
@@ -167,15 +167,14 @@ class DocumentReader:
             raise PilekitError(f"{bad}; its index has a document there: make the index again with `pilekit index`")
         return batch if labels is None else batch.where([label in labels for label in batch.subsets])
 
-    def _documents(self, numbers: list[int]) -> Iterator[StoredDocument]:
-        """The documents of these increasing numbers."""
-        places = np.array(numbers, dtype=np.int64)
+    def increasing(self, numbers: npt.NDArray[np.int64]) -> Iterator[StoredDocument]:
+        """Yield the documents of these increasing numbers, int64; none waits in memory."""
         if isinstance(self._stored, LinesByNumber | LinesInOrder):
-            records: Iterator[object] = map(_record, self._stored.lines_of(places))
+            records: Iterator[object] = map(_record, self._stored.lines_of(numbers))
         else:
-            records = self._stored.records(places)
+            records = self._stored.records(numbers)
         # Records first: so their iterator is run to its end, and what it decoded is held.
-        return (self._document(number, record) for record, number in zip(records, numbers, strict=True))
+        return (self._document(int(number), record) for record, number in zip(records, numbers, strict=True))
 
     def _document(self, number: int, record: object) -> StoredDocument:
         try:
