@@ -144,6 +144,7 @@ RUN = {
     "cleaning.md": "",
     "cutting.md": "",
     "tokens.md": "",
+    "scale.md": "",
     "streaming.md": "",
     "bpb.md": "## The protocol",
     "FAQ.md": "",

@@ -36,27 +36,31 @@ os.register_at_fork(after_in_child=_close_copies)
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+def locked(
+    path: Path, *, wait: bool = True, waiting: Callable[[], None] | None = None, shared: bool = False
+) -> Iterator[None]:
     """Hold the lock whose file is `path` while the block runs; creates the folder if it is missing.
 
     wait      wait until another process releases the lock; False: raise `PilekitError` if another process holds it
     waiting   called once, after waiting for 1.5 seconds
+    shared    others may share the lock; the next holder that does not share it removes the file
 
     Raises `PilekitError` if the file cannot be created. On a file system without locks, every process gets the lock.
     """
-    file = _acquire(path, wait, waiting)
+    file = _acquire(path, wait, waiting, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     _held.add(file)
     try:
         yield
     finally:
         if file in _held:  # Not in a forked process, which holds no lock.
             _held.remove(file)
-            with suppress(OSError):
-                path.unlink()
+            if not shared:
+                with suppress(OSError):
+                    path.unlink()
             os.close(file)
 
 
-def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
+def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None, kind: int) -> int:
     """The descriptor of the locked file."""
     tell_at = time.monotonic() + TOLD_AFTER_SECONDS
     while True:
@@ -67,7 +71,7 @@ def _acquire(path: Path, wait: bool, waiting: Callable[[], None] | None) -> int:
             why = visible(error.strerror or str(error), 200)
             raise PilekitError(f"{visible(str(path))}: cannot be made: {why}") from error
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 if os.path.samestat(path.lstat(), os.fstat(file)):
                     return file

@@ -9,7 +9,7 @@
     OUT/pilekit.json      kind, parameters, fingerprints of the inputs; whether the job is finished, then its results
         train/00.jsonl.zst, ...
         .unfinished/      a note for each finished shard; removed when the header holds the results
-        .lock             locked while a process writes here, removed afterwards
+        .lock             locked while a process writes here, removed at the end; parts of a job share it
 
 The header is written first, so the folder is recognised as ours at any moment. The files of a shard are renamed into
 place when they are complete. The note with their sizes is written after that, so it never names a file that was not
@@ -132,6 +132,7 @@ def output_folder(
     parameters: Mapping[str, Any],
     inputs: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
+    shared: bool = False,
 ) -> Iterator[Output]:
     """Create `folder`, or take over the folder of an earlier run of the same job, and lock it until the block ends.
 
@@ -139,6 +140,8 @@ def output_folder(
     parameters   every setting that the output depends on
     inputs       fingerprints of the files that the job reads, by name; a copy has the same fingerprint
     versions     size and time of each input: a shard with another version is processed again
+    shared       this process does a part of the job, and others may do theirs at the same time: it shares the lock,
+                 removes nothing, and leaves it to a run that is not shared to mark the job as finished
 
     When the block succeeds, the job is marked as finished. When it fails, the notes stay for the next run; if no shard
     was finished, nothing stays. Raises PilekitError if another process holds the folder, if the folder holds something
@@ -154,12 +157,13 @@ def output_folder(
         logger.warning("already done: %s holds this result; to make it again, remove it first", visible(str(folder)))
         yield replace(output, finished=True)
         return
-    new = not folder.exists()
+    new = not folder.exists() and not shared
     try:
-        with locked(folder / LOCK_FILE, wait=False):
+        with locked(folder / LOCK_FILE, wait=False, shared=shared):
             header = _earlier_header(folder, kind, parameters, inputs)  # again: another process may have been here
             refuse_linked_folders(*folders_in(folder))
-            _remove_partials(folder)
+            if not shared:
+                _remove_partials(folder)
             if header is None or header.finished:
                 # If a finished job is here, files of some shards changed or are gone. The other shards stay finished.
                 for note in _notes_of(header) if header else []:
@@ -169,8 +173,11 @@ def output_folder(
             try:
                 yield output
             except BaseException:
-                _remove_if_empty(folder)
+                if not shared:
+                    _remove_if_empty(folder)
                 raise
+            if shared:
+                return
             results = {note.name: msgspec.to_builtins(note) for note in output.notes()}
             write_header(folder, kind=kind, parameters=parameters, inputs=inputs, finished=True, results=results)
             output.forget()

@@ -25,6 +25,13 @@ from pilekit.errors import counted, visible
 from pilekit.progress import step_progress
 
 
+def _no_parts(context: click.Context, option: click.Parameter, typed: str | None) -> None:
+    if typed is not None:
+        raise click.UsageError(
+            "dedup has no --part: it compares all shards with each other, in several steps; run it on one machine"
+        )
+
+
 @click.command()
 @corpus_argument
 @only_option
@@ -65,6 +72,7 @@ from pilekit.progress import step_progress
 @on_error_option()
 @jobs_option
 @json_option
+@click.option("--part", hidden=True, callback=_no_parts, expose_value=False)
 def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json: bool, **options: Any) -> None:
     """Remove copies and near-duplicates, with a proof for each, and keep all labels.
 

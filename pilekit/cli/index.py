@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
-from pilekit.cli.options import Described, jobs_option, json_option, on_error_option, open_corpus, paths_argument
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
+from pilekit.cli.options import (
+    Described,
+    jobs_option,
+    json_option,
+    on_error_option,
+    open_corpus,
+    part_option,
+    paths_argument,
+)
 from pilekit.errors import visible
 from pilekit.progress import byte_progress
 
@@ -16,15 +23,15 @@ if TYPE_CHECKING:
     from pilekit.corpus import Shard
     from pilekit.fitted_table import FittedTable
     from pilekit.shards.index.format import ShardIndex
-    from pilekit.shards.read.reader import OnError
 
 
 @click.command()
 @paths_argument
 @on_error_option("leave it out and count it")
+@part_option
 @jobs_option
 @json_option
-def command(paths: tuple[str, ...], manifest: Described, on_error: OnError, jobs: int | None, as_json: bool) -> None:
+def command(paths: tuple[str, ...], manifest: Described, as_json: bool, **options: Any) -> None:
     """Make an index of every shard: its documents, and where to begin reading.
 
     An index is a Parquet file, SHARD.index.parquet beside the shard (beside a Parquet shard .SHARD.index, hidden). It
@@ -41,18 +48,16 @@ def command(paths: tuple[str, ...], manifest: Described, on_error: OnError, jobs
     from pilekit.shards.index.format import bad_lines, index_places
     from pilekit.shards.read.damage import SkippedLines
 
-    corpus = open_corpus(paths, manifest)
-    with byte_progress("indexing", corpus.size) as advance:
-        indexes = index_corpus(corpus, on_error=on_error, jobs=jobs, advance=advance)
-    rows = list(zip(corpus.shards, indexes, strict=True))
+    corpus, part = open_corpus(paths, manifest), options["part"]
+    with byte_progress("indexing", corpus.part(part).size) as advance:
+        indexes = index_corpus(corpus, advance=advance, **options)
+    rows = list(zip(corpus.part(part), indexes, strict=True))
     skipped = SkippedLines()
     for shard, index in rows:
         if index.built:
             skipped.merge(bad_lines(shard, index))
     report_skipped(skipped)
-    if as_json:
-        shards = [{"shard": shard.name, **index.to_dict()} for shard, index in rows]
-        click.echo(json.dumps({"shards": shards}, indent=2))
+    if printed({"shards": [{"shard": shard.name, **index.to_dict()} for shard, index in rows]}, as_json, corpus, part):
         return
     print_fitted(_table(rows))
     cached = [index.path for shard, index in rows if index.path == index_places(shard)[-1]]

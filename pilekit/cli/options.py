@@ -119,6 +119,14 @@ def lanes(typed: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def part_of(typed: str) -> tuple[int, int]:
+    """`3/30`, as (3, 30); anything but a number from 1 to the number of parts is wrong usage."""
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", typed)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise click.BadParameter(f"{visible(typed, 80)} is not I/N, I from 1 to N, such as 1/30")
+    return int(match[1]), int(match[2])
+
+
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1)
 _SUBSETS = click.option(
     "--subsets",
@@ -178,6 +186,11 @@ jobs_option = click.option(
     "--jobs", type=click.IntRange(min=1), help="Shards at a time; fewer jobs, less memory.  [default: CPUs]"
 )
 """Adds `jobs` (int or None)."""
+
+part_option = click.option(
+    "--part", type=part_of, metavar="I/N", help="Only the I-th of N parts of the shards, for an array of jobs: 1/30."
+)
+"""Adds `part` ((int, int) or None)."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 """Adds `as_json` (bool)."""

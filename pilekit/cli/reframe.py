@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted
-from pilekit.cli.options import ByteSize, Described, jobs_option, json_option, open_corpus, out_option, paths_argument
+from pilekit.cli.display.output import print_fitted, printed
+from pilekit.cli.options import (
+    ByteSize,
+    Described,
+    jobs_option,
+    json_option,
+    open_corpus,
+    out_option,
+    part_option,
+    paths_argument,
+)
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
@@ -32,17 +40,10 @@ if TYPE_CHECKING:
     help="Text in a frame: smaller reads one document faster, larger compresses better.",
 )
 @click.option("--level", type=click.IntRange(1, 22), default=3, show_default=True, help="zstd compression level.")
+@part_option
 @jobs_option
 @json_option
-def command(
-    paths: tuple[str, ...],
-    manifest: Described,
-    out: Path,
-    frame_bytes: int,
-    level: int,
-    jobs: int | None,
-    as_json: bool,
-) -> None:
+def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
     """Write the same lines as .zst that can be read from anywhere, with checksums and an index.
 
     The text stays as it is, byte for byte. It is cut at line ends into frames, each with a checksum. Every zstd tool
@@ -53,14 +54,14 @@ def command(
     Example:
       pilekit reframe 00.jsonl.zst --out seekable
       pilekit reframe data/ --out archive --frame 16MiB --level 19
+      pilekit reframe data/ --out seekable --part "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
     """
     from pilekit.shards.write.reframe import reframe_corpus
 
-    corpus = open_corpus(paths, manifest)
-    with byte_progress("reframing", corpus.size) as advance:
-        reframed = reframe_corpus(corpus, out, frame_bytes=frame_bytes, level=level, jobs=jobs, advance=advance)
-    if as_json:
-        click.echo(json.dumps({"shards": [shard.to_dict() for shard in reframed]}, indent=2))
+    corpus, part = open_corpus(paths, manifest), options["part"]
+    with byte_progress("reframing", corpus.part(part).size) as advance:
+        reframed = reframe_corpus(corpus, out, advance=advance, **options)
+    if printed({"shards": [shard.to_dict() for shard in reframed]}, as_json, corpus, part):
         return
     print_fitted(_table(reframed))
     click.echo(f"{counted(len(reframed), 'shard')} in {visible(str(out))}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import (
     Described,
     corpus_argument,
@@ -18,6 +17,7 @@ from pilekit.cli.options import (
     on_error_option,
     open_corpus,
     out_option,
+    part_option,
 )
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -40,6 +40,7 @@ CONDITIONS = ("subsets", "sample", "match", "min_bytes", "format")
     help="How to store them: whole lines as .jsonl.zst (the default) or .jsonl, text and label as .parquet.",
 )
 @on_error_option()
+@part_option
 @jobs_option
 @json_option
 def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: bool, **options: Any) -> None:
@@ -59,14 +60,13 @@ def command(paths: tuple[str, ...], manifest: Described, out: Path, as_json: boo
         raise click.UsageError("say what to select: --subsets, --sample, --match, --min-bytes, or --format for all")
     from pilekit.pipeline.selecting import select_corpus
 
-    corpus = open_corpus(paths, manifest)
+    corpus, part = open_corpus(paths, manifest), options["part"]
     options["subsets"] = exact_subsets(options["subsets"], corpus)
     options["format"] = options["format"] or "zst"
-    with byte_progress("selecting", corpus.size) as advance:
+    with byte_progress("selecting", corpus.part(part).size) as advance:
         selected = select_corpus(corpus, out, advance=advance, **options)
     report_skipped(selected.skipped)
-    if as_json:
-        click.echo(json.dumps(selected.to_dict(), indent=2))
+    if printed(selected.to_dict(), as_json, corpus, part):
         return
     from pilekit.shards.verify.findings import some_names
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilekit.cli.display.output import print_fitted
-from pilekit.cli.options import Described, jobs_option, json_option, open_corpus, paths_argument
+from pilekit.cli.display.output import print_fitted, printed
+from pilekit.cli.options import Described, jobs_option, json_option, open_corpus, part_option, paths_argument
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from pilekit.corpus import Part
     from pilekit.shards.verify.findings import Finding
 
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     "--sums", metavar="FILE", help="SHA-256 sums to compare with (path or URL); SHA256SUMS in the corpus if not given."
 )
 @click.option("--write-sums", is_flag=True, help="Write SHA256SUMS into the corpus, if nothing is wrong.")
+@part_option
 @jobs_option
 @json_option
 @click.pass_context
@@ -33,6 +35,7 @@ def command(
     manifest: Described,
     sums: str | None,
     write_sums: bool,
+    part: Part | None,
     jobs: int | None,
     as_json: bool,
 ) -> None:
@@ -52,15 +55,15 @@ def command(
       pilekit verify tokens/pile_text_document.idx
     """
     if any(path.endswith(".idx") for path in paths):
-        if sums or write_sums or not all(path.endswith(".idx") for path in paths):
-            raise click.UsageError("token files (.idx) are verified alone: without shards, --sums and --write-sums")
+        if sums or write_sums or part or not all(path.endswith(".idx") for path in paths):
+            raise click.UsageError("token files (.idx) are verified alone: without shards, sums and --part")
         _verify_token_files(paths, as_json)
         return
     from pilekit.fitted_table import rounded_bytes
     from pilekit.shards.verify.verify import is_whole, verify_corpus
 
     corpus = open_corpus(paths, manifest)
-    with byte_progress("verifying", corpus.size) as advance:
+    with byte_progress("verifying", corpus.part(part).size) as advance:
         found = verify_corpus(
             corpus,
             sums=sums,
@@ -69,19 +72,18 @@ def command(
             whole=is_whole(paths, corpus),
             jobs=jobs,
             advance=advance,
+            part=part,
         )
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
-    result = "all right"
+    result, of = "all right", "" if part is None else f"part {part[0]:,} of {part[1]:,}: "
     if not found.ok:
         bad = {finding.shard for finding in found.findings}
         result = f"{counted(len(found.findings), 'finding')} in {len(bad):,} of them"
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
-    else:
+    if not (as_json and printed(found.to_dict(), as_json, corpus, part)):
         if not found.ok:
             print_fitted(_table(found.findings))
-        click.echo(f"{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
+        click.echo(f"{of}{counted(found.shards, 'shard')}, {rounded_bytes(found.stored_bytes)}: {result}")
     if not found.ok:
         context.exit(1)
 

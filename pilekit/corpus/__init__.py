@@ -4,7 +4,7 @@ through stores) for files and makes a `Shard` of each (shard); names turns typed
 
 from __future__ import annotations
 
-from pilekit.corpus.find import Corpus
+from pilekit.corpus.find import Corpus, Part
 from pilekit.corpus.manifest import (
     BUNDLED,
     Manifest,
@@ -25,6 +25,7 @@ __all__ = [
     "UNLABELLED",
     "Corpus",
     "Manifest",
+    "Part",
     "PublishedResult",
     "PublishedTable",
     "Release",

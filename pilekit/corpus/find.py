@@ -10,13 +10,14 @@ accident. For the same reason, files that pilekit writes beside shards are dropp
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from pilekit.artifacts.header import HEADER_FILE, read_header
 from pilekit.corpus import local, remote
@@ -38,6 +39,9 @@ from pilekit.errors import PilekitError, counted, visible
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "PILEKIT_DATA"
+
+Part: TypeAlias = tuple[int, int]
+"""(I, N): the I-th of N parts of the shards, counted from 1."""
 
 
 class Corpus:
@@ -107,6 +111,27 @@ class Corpus:
         names = ", ".join(visible(shard.name) for shard in held_out)
         logger.warning("only the held-out shards are taken: %s; to take the others, name them without these", names)
         return self._of(held_out)
+
+    def part(self, part: Part | None) -> Self:
+        """The I-th of N parts of the shards, I from 1, for `part` = (I, N); may be empty. None: the corpus itself.
+
+        Dealt by stored size: the largest shard first, each to the part that has the fewest bytes. So the processes of a
+        job array, which never speak to each other, divide the same corpus alike.
+        """
+        if part is None:
+            return self
+        if not 1 <= part[0] <= part[1]:
+            raise PilekitError(f"part {part[0]} of {part[1]}: parts are counted from 1 to their number")
+        if any(shard.path == STANDARD_INPUT for shard in self.shards):
+            raise PilekitError("standard input (-) cannot be divided into parts; save it to a file first")
+        parts = [(0, 0, number) for number in range(1, min(part[1], len(self.shards)) + 1)]
+        given: set[Shard] = set()
+        for shard in sorted(self.shards, key=lambda shard: (-(shard.size or 0), shard.name)):
+            stored, count, number = parts[0]
+            heapq.heapreplace(parts, (stored + (shard.size or 0), count + 1, number))
+            if number == part[0]:
+                given.add(shard)
+        return self._of(tuple(shard for shard in self.shards if shard in given))
 
     def _of(self, shards: tuple[Shard, ...]) -> Self:
         part = object.__new__(type(self))

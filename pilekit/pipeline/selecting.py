@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Manifest, Shard, subsets_or_all
+from pilekit.corpus import Corpus, Manifest, Part, Shard, subsets_or_all
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, counted, visible
@@ -122,6 +122,7 @@ def select_corpus(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
+    part: Part | None = None,
 ) -> Selected:
     """Write the documents that pass all given conditions into the folder `out`, one shard for each shard read.
 
@@ -135,6 +136,7 @@ def select_corpus(
     on_error    "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs        shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance     called with each further number of stored bytes done
+    part        (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
 
     A shard without a selected document gives no file. If nothing is selected at all, that is a `PilekitError`, and
     nothing is left in `out`. If a shard cannot be read, the other shards are finished and kept before the error is
@@ -163,10 +165,11 @@ def select_corpus(
         select_shard, format=format, subsets=subsets, stages=stages, manifest=corpus.manifest, on_error=on_error
     )
     check_names(corpus.shards)
-    with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters) as (output, inputs):
-        results = finish_shards(select, corpus.shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance)
-        selected = _selected(output.folder, results, corpus.shards)
-        if not selected.total.documents:
+    shards, shared = corpus.part(part).shards, part is not None
+    with corpus_folder(corpus, out, kind=SELECTION, parameters=parameters, shared=shared) as (output, inputs):
+        results = finish_shards(select, shards, output, inputs, on_error=on_error, jobs=jobs, advance=advance)
+        selected = _selected(output.folder, results, shards)
+        if not (shared or selected.total.documents):
             output.forget()
             raise PilekitError(_nothing(selected, subsets))
     return selected

@@ -45,13 +45,13 @@ def each_shard(
 
 @contextmanager
 def corpus_folder(
-    corpus: Corpus, out: str | Path, *, kind: str, parameters: Mapping[str, Any]
+    corpus: Corpus, out: str | Path, *, kind: str, parameters: Mapping[str, Any], shared: bool = False
 ) -> Iterator[tuple[Output, Inputs]]:
     """`output_folder` for a job that reads `corpus`; fields of its manifest become parameters."""
     inputs, manifest = inputs_for(out, corpus.shards), corpus.manifest
     parameters = {**parameters, "text_field": manifest.text_field, "label_path": manifest.label_path}
     found, versions = inputs.fingerprints, inputs.versions
-    with output_folder(out, kind=kind, parameters=parameters, inputs=found, versions=versions) as output:
+    with output_folder(out, kind=kind, parameters=parameters, inputs=found, versions=versions, shared=shared) as output:
         yield output, inputs
 
 

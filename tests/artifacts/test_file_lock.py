@@ -63,6 +63,23 @@ def test_a_killed_process_holds_nothing_though_its_forked_child_lives_on(tmp_pat
     assert not path.exists()
 
 
+def test_who_shares_a_lock_leaves_its_file_to_the_others(tmp_path: Path) -> None:
+    path, alone = tmp_path / "lock", {"wait": False}
+    with locked(path, **alone, shared=True):
+        with locked(path, **alone, shared=True), pytest.raises(PilekitError, match="holds"), locked(path, **alone):
+            pass
+        assert path.exists()
+        with pytest.raises(PilekitError, match="another process holds this lock"), locked(path, **alone):
+            pass
+    with (
+        locked(path, **alone),
+        pytest.raises(PilekitError, match="another process holds this lock"),
+        locked(path, **alone, shared=True),
+    ):
+        pass
+    assert not path.exists()
+
+
 def test_a_waiting_process_reports_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_lock, "TOLD_AFTER_SECONDS", 0.1)
     path, told, held = tmp_path / "lock", threading.Semaphore(0), []

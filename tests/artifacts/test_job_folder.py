@@ -114,6 +114,32 @@ def test_a_job_that_finished_no_shard_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "existed").iterdir())
 
 
+def test_parts_at_once_remove_nothing_and_leave_the_end_to_a_run_of_its_own(
+    tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    settings: dict[str, Any] = {"kind": "copies", "parameters": {"level": 3}, "inputs": INPUTS}
+    folder = tmp_path / "folder"
+    with output_folder(folder, shared=True, **settings) as first:
+        with pytest.raises(ZeroDivisionError), output_folder(folder, shared=True, **settings):
+            raise ZeroDivisionError
+        with pytest.raises(PilekitError, match="another process"):
+            job(folder)
+        with pytest.raises(PilekitError, match="level is 3 there"):
+            job(folder, {"level": 4})
+        partial = folder / "val.jsonl.zst.12345678.partial"
+        partial.write_bytes(b"half")
+        with output_folder(folder, shared=True, **settings) as second:
+            write_shard(second, NAMES[0])
+        assert partial.exists()
+        assert list(first.results()) == NAMES[:1]
+        assert not read_header(folder).finished
+    assert job(folder)[0] == NAMES[1:]
+    assert tree(folder) == whole
+    with output_folder(folder, shared=True, **settings) as late:
+        assert list(late.results()) == NAMES
+    assert tree(folder) == whole
+
+
 def test_another_job_is_refused_by_the_difference_and_changes_nothing(tmp_path: Path) -> None:
     job(tmp_path / "finished")
     interrupted(tmp_path / "unfinished", 1)

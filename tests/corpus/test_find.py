@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -293,3 +294,25 @@ def test_splits_and_held_out_shards(make: Make, caplog: pytest.LogCaptureFixture
     assert names(corpus.without_held_out()) == ["extra.jsonl", "train/00.jsonl"]
     assert names(corpus.only_held_out()) == ["test.jsonl", "val.jsonl"]
     assert caplog.text.count("test.jsonl, val.jsonl") == 2
+
+
+@given(sizes=st.lists(st.integers(0, 60), max_size=12), count=st.integers(1, 15), random=st.randoms())
+def test_parts_are_of_equal_size_and_divide_the_shards_alike_in_any_order(
+    sizes: list[int], count: int, random: Random
+) -> None:
+    shards = [Shard(f"{number:02}.jsonl", f"{number}.jsonl", size) for number, size in enumerate(sizes)]
+    with TemporaryDirectory() as root:
+        corpus = Corpus(fill(Path(root), ["only.jsonl"]))
+    parts = [corpus._of(tuple(shards)).part((number, count)) for number in range(1, count + 1)]
+    assert sorted(name for part in parts for name in names(part)) == [shard.name for shard in shards]
+    loads = [part.size or 0 for part in parts]
+    assert max(loads) - min(loads) <= max(sizes, default=0)
+    random.shuffle(shards)
+    for number, part in enumerate(parts, start=1):
+        assert sorted(names(part)) == sorted(names(corpus._of(tuple(shards)).part((number, count))))
+    unknown = corpus._of(tuple(Shard(shard.name, shard.path, None) for shard in shards))
+    counts = [len(unknown.part((number, count))) for number in range(1, count + 1)]
+    assert max(counts) - min(counts) <= 1
+    for wrong in ((0, count), (count + 1, count)):
+        with pytest.raises(PilekitError, match="counted from 1"):
+            corpus.part(wrong)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,7 @@ from pilekit.errors import counted, visible
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from pilekit.corpus import Corpus, Part
     from pilekit.shards.read.damage import SkippedLines
 
 SHOWN_BAD_LINES = 10
@@ -33,6 +35,17 @@ def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
         console.print(table)
     # Not click.echo, which does not escape characters that the terminal lacks.
     sys.stdout.write(re.sub(" +\n", "\n", captured.get()))
+
+
+def printed(result: dict[str, Any], as_json: bool, corpus: Corpus, part: Part | None) -> bool:
+    """Print a result as JSON, or of a run with --part a line; False if neither is wanted, but the table."""
+    if as_json:
+        click.echo(json.dumps(result if part is None else {"part": part, **result}, indent=2))
+    elif part is not None:
+        done = f"{len(corpus.part(part)):,} of {counted(len(corpus), 'shard')} done"
+        then = "when all parts have ended, run the same command without --part to finish"
+        click.echo(f"part {part[0]:,} of {part[1]:,}: {done}; {then}")
+    return as_json or part is not None
 
 
 def report_skipped(skipped: SkippedLines) -> None:

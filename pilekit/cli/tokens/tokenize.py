@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import (
     Described,
     Prefix,
@@ -18,6 +17,7 @@ from pilekit.cli.options import (
     json_option,
     on_error_option,
     open_corpus,
+    part_option,
     token_format_option,
 )
 from pilekit.errors import counted, visible
@@ -43,6 +43,7 @@ from pilekit.progress import byte_progress
     help="Cut files at document ends.  [default: not for megatron; 10^8 for llmc, else 2^29]",
 )
 @on_error_option()
+@part_option
 @jobs_option
 @json_option
 def command(
@@ -61,17 +62,16 @@ def command(
     """
     from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 
-    corpus = open_corpus(paths, manifest)
+    corpus, part = open_corpus(paths, manifest).without_held_out(), options["part"]
     options["subsets"] = exact_subsets(options["subsets"], corpus)
     if dedup is not None:
         from pilekit.dedup.deduplicated import Deduplicated
 
         options["stages"] = [Deduplicated(dedup)]
-    with byte_progress("tokenizing", corpus.size) as advance:
+    with byte_progress("tokenizing", corpus.part(part).size) as advance:
         tokenized = tokenize_corpus(corpus, out, advance=advance, **options)
     report_skipped(tokenized.skipped)
-    if as_json:
-        click.echo(json.dumps(tokenized.to_dict(), indent=2))
+    if printed(tokenized.to_dict(), as_json, corpus, part):
         return
     print_fitted(tokenized.table())
     if tokenized.empty:

@@ -19,7 +19,7 @@ import numpy as np
 from pilekit import __version__
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.file_lock import locked
-from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus import Corpus, Manifest, Part, Shard
 from pilekit.corpus.shard import is_url
 from pilekit.documents import MAX_SUBSETS, RecordFormat
 from pilekit.engine import Advance
@@ -94,6 +94,7 @@ def index_corpus(
     advance: Advance | None = None,
     whole: bool = True,
     found: Sequence[ShardIndex | None] | None = None,
+    part: Part | None = None,
 ) -> list[ShardIndex]:
     """An index of every shard, in their order; existing indexes that fit and are undamaged are kept.
 
@@ -102,8 +103,9 @@ def index_corpus(
     advance   called with the number of stored bytes done since the last call
     whole     False: do not read the rows of existing indexes, so damage in them shows later
     found     the result of `find_indexes`, if it is known
+    part      (I, N): only the shards of `corpus.part(part)`
     """
-    corpus = corpus if isinstance(corpus, Corpus) else Corpus(corpus)
+    corpus = (corpus if isinstance(corpus, Corpus) else Corpus(corpus)).part(part)
     found = find_indexes(corpus, whole=whole) if found is None else found
     missing = [shard for shard, index in zip(corpus.shards, found, strict=True) if index is None]
     if advance is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pilekit.artifacts.atomic_write import check_target
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, Part
 from pilekit.corpus.find import ENVIRONMENT
 from pilekit.corpus.shard import STANDARD_INPUT, is_url, looks_like_shard, make_shard
 from pilekit.corpus.sidecar_files import SUMS_FILES
@@ -75,6 +75,7 @@ def verify_corpus(
     whole: bool | None = None,
     jobs: int | None = None,
     advance: Advance | None = None,
+    part: Part | None = None,
 ) -> Verification:
     """Verify all shards of a corpus.
 
@@ -86,6 +87,7 @@ def verify_corpus(
     whole               a listed file that is missing is a finding; None: if `corpus` is the path of a folder
     jobs                shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance             called with the number of stored bytes done since the last call
+    part                (I, N): only the shards of `corpus.part(part)`; part 1 finds the listed files that are missing
 
     Problems of shards are in the result. A bad sums file, or a named sums file that is missing, is a `PilekitError`.
     """
@@ -94,18 +96,21 @@ def verify_corpus(
         whole = is_whole(source, corpus) if whole is None else whole
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be verified, as it cannot be read again; save it to a file first")
+    if write_sums and part is not None:
+        raise PilekitError("sums are written for all shards at once; leave out --part")
     target, old = _target(corpus) if write_sums else (None, {})
     listed_in, listed = _listed(corpus, sums)
     expected = _expected(corpus, listed_in, listed, use_manifest_sums)
+    missing = _missing(corpus, listed_in, listed) if listed_in and whole and (part is None or part[0] == 1) else []
+    corpus = corpus.part(part)
     work = functools.partial(verify_shard, manifest=corpus.manifest, hashed=write_sums)
     items = [(shard, expected.get(shard.name)) for shard in corpus.shards]
     names = [shard.name for shard in corpus.shards]
     judged = each_shard(work, corpus.shards, items=items, jobs=jobs, advance=advance)
     verdicts = dict(zip(names, judged, strict=True))
     findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
+    findings += missing
     notes = [] if listed_in is None else [f"sums are taken from {visible(listed_in)}"]
-    if listed_in is not None and whole:
-        findings += _missing(corpus, listed_in, listed)
     notes += _notes(corpus, verdicts, listed_in, listed)
     if target is not None and findings:
         notes.append(f"{visible(str(target))}: not written, as something is wrong")

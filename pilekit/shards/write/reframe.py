@@ -31,7 +31,7 @@ import xxhash
 
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Manifest, Shard
+from pilekit.corpus import Corpus, Manifest, Part, Shard
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.engine import Advance
 from pilekit.errors import PilekitError, visible
@@ -93,6 +93,7 @@ def reframe_corpus(
     level: int = 3,
     jobs: int | None = None,
     advance: Advance | None = None,
+    part: Part | None = None,
 ) -> list[Reframed]:
     """Write every shard of `corpus` as `<out>/<shard name>.zst`, in seekable frames, with an index beside it.
 
@@ -101,6 +102,8 @@ def reframe_corpus(
     level         zstd compression level
     jobs          the number of processes; None: the usable CPUs, or fewer for a small corpus
     advance       called with the number of the input's stored bytes done since the last call
+
+    part          (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
 
     Resumes an earlier run of the same job in `out`. Raises `PilekitError` for input that is damaged, is Parquet or
     standard input, or lies in `out`, and for output that cannot be written or does not read back.
@@ -117,8 +120,9 @@ def reframe_corpus(
             raise PilekitError(f"{what} cannot be reframed; `pilekit select --format zst` writes it as .jsonl.zst")
     parameters: dict[str, Any] = {"frame_bytes": frame_bytes, "level": level}
     work = functools.partial(_reframe, **parameters, manifest=corpus.manifest)
-    with corpus_folder(corpus, out, kind=KIND, parameters=parameters) as (output, inputs):
-        results = finish_shards(work, corpus.shards, output, inputs, jobs=jobs, advance=advance, threads=True)
+    shards, shared = corpus.part(part).shards, part is not None
+    with corpus_folder(corpus, out, kind=KIND, parameters=parameters, shared=shared) as (output, inputs):
+        results = finish_shards(work, shards, output, inputs, jobs=jobs, advance=advance, threads=True)
     return [msgspec.convert(result, Reframed) for result in results.values()]
 
 

@@ -77,6 +77,11 @@ class TokenFiles:
         return np.dtype(self.dtype).itemsize
 
     @property
+    def read_as(self) -> str:
+        """What readers take an id for."""
+        return "uint32" if self.dtype == "int32" and self.format in ("npy", "ds", "llmc") else self.dtype
+
+    @property
     def head(self) -> int:
         """Bytes in front of the ids."""
         return _LLMC_HEAD if self.format == "llmc" else 0

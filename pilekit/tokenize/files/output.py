@@ -40,12 +40,14 @@ def finished_output(
     parameters: Mapping[str, Any],
     sources: Iterable[Shard],
     make: Callable[[Output, Inputs], dict[str, Any]],
+    shared: bool = False,
 ) -> tuple[dict[str, Any], str]:
     """Make the output if it is not finished; returns the results in its header, and the header's path for messages.
 
     sources   the files that the job reads
     make      makes the files in the folder `joined` of the job, and returns the results; `files` in them tells the
               size of each file by its name
+    shared    `make` does a part of the job, as in `output_folder`; its results are returned
     """
     folder, name = files.prefix.parent, f"{files.stem}.json"
     shown = visible(str(folder / name))
@@ -55,10 +57,13 @@ def finished_output(
     job: dict[str, Any] = {"kind": KIND, "parameters": parameters, "inputs": inputs.fingerprints}
     done_before = (folder / name).exists()
     if not done_before:
-        with output_folder(unfinished, versions=inputs.versions, **job) as output:
+        with output_folder(unfinished, versions=inputs.versions, shared=shared, **job) as output:
             done = output.result(DONE)
             if done is None:
                 _refuse_others(files)
+            if shared:
+                return make(output, inputs), shown
+            if done is None:
                 done = make(output, inputs)
                 output.note(DONE, done)
             _publish(files, output, done)
@@ -102,11 +107,7 @@ def finish_files(
     if keep_table:
         names.append(table.name)
     names.sort(key=lambda name: name.endswith(".idx"))  # The index last: without it nothing reads the ids.
-    unsigned = files.dtype == "int32" and files.format in ("npy", "ds", "llmc")  # Their readers take it for uint32.
-    return {
-        "dtype": "uint32" if unsigned else files.dtype,
-        "files": {name: (folder / name).stat().st_size for name in names},
-    }
+    return {"dtype": files.read_as, "files": {name: (folder / name).stat().st_size for name in names}}
 
 
 def _remove(folder: Path, *, finished: bool = False) -> None:

@@ -25,13 +25,13 @@ import numpy.typing as npt
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.free_disk import check_free_disk
 from pilekit.artifacts.job_folder import Output
-from pilekit.corpus import Corpus, Manifest, Shard, resolve_subsets
+from pilekit.corpus import Corpus, Manifest, Part, Shard, resolve_subsets
 from pilekit.documents import MAX_SUBSETS, DocumentBatch, too_many_subsets
 from pilekit.engine import Advance
 from pilekit.engine.in_threads import map_in_threads
 from pilekit.errors import PilekitError, visible
 from pilekit.pipeline.pipeline import Pipeline, Stage, described
-from pilekit.shards.each_shard import each_shard
+from pilekit.shards.each_shard import each_shard, finish_shards
 from pilekit.shards.fingerprint import Inputs
 from pilekit.shards.processes import processes_for, threads_of
 from pilekit.shards.read.reader import OnError, read
@@ -65,6 +65,7 @@ def tokenize_corpus(
     on_error: OnError = "raise",
     jobs: int | None = None,
     advance: Advance | None = None,
+    part: Part | None = None,
 ) -> TokenizedCorpus:
     """Write the ids of all documents, in the order of the corpus, into files whose names begin with `out`.
 
@@ -79,6 +80,7 @@ def tokenize_corpus(
     on_error          "raise": a bad line is a `PilekitError`; "skip": it is counted and listed in `.skipped`
     jobs              shards at a time, each in its own process; None: the usable CPUs, or fewer for a small corpus
     advance           called with each further number of stored bytes done
+    part              (I, N): only the shards of `corpus.part(part)`; a call without it does what is left and finishes
 
     A document without tokens gets no sequence, row or EOD. Raises `PilekitError` if no document has tokens, for a
     finished output of another job, and for a file of that name that is not ours.
@@ -121,7 +123,14 @@ def tokenize_corpus(
             _join(output, results, corpus.shards, functools.partial(work, inputs=inputs, output=output), jobs, advance)
         return _finish(files, output, corpus.shards, tokenize.tokenizer, eod_id)
 
-    results, shown = finished_output(files, parameters, corpus.shards, make)
+    def make_part(output: Output, inputs: Inputs) -> dict[str, Any]:
+        shards = corpus.part(part).shards
+        tokenized = functools.partial(work, threads=_threads(shards, jobs))
+        done = finish_shards(tokenized, shards, output, inputs, jobs=jobs, advance=advance, on_error=on_error)
+        return {**summed(done.values()), "dtype": files.read_as, "files": {}}
+
+    shared = part is not None
+    results, shown = finished_output(files, parameters, corpus.shards, make_part if shared else make, shared)
     try:
         result = TokenizedCorpus.of(files.prefix.parent, results)
     except (KeyError, TypeError, ValueError) as error:
@@ -169,8 +178,7 @@ def _join(
     if options["subsets"] is None and not options["stages"]:
         stored = sum(shard.size or 0 for shard in waiting if not shard.path.endswith(PLAIN))
         check_free_disk(output.folder, int(stored * TOKENS_PER_STORED_BYTE) * options["files"].item, "tokenizing")
-    threads = threads_of(processes_for(waiting, jobs))
-    work = functools.partial(work, threads=threads if threads > 1 else 0)
+    work = functools.partial(work, threads=_threads(waiting, jobs))
     with closing(each_shard(work, waiting, jobs=jobs, advance=advance)) as tokenized:
         for shard in rest:
             if shard.name not in ready:
@@ -186,6 +194,11 @@ def _join(
         output.forget()
         shutil.rmtree(joined.folder, ignore_errors=True)
         raise PilekitError("nothing to write: no document that was read has a token; `pilekit stats` shows the corpus")
+
+
+def _threads(shards: Sequence[Shard], jobs: int | None) -> int:
+    threads = threads_of(processes_for(shards, jobs))
+    return threads if threads > 1 else 0
 
 
 def _pieces(records: BinaryIO) -> Iterator[npt.NDArray[np.void]]:

@@ -25,7 +25,7 @@ class TokenizedCorpus(TableResult):
     empty                      documents without tokens, which are in no file
     skipped                    the bad lines skipped
     dtype                      of the ids: "uint16", "int32" or "uint32"
-    files                      all files written but the header
+    files                      all files written but the header; none for a part of a job
     subsets                    documents, tokens and bytes of each subset, by its name, the largest first
     """
 
@@ -78,7 +78,7 @@ def summed(shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         skipped.merge(SkippedLines(shard["skipped"], [BadLine(*bad) for bad in shard["bad_lines"]]))
     largest = sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][0], item[0]))
     return {
-        **dict(zip(_COUNTS, map(sum, zip(*sums.values(), strict=True)), strict=True)),
+        **dict(zip(_COUNTS, map(sum, zip([0] * 3, *sums.values(), strict=True)), strict=True)),
         "empty": empty,
         "skipped": skipped.count,
         "bad_lines": [[bad.path, bad.line, bad.reason] for bad in skipped.examples],
