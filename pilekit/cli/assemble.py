@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import ByteSize, jobs_option, json_option, on_error_option, out_option
 from pilekit.errors import visible
 from pilekit.progress import step_progress
@@ -48,8 +47,7 @@ def command(manifest: Path, as_json: bool, **options: Any) -> None:
         assembled = assemble_corpus(manifest, advance=advance, **options)
     report_skipped(assembled.skipped)
     summary = assembled.summary
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
+    if printed(summary, as_json):
         return
     print_fitted(assembled.table())
     click.echo(assembled.sum())

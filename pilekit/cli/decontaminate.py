@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import (
     Described,
     Folder,
@@ -85,8 +84,7 @@ def command(
         found = decontaminate(corpus, against=list(against), write=not no_write, advance=advance, **options)
     report_skipped(found.skipped)
     summary = found.summary
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
+    if printed(summary, as_json):
         return
     print_fitted(found.evaluations())
     click.echo()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import (
     Described,
     Folder,
@@ -101,9 +100,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
         found = deduplicate(corpus, write=not no_write, advance=advance, **options)
     report_skipped(found.skipped)
     summary = found.summary
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-    else:
+    if not printed(summary, as_json):
         print_fitted(found.table())
         parts = {name: summary[name] for name in ("kept", "removed", "skipped", "left_out") if name in summary}
         sum_of_parts = " + ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in parts.items())

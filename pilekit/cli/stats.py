@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import Described, corpus_argument, exact_subsets, json_option, on_error_option, open_corpus
 from pilekit.errors import counted, visible
 from pilekit.progress import byte_progress
@@ -50,9 +49,7 @@ def command(
     with byte_progress("counting", corpus.size) as advance:
         stats = corpus_stats(corpus, subsets=names, advance=advance, **options)
     report_skipped(stats.skipped)
-    if as_json:
-        click.echo(json.dumps(stats.to_dict(), indent=2))
-    else:
+    if not printed(stats.to_dict(), as_json):
         print_fitted(stats.table())
         if stats.skipped.count:
             click.echo(f"{counted(stats.skipped.count, 'bad line')} skipped.")

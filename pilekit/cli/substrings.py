@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, report_skipped
+from pilekit.cli.display.output import print_fitted, printed, report_skipped
 from pilekit.cli.options import (
     Described,
     Folder,
@@ -81,8 +80,7 @@ def command(paths: tuple[str, ...], manifest: Described, no_write: bool, as_json
         found = cut_substrings(corpus, write=not no_write, advance=advance, **options)
     report_skipped(found.skipped)
     summary = found.summary
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
+    if printed(summary, as_json):
         return
     print_fitted(found.table())
     parts = [f"{summary[name]:,} {name}" for name in ("untouched", "cut", "dropped")]

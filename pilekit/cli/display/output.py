@@ -37,11 +37,11 @@ def print_fitted(table: RenderableType, piped_width: int = 80) -> None:
     sys.stdout.write(re.sub(" +\n", "\n", captured.get()))
 
 
-def printed(result: dict[str, Any], as_json: bool, corpus: Corpus, part: Part | None) -> bool:
+def printed(result: Any, as_json: bool, corpus: Corpus | None = None, part: Part | None = None) -> bool:
     """Print a result as JSON, or of a run with --part a line; False if neither is wanted, but the table."""
     if as_json:
         click.echo(json.dumps(result if part is None else {"part": part, **result}, indent=2))
-    elif part is not None:
+    elif corpus is not None and part is not None:
         done = f"{len(corpus.part(part)):,} of {counted(len(corpus), 'shard')} done"
         then = "when all parts have ended, run the same command without --part to finish"
         click.echo(f"part {part[0]:,} of {part[1]:,}: {done}; {then}")

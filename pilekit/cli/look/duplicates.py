@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilekit.cli.display.output import print_fitted, terminal
+from pilekit.cli.display.output import print_fitted, printed, terminal
 from pilekit.cli.options import Folder, Similarity
 from pilekit.errors import PilekitError, counted, visible
 from pilekit.progress import byte_progress
@@ -71,8 +70,7 @@ def command(folder: Path, subset: str | None, min_similarity: float, count: int,
     finished_header(folder)  # Refuse a bad folder now.
     name = None if subset is None else _exact_name(subset, folder / REMOVED)
     pairs, total = spread_pairs(folder / REMOVED, count, subset=name, min_similarity=min_similarity)
-    if as_json:
-        click.echo(json.dumps({"removed": total, "pairs": [asdict(pair) for pair in pairs]}, indent=2))
+    if printed({"removed": total, "pairs": [asdict(pair) for pair in pairs]}, as_json):
         return
     if not pairs:
         asked = subset is not None or min_similarity > 0
@@ -99,8 +97,7 @@ def _show_passages(folder: Path, header: Header, count: int, as_json: bool) -> N
     with tempfile.TemporaryDirectory() as scratch:
         sizes: dict[str, Any] = {"most": count, "rows": SHOWN_DOCUMENTS, "scratch": Path(scratch), "memory": SORTING}
         passages = frequent_passages(folder / REPEATS, paths, manifest, **sizes)
-    if as_json:
-        click.echo(json.dumps([{"count": one.count, "documents": one.rows} for one in passages], indent=2))
+    if printed([{"count": one.count, "documents": one.rows} for one in passages], as_json):
         return
     for place, one in enumerate(passages, 1):
         first = one.rows[0]
