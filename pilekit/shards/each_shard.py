@@ -83,7 +83,8 @@ def finish_shards(
         output.forget()
         waiting = list(shards)
     if advance is not None:
-        advance(sum(inputs.fingerprints[shard.name][0] for shard in shards if shard not in waiting))
+        left = {shard.name for shard in waiting}
+        advance(sum(inputs.fingerprints[shard.name][0] for shard in shards if shard.name not in left))
     work = functools.partial(work, output=output, inputs=inputs)
     list(each_shard(work, waiting, jobs=jobs, advance=advance, threads=threads))
     results = output.results()
